@@ -1,0 +1,53 @@
+# A fresh machine needs two commands: `make demo` and `make test`. Both set up .venv first.
+#
+# To use an interpreter that already has torch (a GPU machine, say), name it: `make demo PY=python3`.
+# Then nothing is installed, and the package is taken from src/.
+
+PYTHON ?= python3
+VENV := .venv
+PY ?= $(VENV)/bin/python
+JOBS ?= 2
+KERNELS := $(shell find src/kernelwright/kernels -name '*.cu*' -o -name '*.[ch]pp' 2>/dev/null)
+
+CLANG_FORMAT := $(if $(filter $(VENV)/%,$(PY)),$(VENV)/bin/clang-format,clang-format)
+
+export PYTHONPATH := src
+
+ifeq ($(PY),$(VENV)/bin/python)
+SETUP := $(VENV)/.ready
+endif
+
+.PHONY: demo test test-gpu lint format bench clean
+
+demo: $(SETUP)
+	$(PY) examples/demo.py
+
+test: $(SETUP)
+	$(PY) -m pytest -n $(JOBS) tests
+
+test-gpu:
+	$(PYTHON) -m pytest tests/cuda
+
+lint: $(SETUP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(CLANG_FORMAT) --dry-run -Werror $(KERNELS)
+
+format: $(SETUP)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(CLANG_FORMAT) -i $(KERNELS)
+
+bench: $(SETUP)
+	$(PY) benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info
+
+# torch goes first and alone, so that nothing that depends on it can choose another build.
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@

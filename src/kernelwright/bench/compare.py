@@ -1,0 +1,66 @@
+"""Is the candidate's result right, once more, after it was timed?
+
+In: eager's and the candidate's modules and a set of inputs. Out: a sentence per problem found. The
+oracle is the model in float64; the candidate may be at most twice as far from it as eager is, in
+rms, plus a few eps of the result's own rms. verify is the thorough judge; this is the last look.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.bench.roofline import tensors
+from kernelwright.bench.variants import candidate_failure
+
+EPS_ALLOWED = 8.0
+
+
+def compare(module: nn.Module, candidate: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
+    """Problems with the candidate's result on these inputs, none if it is right."""
+    try:
+        got = tensors(_seeded(candidate, inputs))
+    except Exception as error:
+        return [str(candidate_failure(error))]
+    eager = tensors(_seeded(module, inputs))
+    if [(t.shape, t.dtype) for t in got] != [(t.shape, t.dtype) for t in eager]:
+        return [f"the candidate returns {_kinds(got)} where eager returns {_kinds(eager)}"]
+    double = tuple(_double(x) for x in inputs)
+    exact = tensors(_seeded(copy.deepcopy(module).double(), double))
+    judged = (_judge(*three) for three in zip(got, eager, exact, strict=True))
+    return [problem for problem in judged if problem]
+
+
+def _judge(got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> str | None:
+    if not got.is_floating_point():
+        return None if torch.equal(got, eager) else "the candidate's integers differ from eager's"
+    finite = exact.isfinite() & eager.isfinite()
+    if not torch.equal(got.isfinite() & exact.isfinite(), finite):
+        return "the candidate is finite where eager is not, or the reverse"
+    scale = _rms(exact[finite])
+    error, allowed = _rms((got - exact)[finite]), 2 * _rms((eager - exact)[finite])
+    allowed += EPS_ALLOWED * torch.finfo(got.dtype).eps * scale
+    if error <= allowed:
+        return None
+    return f"the candidate's rms error is {error:.2e}, above the {allowed:.2e} that eager allows"
+
+
+def _rms(x: torch.Tensor) -> float:
+    return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
+
+
+def _seeded(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    torch.manual_seed(0)
+    return module(*inputs)
+
+
+def _double(x: Any) -> Any:
+    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def _kinds(values: list[torch.Tensor]) -> str:
+    kinds = [f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}" for v in values]
+    return ", ".join(kinds) or "nothing"

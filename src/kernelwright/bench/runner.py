@@ -1,0 +1,243 @@
+"""bench(): a model file and a candidate file in, Timings out.
+
+The one idea: the variants take turns (round-robin), each round on another set of inputs and with a
+flushed cache, so that drift of the machine hits all of them alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.bench import roofline
+from kernelwright.bench.clock import Clock, device_name, make_clock
+from kernelwright.bench.compare import compare
+from kernelwright.bench.inputs import InputSets, make_sets
+from kernelwright.bench.timings import (
+    BASELINES,
+    CANDIDATE,
+    CANDIDATE_GRAPH,
+    EAGER_GRAPH,
+    Timing,
+    Timings,
+)
+from kernelwright.bench.variants import (
+    Variant,
+    brief,
+    candidate_failure,
+    direct,
+    load_candidate,
+    prepare_candidate,
+    prepare_compiled,
+    prepare_graph,
+    warm,
+)
+from kernelwright.errors import InputError
+from kernelwright.problem import Problem, load_problem
+
+Progress = Callable[[str, str], None]
+MIN_ROUNDS, MAX_ROUNDS = 5, 200
+MODES = {"compile": "default", "max-autotune": "max-autotune"}
+
+
+def bench(
+    model_path: str | Path,
+    candidate_path: str | Path,
+    device: str = "auto",
+    precision: str = "current",
+    *,
+    batch: int | None = None,
+    baselines: Sequence[str] | None = None,
+    seconds: float = 3.0,
+    progress: Progress | None = None,
+    verify_after: bool = True,
+) -> Timings:
+    """Time the candidate against what one would run otherwise, all at the same precision.
+
+    `baselines` are eager, compile and max-autotune unless told; max-autotune on the CPU only when
+    asked for by name. `seconds` is the time to spend on each variant once it is warm, overrun where
+    five rounds take longer.
+    """
+    unknown = set(baselines or ()) - set(BASELINES)
+    if unknown:
+        raise InputError(f"Unknown baseline {sorted(unknown)[0]!r}; use {', '.join(BASELINES)}.")
+    tell = progress or (lambda name, summary: None)
+    problem = load_problem(model_path, device, precision)
+    with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
+        candidate = load_candidate(problem, Path(candidate_path))
+        clock = make_clock(problem.device)
+        sets = make_sets(problem.inputs, batch, clock.flush_bytes)
+        work = count_work(problem, sets)
+        tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
+        prepared = prepare(problem, candidate, sets, baselines, tell)
+        before = fallbacks(candidate)
+        rows = measure(prepared, clock, seconds, tell)
+        fell_back = fallbacks(candidate) - before
+        problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
+        if verify_after:
+            problems += [
+                p for inputs in (sets[0], sets[-1]) for p in check(problem, candidate, inputs)
+            ]
+            tell("verify", problems[0] if problems else "the result is still right")
+    name = device_name(problem.device)
+    floor = roofline.floor(problem, work, name)
+    rows, impossible = refuse_impossible(rows, floor)
+    problems = list(dict.fromkeys(problems + impossible))
+    return Timings(
+        model=str(model_path),
+        candidate=str(candidate_path),
+        device=name,
+        torch=torch.__version__,
+        precision=problem.precision,
+        rows=rows,
+        floor_ms=floor.ms,
+        floor_why=floor.why,
+        verified=not problems if verify_after or problems else None,
+        problems=tuple(problems),
+        conditions=conditions(problem, sets, clock, work),
+    )
+
+
+def count_work(problem: Problem, sets: InputSets) -> roofline.Work:
+    try:
+        return roofline.count_work(problem, problem.module, sets[0])
+    except Exception as error:
+        raise InputError(f"The model's own forward raised {brief(error)}.") from error
+
+
+def prepare(
+    problem: Problem,
+    candidate: nn.Module,
+    sets: InputSets,
+    baselines: Sequence[str] | None,
+    tell: Progress,
+) -> list[Variant | Timing]:
+    """Every variant, warm, in the order of the table; what cannot be made is a row already."""
+    on_gpu = problem.device.type == "cuda"
+    warmups = 2 if on_gpu else 1
+    ready: list[Variant | Timing] = []
+    torch.compiler.reset()
+    for name in BASELINES if baselines is None else baselines:
+        started = time.perf_counter()
+        if name == "eager":
+            eager = direct(name, problem.module, sets)
+            warm(eager, warmups)
+            ready.append(eager)
+        elif name == "max-autotune" and not on_gpu and baselines is None:
+            ready.append(Timing(name, note="not run on the CPU unless asked for"))
+        else:
+            ready.append(prepare_compiled(name, MODES[name], problem.module, sets, warmups))
+        tell(name, f"ready after {time.perf_counter() - started:.1f} s")
+    ready.append(prepare_candidate(CANDIDATE, candidate, sets, warmups))
+    tell(CANDIDATE, "ready")
+    if on_gpu:
+        ready.append(prepare_graph(EAGER_GRAPH, problem.module, sets))
+        ready.append(prepare_graph(CANDIDATE_GRAPH, candidate, sets))
+    return ready
+
+
+def measure(
+    prepared: list[Variant | Timing],
+    clock: Clock,
+    seconds: float,
+    tell: Progress,
+) -> tuple[Timing, ...]:
+    """Rounds of one call for each variant, as many as the time allows, at least five."""
+    variants = [v for v in prepared if isinstance(v, Variant)]
+    started = time.perf_counter()
+    one_round(variants, 0, clock)
+    each = time.perf_counter() - started
+    wanted = int(seconds * len(variants) / max(each, 1e-9))
+    rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, wanted))
+    try:
+        readings = [one_round(variants, k, clock) for k in range(1, rounds + 1)]
+    except Exception as error:
+        raise candidate_failure(error) from error
+    tell("time", f"{rounds} rounds of {len(variants)} variants")
+    timed = {
+        variant.name: Timing.of(
+            variant.name, [r[i][0] for r in readings], [r[i][1] for r in readings]
+        )
+        for i, variant in enumerate(variants)
+    }
+    return tuple(p if isinstance(p, Timing) else timed[p.name] for p in prepared)
+
+
+def one_round(variants: list[Variant], k: int, clock: Clock) -> list[tuple[float, float]]:
+    """One timed call of each variant, on the k-th set of inputs."""
+    readings = [clock.time(v.calls[k % len(v.calls)]) for v in variants]
+    clock.finish()
+    return [(r.device_ms(), r.host_ms) for r in readings]
+
+
+def check(problem: Problem, candidate: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
+    try:
+        return compare(problem.module, candidate, inputs)
+    except Exception as error:
+        return [f"the result could not be checked in float64: {brief(error)}"]
+
+
+def refuse_impossible(
+    rows: tuple[Timing, ...], floor: roofline.Floor
+) -> tuple[tuple[Timing, ...], list[str]]:
+    """Mark rows of the candidate that beat the floor: they cannot be what they claim to be."""
+    if floor.ms is None:
+        return rows, []
+    ours = (CANDIDATE, CANDIDATE_GRAPH)
+    low = [r for r in rows if r.name in ours and r.median_ms is not None and r.median_ms < floor.ms]
+    marked = tuple(
+        replace(r, note=f"impossible: under the floor of {floor.ms:.4f} ms") if r in low else r
+        for r in rows
+    )
+    told = f"it takes {floor.ms:.4f} ms at the least ({floor.why}) when done as the model says"
+    return marked, [f"{r.name} at {r.median_ms:.4f} ms is impossible: {told}" for r in low]
+
+
+def fallbacks(candidate: nn.Module) -> Counter[str]:
+    """How often an emitted ModelNew ran the original forward instead of its kernels, by cause."""
+    return Counter(getattr(type(candidate), "fallbacks", None) or {})
+
+
+def conditions(
+    problem: Problem, sets: InputSets, clock: Clock, work: roofline.Work
+) -> dict[str, Any]:
+    first = roofline.tensors(sets[0])[0]
+    return {
+        "input": list(first.shape),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "mode": "train" if problem.training else "eval",
+        "conv_tf32": problem.conv_tf32,
+        "input_sets": len(sets),
+        "flushed_bytes": clock.flush_bytes,
+        "clock": clock.what,
+        "threads": torch.get_num_threads(),
+        "flops": work.flops,
+        "bytes": work.bytes,
+    }
+
+
+@contextlib.contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Set float32 matmul precision for everyone in the run, and put the user's back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def quiet_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,85 @@
+"""What bench measured, and under which conditions: plain frozen records that turn into JSON."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One variant of the model; without a median, `note` says why it was not measured."""
+
+    name: str
+    median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    host_ms: float | None = None
+    runs: int = 0
+    note: str = ""
+
+    @staticmethod
+    def of(name: str, device_ms: Sequence[float], host_ms: Sequence[float]) -> Timing:
+        ordered = sorted(device_ms)
+        last = len(ordered) - 1
+        return Timing(
+            name,
+            statistics.median(ordered),
+            ordered[round(0.1 * last)],
+            ordered[round(0.9 * last)],
+            statistics.median(host_ms),
+            len(ordered),
+        )
+
+
+@dataclass(frozen=True)
+class Timings:
+    """All variants of one problem at one precision, measured in turns in the same run."""
+
+    model: str
+    candidate: str
+    device: str
+    torch: str
+    precision: str
+    rows: tuple[Timing, ...]
+    floor_ms: float | None
+    floor_why: str
+    verified: bool | None
+    problems: tuple[str, ...]
+    conditions: dict[str, Any]
+
+    def row(self, name: str) -> Timing | None:
+        return next((r for r in self.rows if r.name == name), None)
+
+    @property
+    def best_baseline(self) -> Timing | None:
+        """The fastest measured variant that is not the candidate.
+
+        Replaying a captured graph is a choice of the caller that the candidate has as well, so
+        graph replays are compared with each other and are not baselines.
+        """
+        measured = [r for r in self.rows if r.name in BASELINES and r.median_ms is not None]
+        return min(measured, key=lambda r: r.median_ms or 0.0, default=None)
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster the candidate is than the best baseline."""
+        best, ours = self.best_baseline, self.row(CANDIDATE)
+        if best is None or ours is None or not best.median_ms or not ours.median_ms:
+            return None
+        return best.median_ms / ours.median_ms
+
+    def to_json(self) -> dict[str, Any]:
+        best = self.best_baseline
+        return asdict(self) | {
+            "best_baseline": best.name if best else None,
+            "speedup_over_best_baseline": self.speedup,
+        }
+
+
+CANDIDATE = "candidate"
+BASELINES = ("eager", "compile", "max-autotune")
+EAGER_GRAPH = "eager graph"
+CANDIDATE_GRAPH = "candidate graph"

@@ -1,0 +1,236 @@
+"""A Problem becomes a Graph of ATen composites, through torch.export.
+
+In: a Problem. Out: a functionalised Graph in which every node knows its file, line and module, the
+leading (batch) dimension of the inputs is symbolic, buffers that forward writes are listed as
+mutations, and every argument stands in schema order with its default filled in.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import operator
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from torch.export import Dim as ExportDim
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from kernelwright.errors import UnsupportedError
+from kernelwright.graph import Call, Graph, Node, Origin, Ref, Shape, TensorType, as_dim
+from kernelwright.problem import Problem
+
+# Overloads that only say how an argument is passed; the others (min.dim) keep their name.
+PLAIN_OVERLOADS = {
+    "default", "Tensor", "Scalar", "int", "self", "input", "Tensor_Scalar", "Tensor_Tensor",
+    "Tensor_Other", "ScalarSelf", "ScalarOther",
+}  # fmt: skip
+RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
+SOURCE_KINDS = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "constant",
+    InputKind.USER_INPUT: "input",
+}
+
+
+def capture(problem: Problem) -> Graph:
+    """Trace the model once, in the mode it is in."""
+    program = _export(problem)
+    return _Reader(program, problem).read()
+
+
+def _export(problem: Problem) -> Any:
+    inputs = tuple(_traceable(x) for x in problem.inputs)
+    batched = tuple(
+        {0: ExportDim.AUTO} if isinstance(x, torch.Tensor) and x.ndim else None for x in inputs
+    )
+    static = tuple(None for _ in inputs)
+    failure: Exception | None = None
+    for args, shapes in ((inputs, batched), (problem.inputs, static)):
+        try:
+            with warnings.catch_warnings(), torch.no_grad():
+                warnings.simplefilter("ignore")
+                program = torch.export.export(problem.module, args, dynamic_shapes=shapes)
+                return program.run_decompositions({})
+        except Exception as error:
+            failure = failure or error
+    raise UnsupportedError(_explain(failure)) from failure
+
+
+def _traceable(value: Any) -> Any:
+    """A batch of one would be taken for a fixed size; trace with two samples instead."""
+    if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
+        return torch.cat([value, value])
+    return value
+
+
+def _explain(error: Exception | None) -> str:
+    text = str(error)
+    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        return (
+            "The forward branches on the values of tensors, so it has no single graph; "
+            "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."
+        )
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
+
+
+class _Reader:
+    """One walk over an exported program."""
+
+    def __init__(self, program: Any, problem: Problem) -> None:
+        self.program = program
+        self.problem = problem
+        self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.sizes: dict[str, tuple[str, int]] = {}
+        self.values: dict[str, Any] = {}
+        self.nodes: list[Node] = []
+        self.targets: dict[str, str] = {}
+        self.taken = set(RESERVED)
+
+    def read(self) -> Graph:
+        constants: dict[str, torch.Tensor] = {}
+        specs = {s.arg.name: s for s in self.program.graph_signature.input_specs}
+        for fx_node in self.program.graph.nodes:
+            if fx_node.op == "placeholder":
+                self._source(fx_node, specs[fx_node.name], constants)
+            elif fx_node.op == "call_function":
+                self._call(fx_node)
+        outputs, mutations = self._results()
+        graph = Graph(
+            tuple(self.nodes), outputs, mutations, self.targets, constants, self.sizes
+        )
+        return graph.with_nodes(list(graph.nodes))
+
+    def _source(self, fx_node: Any, spec: Any, constants: dict[str, torch.Tensor]) -> None:
+        if isinstance(spec.arg, ConstantArgument):
+            self.values[fx_node.name] = spec.arg.value
+            return
+        if spec.kind not in SOURCE_KINDS:
+            raise UnsupportedError(f"The model holds a value of kind {spec.kind.name}, not a tensor.")
+        kind = SOURCE_KINDS[spec.kind]
+        name = self._fresh(fx_node.name if kind == "input" else spec.target)
+        tensor = fx_node.meta["val"]
+        if not isinstance(tensor, torch.Tensor):
+            raise UnsupportedError(f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor.")
+        if kind == "input":
+            self._name_symbols(name, tensor)
+        else:
+            self.targets[name] = spec.target
+        if kind == "constant":
+            constants[name] = self.program.constants[spec.target]
+        self.values[fx_node.name] = Ref(name)
+        self.nodes.append(Node(name, kind, (), self._type(tensor), Origin(kind)))
+
+    def _name_symbols(self, name: str, tensor: torch.Tensor) -> None:
+        for axis, size in enumerate(tensor.shape):
+            if isinstance(size, torch.SymInt):
+                symbol = size.node.expr
+                if isinstance(symbol, sympy.Symbol) and symbol not in self.symbols:
+                    text = "batch" if not self.symbols else f"batch_{len(self.symbols) + 1}"
+                    self.symbols[symbol] = sympy.Symbol(text, integer=True, positive=True)
+                    self.sizes[text] = (name, axis)
+
+    def _call(self, fx_node: Any) -> None:
+        value = fx_node.meta.get("val")
+        if isinstance(value, torch.SymInt | int):
+            self.values[fx_node.name] = self._dim(value)
+            return
+        if fx_node.target is operator.getitem:
+            source, index = fx_node.args
+            producer = self.values[source.name]
+            name = self._fresh(f"{producer.name}_{index}" if index else f"{producer.name}_result")
+            origin = self._origin(source, "getitem")
+            node = Node(name, "getitem", (producer, index), self._type(value), origin)
+        elif isinstance(fx_node.target, torch._ops.OpOverload):
+            node = self._aten(fx_node, value)
+        else:
+            raise UnsupportedError(f"The forward calls {fx_node.target}, which has no ATen form.")
+        self.values[fx_node.name] = Ref(node.name)
+        self.nodes.append(node)
+
+    def _fresh(self, wish: str) -> str:
+        """A Python identifier close to the user's own name for the thing."""
+        stem = re.sub(r"\W", "_", wish).strip("_") or "value"
+        stem = f"v{stem}" if stem[0].isdigit() else stem
+        name, count = stem, 2
+        while name in self.taken:
+            name, count = f"{stem}_{count}", count + 1
+        self.taken.add(name)
+        return name
+
+    def _aten(self, fx_node: Any, value: Any) -> Node:
+        target = fx_node.target
+        packet, overload = target._schema.name.split("::")[1], target._overloadname
+        op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
+        positional: list[Any] = []
+        keywords: list[tuple[str, Any]] = []
+        for i, argument in enumerate(target._schema.arguments):
+            if argument.name in fx_node.kwargs:
+                raw = fx_node.kwargs[argument.name]
+            elif not argument.kwarg_only and i < len(fx_node.args):
+                raw = fx_node.args[i]
+            else:
+                raw = argument.default_value
+            if argument.kwarg_only:
+                keywords.append((argument.name, self._value(raw)))
+            else:
+                positional.append(self._value(raw))
+        call = Call(f"torch.ops.aten.{packet}.{overload}", tuple(positional), tuple(keywords))
+        args = (*positional, *(v for _, v in keywords))
+        first = value[0] if isinstance(value, tuple | list) else value
+        origin = self._origin(fx_node, packet)
+        name = self._fresh(origin.module or packet)
+        return Node(name, op, args, self._type(first), origin, call, (name,))
+
+    def _value(self, raw: Any) -> Any:
+        if isinstance(raw, torch.fx.Node):
+            return self.values[raw.name]
+        if isinstance(raw, tuple | list):
+            return tuple(self._value(v) for v in raw)
+        if isinstance(raw, torch.SymInt):
+            return self._dim(raw)
+        return raw
+
+    def _dim(self, size: Any) -> Any:
+        if isinstance(size, int):
+            return size
+        expr = size.node.expr.subs(self.symbols)
+        if not expr.is_polynomial(*self.symbols.values()):
+            raise UnsupportedError(f"A size of the model is {expr}, which is no multiple of the batch.")
+        return as_dim(expr)
+
+    def _type(self, tensor: torch.Tensor) -> TensorType:
+        shape: Shape = tuple(self._dim(d) for d in tensor.shape)
+        return TensorType(shape, tensor.dtype)
+
+    def _origin(self, fx_node: Any, op: str) -> Origin:
+        modules = list((fx_node.meta.get("nn_module_stack") or {}).values())
+        path = modules[-1][0] if modules else ""
+        frames = re.findall(r'File "([^"]+)", line (\d+)', fx_node.meta.get("stack_trace") or "")
+        own = [f for f in frames if self.problem.path and Path(f[0]) == self.problem.path]
+        outside = [f for f in frames if f"{Path('torch')}/" not in f[0]]
+        chosen = (own or outside or frames)[-1:] or [("", "0")]
+        return Origin(op, Path(chosen[0][0]).name, int(chosen[0][1]), path)
+
+    def _results(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
+        outputs: list[Any] = []
+        mutations: list[tuple[str, str]] = []
+        for spec in self.program.graph_signature.output_specs:
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                mutations.append((spec.target, self.values[spec.arg.name].name))
+            elif spec.kind is OutputKind.USER_OUTPUT:
+                is_constant = isinstance(spec.arg, ConstantArgument)
+                outputs.append(spec.arg.value if is_constant else self.values[spec.arg.name])
+            else:
+                raise UnsupportedError(
+                    "The forward writes into one of its inputs; return a new tensor instead."
+                )
+        structure = self.program.call_spec.out_spec
+        return pytree.tree_unflatten(outputs, structure), tuple(mutations)

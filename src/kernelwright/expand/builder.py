@@ -1,0 +1,159 @@
+"""The tools a lowering works with: each method appends one primitive and returns the value's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from kernelwright.expr import Expr, call, load
+from kernelwright.graph import (
+    SOURCES,
+    Call,
+    Dim,
+    Graph,
+    Node,
+    Payload,
+    Reduction,
+    Ref,
+    Shape,
+    TensorType,
+    View,
+    product,
+)
+
+Lowering = Callable[["Builder", Node], str | None]
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+WINDOWS = ("pool",)
+
+
+class Builder:
+    """Builds the primitive graph node by node, in the order of the captured one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = [n for n in graph if n.op in SOURCES]
+        self.types: dict[str, TensorType] = {n.name: n.type for n in self.nodes}
+        self.taken = set(graph.by_name)
+        self.results: dict[str, dict[int, str]] = {}
+        self.current = graph.nodes[0]
+
+    def run(self, lowerings: Mapping[str, Lowering]) -> Graph:
+        for node in self.graph:
+            if node.op in SOURCES:
+                continue
+            self.current = node
+            if node.op == "getitem":
+                self._getitem(node)
+                continue
+            lowering = lowerings.get(node.op)
+            if lowering is None or lowering(self, node) is None:
+                self.opaque(node)
+        return self.graph.with_nodes(self.nodes)
+
+    def type(self, value: str) -> TensorType:
+        return self.types[value]
+
+    def shape(self, value: str) -> Shape:
+        return self.types[value].shape
+
+    def map(
+        self, expr: Expr, operands: Sequence[str], type: TensorType, label: str | None = None
+    ) -> str:
+        """A scalar expression over operands that broadcast to `type`; load(i) is operand i."""
+        return self._add(label, "map", tuple(Ref(o) for o in operands), type, expr)
+
+    def apply(self, op: str, *operands: str | float | Expr, label: str | None = None) -> str:
+        """One scalar op on values and numbers, with the usual broadcasting."""
+        names = [o for o in operands if isinstance(o, str)]
+        slots = iter(range(len(names)))
+        args = [load(next(slots)) if isinstance(o, str) else o for o in operands]
+        shape = broadcast([self.shape(n) for n in names])
+        return self.map(call(op, *args), names, TensorType(shape, self.type(names[0]).dtype), label)
+
+    def reduce(
+        self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
+    ) -> str:
+        shape = self.shape(value)
+        gone = {a % len(shape) for a in axes}
+        kept: list[Dim] = [
+            1 if i in gone else d for i, d in enumerate(shape) if keepdim or i not in gone
+        ]
+        if all(shape[a] == 1 for a in gone):
+            return self.view("reshape", value, tuple(kept), label=label)
+        type = TensorType(tuple(kept), self.type(value).dtype)
+        reduction = Reduction(kind, tuple(sorted(gone)), keepdim)
+        return self._add(label, "reduce", (Ref(value),), type, reduction)
+
+    def view(
+        self, kind: str, value: str, shape: Shape, dims: Sequence[int] = (), label: str | None = None
+    ) -> str:
+        """Reshape, permute or expand. A label of None names the result after the captured node."""
+        if kind == "reshape" and shape == self.shape(value) and label is not None:
+            return value
+        type = TensorType(tuple(shape), self.type(value).dtype)
+        return self._add(label, "view", (Ref(value),), type, View(kind, tuple(dims)))
+
+    def contract(self, payload: Call, operands: Sequence[str], label: str | None = None) -> str:
+        args = tuple(Ref(o) for o in operands)
+        return self._add(label, "contract", args, self.current.type, payload)
+
+    def opaque(self, node: Node) -> str:
+        assert isinstance(node.payload, Call)
+        kind = "window" if any(w in node.op for w in WINDOWS) else "opaque"
+        return self._add(None, kind, (), node.type, node.payload)
+
+    def several(self, **by_index: str) -> str:
+        """The captured node has several results: `several(r0=..., r3=...)` names those we build."""
+        self.results[self.current.name] = {int(k[1:]): v for k, v in by_index.items()}
+        return self.current.name
+
+    def floating(self, *values: str) -> bool:
+        return all(self.type(v).dtype in FLOATS for v in values)
+
+    def _getitem(self, node: Node) -> None:
+        source, index = node.args
+        known = self.results.get(source.name, {})
+        if index in known:
+            self.view("reshape", known[index], node.type.shape)
+            return
+        if source.name not in self.types:
+            producer = self.graph[source.name]
+            self._append(source.name, "opaque", (), producer.type, producer.payload)
+        self._add(None, "opaque", (), node.type, Call("getitem", (source, index)))
+
+    def _add(
+        self, label: str | None, op: str, args: tuple[Any, ...], type: TensorType, payload: Payload
+    ) -> str:
+        own = self.current.name
+        name = own if label in (None, own) else self._fresh(f"{own}_{label}")
+        return self._append(name, op, args, type, payload)
+
+    def _append(
+        self, name: str, op: str, args: tuple[Any, ...], type: TensorType, payload: Payload
+    ) -> str:
+        node = self.current
+        self.types[name] = type
+        sources = node.sources or (node.name,)
+        self.nodes.append(Node(name, op, args, type, node.origin, payload, sources))
+        return name
+
+    def _fresh(self, stem: str) -> str:
+        name, count = stem, 2
+        while name in self.taken:
+            name, count = f"{stem}_{count}", count + 1
+        self.taken.add(name)
+        return name
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape:
+    """torch's broadcasting; symbolic sizes are taken to differ from one."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((d for d in column if d != 1), 1) for column in zip(*padded, strict=True))
+
+
+def count(shape: Shape, axes: Sequence[int]) -> Dim:
+    return product([shape[a] for a in axes])

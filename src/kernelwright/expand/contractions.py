@@ -1,0 +1,64 @@
+"""Contractions, each parted from its bias: the bias is a map, so a fused kernel can add it for free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.expand.builder import Builder, Lowering
+from kernelwright.graph import Call, Node, Ref
+
+BIAS = "without_bias"
+
+
+def _with_bias(bias_slot: int, channel_axis: int) -> Lowering:
+    """linear and the convolutions: (x, W, bias, ...) becomes a contraction and a broadcast add."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        args, payload = list(node.args), node.payload
+        assert isinstance(payload, Call)
+        bias = args[bias_slot]
+        operands = [args[0].name, args[1].name]
+        if not builder.floating(*operands):
+            return None
+        plain = Call(payload.target, _without(payload.args, bias_slot), payload.kwargs)
+        if bias is None:
+            return builder.contract(plain, operands)
+        product = builder.contract(plain, operands, label=BIAS)
+        trailing = len(node.type.shape) - 1 - channel_axis % len(node.type.shape)
+        shape = (*builder.shape(bias.name), *(1 for _ in range(trailing)))
+        viewed = builder.view("reshape", bias.name, shape, label="bias")
+        return builder.apply("add", product, viewed, label=node.name)
+
+    return lower
+
+
+def _without(args: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
+    return tuple(None if i == slot else a for i, a in enumerate(args))
+
+
+def _product(builder: Builder, node: Node) -> str | None:
+    operands = [a.name for a in node.args if isinstance(a, Ref)]
+    assert isinstance(node.payload, Call)
+    return builder.contract(node.payload, operands) if builder.floating(*operands) else None
+
+
+def _addmm(builder: Builder, node: Node) -> str | None:
+    bias, left, right, beta, alpha = node.args
+    if not builder.floating(left.name, right.name, bias.name) or beta != 1 or alpha != 1:
+        return None
+    call = Call("torch.ops.aten.mm.default", (left, right))
+    product = builder.contract(call, [left.name, right.name], label=BIAS)
+    return builder.apply("add", product, bias.name, label=node.name)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "linear": _with_bias(2, -1),
+    **{f"conv{n}d": _with_bias(2, 1) for n in (1, 2, 3)},
+    "conv_transpose1d": _with_bias(2, 1),
+    "conv_transpose2d": _with_bias(2, 1),
+    "conv_transpose3d": _with_bias(2, 1),
+    "mm": _product,
+    "bmm": _product,
+    "matmul": _product,
+    "addmm": _addmm,
+}

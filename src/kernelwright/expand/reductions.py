@@ -1,0 +1,194 @@
+"""Reductions, and the composites made of them: mean, variance, norms, softmax, logsumexp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kernelwright.expand.builder import Builder, Lowering, count
+from kernelwright.expr import size
+from kernelwright.graph import Node, Ref, as_dim
+
+
+def _axes(builder: Builder, value: str, dims: Any) -> tuple[int, ...]:
+    rank = len(builder.shape(value))
+    if dims is None or dims == ():
+        return tuple(range(rank))
+    listed = dims if isinstance(dims, tuple) else (dims,)
+    return tuple(sorted({d % rank for d in listed}))
+
+
+def _plain(kind: str) -> Lowering:
+    """sum, amax, amin, prod: (x, dims=all, keepdim=False)."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        value = node.args[0].name
+        if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+            return None
+        dims, keepdim = _dims_keepdim(node)
+        axes = _axes(builder, value, dims)
+        return builder.reduce(kind, value, axes, keepdim) if axes else None
+
+    return lower
+
+
+def _dims_keepdim(node: Node) -> tuple[Any, bool]:
+    rest = [a for a in node.args[1:] if not isinstance(a, Ref)]
+    dims = rest[0] if rest and isinstance(rest[0], tuple | int) and rest[0] is not True else None
+    keepdim = any(a is True for a in rest[1:])
+    return dims, keepdim
+
+
+def _values(kind: str) -> Lowering:
+    """max.dim and min.dim: the values; the indices, if used, stay with ATen."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        value, dim, keepdim = node.args
+        if not builder.floating(value.name) or not builder.shape(value.name):
+            return None
+        axes = _axes(builder, value.name, dim)
+        return builder.several(r0=builder.reduce(kind, value.name, axes, keepdim, label="values"))
+
+    return lower
+
+
+def mean(
+    builder: Builder, value: str, axes: Sequence[int], keepdim: bool, label: str | None
+) -> str:
+    total = builder.reduce("sum", value, axes, keepdim, label="sum")
+    return builder.apply("div", total, size(count(builder.shape(value), axes)), label=label)
+
+
+def _mean(builder: Builder, node: Node) -> str | None:
+    value = node.args[0].name
+    if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+        return None
+    dims, keepdim = _dims_keepdim(node)
+    axes = _axes(builder, value, dims)
+    return mean(builder, value, axes, keepdim, None) if axes else None
+
+
+def centred_squares(builder: Builder, value: str, axes: Sequence[int]) -> tuple[str, str, str]:
+    """(mean, x - mean, sum of squares of that), all with keepdim: the stable two-step variance."""
+    average = mean(builder, value, axes, True, "mean")
+    centred = builder.apply("sub", value, average, label="centred")
+    squares = builder.apply("square", centred, label="squares")
+    return average, centred, builder.reduce("sum", squares, axes, True, label="square_sum")
+
+
+def _variance(root: bool) -> Lowering:
+    """var and std in their two spellings: (x, dims, unbiased, keepdim), (x, dims, correction=, keepdim=)."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        value, dims, correction, keepdim = node.args
+        if not builder.floating(value.name):
+            return None
+        axes = _axes(builder, value.name, dims)
+        correction = 1 if correction is None else int(correction)
+        _, _, total = centred_squares(builder, value.name, axes)
+        divisor = as_dim(count(builder.shape(value.name), axes) - correction)
+        if isinstance(divisor, int) and divisor <= 0:
+            return None
+        result = builder.apply("div", total, size(divisor), label="variance")
+        if root:
+            result = builder.apply("sqrt", result, label="deviation")
+        return builder.view("reshape", result, node.type.shape)
+
+    return lower
+
+
+def _vector_norm(builder: Builder, node: Node) -> str | None:
+    """linalg_vector_norm(x, ord, dims, keepdim, dtype) for ord 1, 2 and infinity."""
+    value, order, dims, keepdim = node.args[0].name, node.args[1], node.args[2], node.args[3]
+    if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+        return None
+    axes = _axes(builder, value, dims)
+    if order == 2:
+        squares = builder.apply("square", value, label="squares")
+        total = builder.reduce("sum", squares, axes, keepdim, label="square_sum")
+        return builder.apply("sqrt", total, label=node.name)
+    kind = {1: "sum", float("inf"): "max"}.get(order)
+    if kind is None:
+        return None
+    return builder.reduce(kind, builder.apply("abs", value, label="abs"), axes, keepdim)
+
+
+def _shifted_exponentials(
+    builder: Builder, value: str, axes: Sequence[int], safe: bool
+) -> tuple[str, str, str, str]:
+    """(largest, x - largest, exp of that, its sum). `safe` keeps infinities for logsumexp."""
+    largest = builder.reduce("max", value, axes, True, label="max")
+    if safe:
+        largest = builder.apply("finite_or_zero", largest, label="shift")
+    shifted = builder.apply("sub", value, largest, label="shifted")
+    powers = builder.apply("exp", shifted, label="exp")
+    return largest, shifted, powers, builder.reduce("sum", powers, axes, True, label="exp_sum")
+
+
+def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
+    def lower(builder: Builder, node: Node) -> str | None:
+        value, dim = node.args[0].name, node.args[1]
+        if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+            return None
+        axes = _axes(builder, value, dim)
+        _, shifted, powers, total = _shifted_exponentials(builder, value, axes, safe=False)
+        return finish(builder, shifted, powers, total)
+
+    return lower
+
+
+def _divide(builder: Builder, shifted: str, powers: str, total: str) -> str:
+    return builder.apply("div", powers, total, label=builder.current.name)
+
+
+def _subtract_log(builder: Builder, shifted: str, powers: str, total: str) -> str:
+    log = builder.apply("log", total, label="log_sum")
+    return builder.apply("sub", shifted, log, label=builder.current.name)
+
+
+def _logsumexp(builder: Builder, node: Node) -> str | None:
+    value, dims, _ = node.args
+    if not builder.floating(value.name):
+        return None
+    axes = _axes(builder, value.name, dims)
+    shift, _, _, total = _shifted_exponentials(builder, value.name, axes, safe=True)
+    log = builder.apply("log", total, label="log_sum")
+    return builder.view(
+        "reshape", builder.apply("add", log, shift, label="kept"), node.type.shape
+    )
+
+
+def _global_average_pool(builder: Builder, node: Node) -> str | None:
+    """Adaptive pooling to one position is a mean; any other size is a window."""
+    value, sizes = node.args[0].name, node.args[1]
+    if not builder.floating(value) or any(s != 1 for s in sizes):
+        return None
+    rank = len(builder.shape(value))
+    return mean(builder, value, tuple(range(rank - len(sizes), rank)), True, None)
+
+
+LOWERINGS: dict[str, Lowering] = {
+    "sum": _plain("sum"),
+    "sum.dim_IntList": _plain("sum"),
+    "amax": _plain("max"),
+    "amin": _plain("min"),
+    "max": _plain("max"),
+    "min": _plain("min"),
+    "prod": _plain("prod"),
+    "prod.dim_int": _plain("prod"),
+    "max.dim": _values("max"),
+    "min.dim": _values("min"),
+    "mean": _mean,
+    "mean.dim": _mean,
+    "var.dim": _variance(root=False),
+    "var.correction": _variance(root=False),
+    "std.dim": _variance(root=True),
+    "std.correction": _variance(root=True),
+    "linalg_vector_norm": _vector_norm,
+    "softmax": _softmax(_divide),
+    "log_softmax": _softmax(_subtract_log),
+    "logsumexp": _logsumexp,
+    "adaptive_avg_pool1d": _global_average_pool,
+    "adaptive_avg_pool2d": _global_average_pool,
+    "adaptive_avg_pool3d": _global_average_pool,
+}

@@ -1,0 +1,251 @@
+"""The scalar expression: what one element of a map computes.
+
+An Expr is hash-consed, so equal expressions are the same object and common subexpressions are found
+by identity. It has three interpretations: `evaluate` (torch, the test oracle), the C++ printer in
+emit/, and its cost. OPS has one row per operation; a new scalar op is one row here and one function
+in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so an Expr carries
+no type of its own; comparisons give 1 or 0.
+
+    expr := load(key) | const(number) | size(dim) | acc(index) | call(op, expr, ...)
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class ScalarOp:
+    """One row of the op table. `cost` is in float operations, roughly, for the planner."""
+
+    name: str
+    arity: int
+    torch: Callable[..., Tensor]
+    cost: int = 1
+    infix: str | None = None
+
+
+def _truth(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda *args: function(*args).to(args[0].dtype)
+
+
+def _where(c: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(c != 0, a, b)
+
+
+def _finite_or_zero(x: Tensor) -> Tensor:
+    return torch.where(torch.isinf(x), torch.zeros_like(x), x)
+
+
+def _elu(x: Tensor, alpha: Tensor, scale: Tensor, input_scale: Tensor) -> Tensor:
+    return torch.where(x <= 0, torch.expm1(x * input_scale) * alpha * scale, x * scale)
+
+
+def _softplus(x: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
+    return torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta)
+
+
+ROWS = (
+    ScalarOp("add", 2, torch.add, infix="+"),
+    ScalarOp("sub", 2, torch.sub, infix="-"),
+    ScalarOp("mul", 2, torch.mul, infix="*"),
+    ScalarOp("div", 2, torch.div, cost=4, infix="/"),
+    ScalarOp("neg", 1, torch.neg),
+    ScalarOp("abs", 1, torch.abs),
+    ScalarOp("sign", 1, torch.sign),
+    ScalarOp("square", 1, torch.square),
+    ScalarOp("reciprocal", 1, torch.reciprocal, cost=4),
+    ScalarOp("sqrt", 1, torch.sqrt, cost=4),
+    ScalarOp("rsqrt", 1, torch.rsqrt, cost=4),
+    ScalarOp("pow", 2, torch.pow, cost=30),
+    ScalarOp("exp", 1, torch.exp, cost=10),
+    ScalarOp("expm1", 1, torch.expm1, cost=15),
+    ScalarOp("log", 1, torch.log, cost=10),
+    ScalarOp("log1p", 1, torch.log1p, cost=15),
+    ScalarOp("sin", 1, torch.sin, cost=20),
+    ScalarOp("cos", 1, torch.cos, cost=20),
+    ScalarOp("erf", 1, torch.erf, cost=20),
+    ScalarOp("tanh", 1, torch.tanh, cost=15),
+    ScalarOp("floor", 1, torch.floor),
+    ScalarOp("ceil", 1, torch.ceil),
+    ScalarOp("round", 1, torch.round),
+    ScalarOp("trunc", 1, torch.trunc),
+    ScalarOp("minimum", 2, torch.minimum),
+    ScalarOp("maximum", 2, torch.maximum),
+    ScalarOp("clamp", 3, torch.clamp, cost=2),
+    ScalarOp("relu", 1, F.relu),
+    ScalarOp("relu6", 1, F.relu6, cost=2),
+    ScalarOp("leaky_relu", 2, lambda x, slope: torch.where(x > 0, x, x * slope), cost=2),
+    ScalarOp("elu", 4, _elu, cost=17),
+    ScalarOp("gelu", 1, F.gelu, cost=22),
+    ScalarOp("gelu_tanh", 1, lambda x: F.gelu(x, approximate="tanh"), cost=20),
+    ScalarOp("silu", 1, F.silu, cost=15),
+    ScalarOp("sigmoid", 1, torch.sigmoid, cost=14),
+    ScalarOp("mish", 1, F.mish, cost=18),
+    ScalarOp("hardtanh", 3, torch.clamp, cost=2),
+    ScalarOp("hardsigmoid", 1, F.hardsigmoid, cost=3),
+    ScalarOp("hardswish", 1, F.hardswish, cost=4),
+    ScalarOp("softplus", 3, _softplus, cost=25),
+    ScalarOp("softsign", 1, F.softsign, cost=5),
+    ScalarOp("log_sigmoid", 1, F.logsigmoid, cost=25),
+    ScalarOp("lt", 2, _truth(torch.lt)),
+    ScalarOp("le", 2, _truth(torch.le)),
+    ScalarOp("gt", 2, _truth(torch.gt)),
+    ScalarOp("ge", 2, _truth(torch.ge)),
+    ScalarOp("eq", 2, _truth(torch.eq)),
+    ScalarOp("ne", 2, _truth(torch.ne)),
+    ScalarOp("where", 3, _where),
+    ScalarOp("finite_or_zero", 1, _finite_or_zero),
+)
+OPS: Mapping[str, ScalarOp] = {row.name: row for row in ROWS}
+
+
+class Expr:
+    """A node of the scalar DAG. Build with load, const, acc and call; compare with `is`."""
+
+    __slots__ = ("__weakref__", "args", "op", "value")
+
+    op: str
+    args: tuple[Expr, ...]
+    value: Hashable
+
+    def __iter__(self) -> Iterator[Expr]:
+        return iter(self.args)
+
+    def __repr__(self) -> str:
+        return show(self)
+
+
+_INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Expr] = weakref.WeakValueDictionary()
+
+
+def _intern(op: str, args: tuple[Expr, ...], value: Hashable) -> Expr:
+    # Constants are keyed by their bits' spelling: 0.0 and -0.0 are equal in Python, and nan is not.
+    key = (op, tuple(id(a) for a in args), repr(value) if op == "const" else value)
+    found = _INTERNED.get(key)
+    if found is None:
+        found = object.__new__(Expr)
+        found.op, found.args, found.value = op, args, value
+        _INTERNED[key] = found
+    return found
+
+
+def load(key: Hashable) -> Expr:
+    """The element of an operand: a slot number in a graph's map, an Access in a kernel program."""
+    return _intern("load", (), key)
+
+
+def const(value: float) -> Expr:
+    return _intern("const", (), float(value))
+
+
+def size(dim: Hashable) -> Expr:
+    """A number that is only known at launch: a symbolic dimension, or a product of some."""
+    return const(dim) if isinstance(dim, int) else _intern("size", (), dim)
+
+
+def acc(index: int) -> Expr:
+    """The finished result of reduction `index` of the same program."""
+    return _intern("acc", (), index)
+
+
+def call(op: str, *args: Expr | float) -> Expr:
+    """Apply a row of OPS; numbers become constants, and constant arguments are folded."""
+    row = OPS[op]
+    exprs = tuple(a if isinstance(a, Expr) else const(a) for a in args)
+    if len(exprs) != row.arity:
+        raise ValueError(f"{op} takes {row.arity} arguments, not {len(exprs)}")
+    if all(e.op == "const" for e in exprs):
+        return const(_fold(row, exprs))
+    return _intern(op, exprs, None)
+
+
+def _fold(row: ScalarOp, args: tuple[Expr, ...]) -> float:
+    tensors = [torch.tensor(a.value, dtype=torch.float64) for a in args]
+    return float(row.torch(*tensors))
+
+
+def leaves(expr: Expr, op: str) -> list[Expr]:
+    """The distinct leaves of one kind, in the order in which they are first met."""
+    return [e for e in postorder(expr) if e.op == op]
+
+
+def postorder(*roots: Expr) -> list[Expr]:
+    """Every distinct node once, arguments before their users."""
+    seen: dict[int, Expr] = {}
+
+    def visit(e: Expr) -> None:
+        if id(e) in seen:
+            return
+        for a in e.args:
+            visit(a)
+        seen[id(e)] = e
+
+    for root in roots:
+        visit(root)
+    return list(seen.values())
+
+
+def substitute(expr: Expr, mapping: Callable[[Expr], Expr | None]) -> Expr:
+    """Rebuild `expr`, replacing every node for which `mapping` gives an Expr."""
+    done: dict[int, Expr] = {}
+    for e in postorder(expr):
+        new = mapping(e)
+        if new is None:
+            new = e if not e.args else _intern(e.op, tuple(done[id(a)] for a in e.args), e.value)
+        done[id(e)] = new
+    return done[id(expr)]
+
+
+def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
+    """The torch interpretation: leaves come from `env` by load key, ("acc", index) or ("size", dim)."""
+    done: dict[int, Tensor] = {}
+    like = next(iter(env.values()))
+    for e in postorder(expr):
+        if e.op == "const":
+            done[id(e)] = torch.tensor(e.value, dtype=like.dtype, device=like.device)
+        elif e.op == "load":
+            done[id(e)] = env[e.value]
+        elif e.op in ("acc", "size"):
+            done[id(e)] = env[e.op, e.value]
+        else:
+            done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
+    return done[id(expr)]
+
+
+def cost(*roots: Expr) -> int:
+    """Float operations of one evaluation, shared subexpressions counted once."""
+    return sum(OPS[e.op].cost for e in postorder(*roots) if e.op in OPS)
+
+
+def show(expr: Expr) -> str:
+    """A one-line text: `mish(hardtanh($0 + $1, -1, 1))`."""
+    if expr.op == "const":
+        value = expr.value
+        assert isinstance(value, float)
+        return repr(int(value)) if math.isfinite(value) and value == int(value) else repr(value)
+    if expr.op == "load":
+        return f"${expr.value}"
+    if expr.op == "acc":
+        return f"r{expr.value}"
+    if expr.op == "size":
+        return f"#({expr.value})"
+    infix = OPS[expr.op].infix
+    parts = [show(a) for a in expr.args]
+    if infix:
+        left, right = (f"({t})" if _is_infix(a) else t for a, t in zip(expr.args, parts, strict=True))
+        return f"{left} {infix} {right}"
+    return f"{expr.op}({', '.join(parts)})"
+
+
+def _is_infix(expr: Expr) -> bool:
+    return expr.op in OPS and OPS[expr.op].infix is not None

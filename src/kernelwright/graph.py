@@ -1,0 +1,252 @@
+"""The graph: what a captured model is made of, at two levels.
+
+A captured Graph holds ATen composites by name (`linear`, `group_norm`, `mish`), so that laws read
+like mathematics. `expand` lowers it to a Graph of six primitives, and the planner knows only those:
+
+    map       a scalar Expr over broadcast operands
+    reduce    sum, max, min or prod over axes
+    contract  matrix products and convolutions
+    view      reshape, permute, expand: index maps without arithmetic
+    window    pooling
+    opaque    any other ATen call
+
+Nodes refer to each other by name; a Graph lists them in an order in which it can be run. Dimensions
+are integers or sympy expressions of the batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import sympy
+import torch
+
+from kernelwright.expr import Expr, show
+
+Dim = int | sympy.Expr
+Shape = tuple[Dim, ...]
+
+PRIMITIVES = ("map", "reduce", "contract", "view", "window", "opaque")
+SOURCES = ("input", "parameter", "buffer", "constant")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value of the node with this name."""
+
+    name: str
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and element type. Every value is contiguous: emitted code sees to it at the door."""
+
+    shape: Shape
+    dtype: torch.dtype
+
+    @property
+    def numel(self) -> Dim:
+        return product(self.shape)
+
+    def __str__(self) -> str:
+        short = str(self.dtype).removeprefix("torch.").replace("float", "f")
+        return f"{short}[{', '.join(str(d) for d in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an operator stands in the user's program."""
+
+    op: str
+    file: str = ""
+    line: int = 0
+    module: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else "?"
+
+    def __str__(self) -> str:
+        inside = f" in {self.module}" if self.module else ""
+        return f"{self.op} at {self.place}{inside}"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a `reduce` does: an associative combination over axes of its operand."""
+
+    kind: str
+    axes: tuple[int, ...]
+    keepdim: bool
+
+    def __str__(self) -> str:
+        return f"{self.kind} over {list(self.axes)}{', keepdim' if self.keepdim else ''}"
+
+
+@dataclass(frozen=True)
+class View:
+    """What a `view` does: reshape (to the node's own shape), permute by `dims`, or expand."""
+
+    kind: str
+    dims: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}{list(self.dims) if self.dims else ''}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen."""
+
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        inside = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]
+        return f"{self.target}({', '.join(inside)})"
+
+
+Payload = Expr | Reduction | View | Call | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation. `sources` names the captured operators that it carries out."""
+
+    name: str
+    op: str
+    args: tuple[Any, ...]
+    type: TensorType
+    origin: Origin
+    payload: Payload = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the operands, in order, found anywhere in the arguments."""
+        names = refs(self.args)
+        if self.op in ("opaque", "window") and isinstance(self.payload, Call):
+            names = refs((self.payload.args, self.payload.kwargs))
+        return tuple(names)
+
+    def __str__(self) -> str:
+        detail = show(self.payload) if isinstance(self.payload, Expr) else str(self.payload or "")
+        args = ", ".join(repr(a) for a in self.args)
+        return f"%{self.name}: {self.type} = {self.op}({args}) {detail}".rstrip()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in running order, what is returned, and which buffers are written at the end.
+
+    `targets` gives a source's place in the module (`gemm.weight`), `symbols` the input and axis
+    that decide a symbolic size, `constants` the tensors that the forward itself creates.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: Any
+    mutations: tuple[tuple[str, str], ...] = ()
+    targets: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        return {n.name: n for n in self.nodes}
+
+    @cached_property
+    def users(self) -> dict[str, list[str]]:
+        """For each value, the nodes that read it (each once)."""
+        found: dict[str, list[str]] = {n.name: [] for n in self.nodes}
+        for n in self.nodes:
+            for name in dict.fromkeys(n.inputs):
+                found[name].append(n.name)
+        return found
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Every value that must exist at the end: outputs and new buffer values."""
+        names = [*refs(self.outputs), *(value for _, value in self.mutations)]
+        return tuple(dict.fromkeys(names))
+
+    def __getitem__(self, name: str) -> Node:
+        return self.by_name[name]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def with_nodes(self, nodes: list[Node]) -> Graph:
+        """The same graph with other nodes, in running order, without those nothing depends on."""
+        by_name = {n.name: n for n in nodes}
+        kept: dict[str, Node] = {}
+
+        def keep(name: str) -> None:
+            if name not in kept:
+                for operand in by_name[name].inputs:
+                    keep(operand)
+                kept[name] = by_name[name]
+
+        for n in nodes:
+            if n.op in SOURCES:
+                keep(n.name)
+        for name in self.results:
+            keep(name)
+        return replace(self, nodes=tuple(kept.values()))
+
+    def __str__(self) -> str:
+        lines = [str(n) for n in self.nodes]
+        lines += [f"{buffer} <- %{value}" for buffer, value in self.mutations]
+        return "\n".join([*lines, f"return {self.outputs}"])
+
+
+def refs(value: Any) -> list[str]:
+    """The names of all Refs inside nested tuples, lists and dicts, in order."""
+    if isinstance(value, Ref):
+        return [value.name]
+    if isinstance(value, tuple | list):
+        return [name for item in value for name in refs(item)]
+    if isinstance(value, dict):
+        return [name for item in value.values() for name in refs(item)]
+    return []
+
+
+def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
+    """Replace every Ref inside nested tuples, lists and dicts."""
+    if isinstance(value, Ref):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(map_refs(v, change) for v in value)
+    if isinstance(value, list):
+        return [map_refs(v, change) for v in value]
+    if isinstance(value, dict):
+        return {k: map_refs(v, change) for k, v in value.items()}
+    return value
+
+
+def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
+    total: Dim = 1
+    for d in dims:
+        total = as_dim(total * d)
+    return total
+
+
+def as_dim(value: Any) -> Dim:
+    """An int where the value is one, else the simplified expression."""
+    if isinstance(value, int):
+        return value
+    simple = sympy.expand(value)
+    return int(simple) if simple.is_Integer else simple
+
+
+def hint(dim: Dim, batch: int = 1024) -> int:
+    """A number for a dimension: itself, or its value at a typical batch size."""
+    if isinstance(dim, int):
+        return dim
+    return int(dim.subs({s: batch for s in dim.free_symbols}))

@@ -1,0 +1,97 @@
+"""A Graph, at either level, is run by torch, node by node: slow, obvious, and the tests' oracle.
+
+In: a Graph, the module that it was captured from, and inputs at any batch size. Out: what forward
+returns, and the new value of every buffer that it writes. A payload says what a node does: a Call
+is made, an Expr evaluated, a Reduction or a View carried out; everything runs in the dtype of the
+inputs, so the same graph gives the float64 reference.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+
+from kernelwright.expr import Expr, evaluate
+from kernelwright.graph import Call, Graph, Node, Reduction, Ref, View, map_refs
+
+Tensor = torch.Tensor
+
+COMBINE: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, axis: x.sum(axis, keepdim=True),
+    "prod": lambda x, axis: x.prod(axis, keepdim=True),
+    "max": lambda x, axis: x.amax(axis, keepdim=True),
+    "min": lambda x, axis: x.amin(axis, keepdim=True),
+}
+
+
+def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, dict[str, Tensor]]:
+    """The outputs, in the structure that forward gives them, and the buffers after the call."""
+    values = _sources(graph, module, inputs)
+    sizes = {
+        sympy.Symbol(symbol, integer=True, positive=True): values[name].shape[axis]
+        for symbol, (name, axis) in graph.symbols.items()
+    }
+
+    def look(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return values[value.name]
+        if isinstance(value, sympy.Expr):
+            return int(value.subs(sizes))
+        if isinstance(value, tuple):
+            return tuple(look(v) for v in value)
+        return value
+
+    for node in graph:
+        if node.name not in values:
+            values[node.name] = _step(node, look)
+    written = {buffer: values[value] for buffer, value in graph.mutations}
+    return map_refs(graph.outputs, lambda ref: values[ref.name]), written
+
+
+def resolve(target: str) -> Any:
+    """`torch.ops.aten.add.Tensor` as an object that can be called, and that has a schema."""
+    if target == "getitem":
+        return operator.getitem
+    return reduce(getattr, target.removeprefix("torch.").split("."), torch)
+
+
+def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str, Any]:
+    held = {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+    tensors = iter([x for x in inputs if isinstance(x, Tensor)])
+    values: dict[str, Any] = {}
+    for node in graph:
+        if node.op == "input":
+            values[node.name] = next(tensors)
+        elif node.op == "constant":
+            values[node.name] = graph.constants[node.name]
+        elif node.op in ("parameter", "buffer"):
+            values[node.name] = held[graph.targets[node.name]].detach()
+    return values
+
+
+def _step(node: Node, look: Callable[[Any], Any]) -> Any:
+    args = look(node.args)
+    match node.payload:
+        case Call(target, call_args, kwargs):
+            return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
+        case Expr():
+            return evaluate(node.payload, dict(enumerate(args))).expand(look(node.type.shape))
+        case Reduction(kind, axes, keepdim):
+            full = reduce(COMBINE[kind], axes, args[0])
+            return full if keepdim else full.reshape(look(node.type.shape))
+        case View("permute", dims):
+            return args[0].permute(dims)
+        case View("expand"):
+            return args[0].expand(look(node.type.shape))
+        case View():
+            return args[0].reshape(look(node.type.shape))
+    return operator.getitem(args[0], args[1])

@@ -1,0 +1,418 @@
+// The float32 scalar functions of the expression IR, one definition for device and host.
+//
+// Each follows the torch function of its name, special values included: NaN in, NaN out (except
+// sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
+//
+// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the host
+// they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of them
+// (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math: it
+// breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
+// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in tests/cpu/test_scalar.py.
+// Nothing relies on a fused multiply-add: products that must be exact have few enough bits.
+#pragma once
+
+#include <math.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define KW_FN __host__ __device__ __forceinline__
+#else
+#define KW_FN inline __attribute__((always_inline))
+#endif
+
+namespace kw {
+namespace detail {
+
+constexpr float kInf = __builtin_huge_valf();
+constexpr float kLog2e = 1.44269504f;
+// ln 2 = kLn2Hi + kLn2Lo; kLn2Hi has 9 bits, so its product with an exponent is exact.
+constexpr float kLn2Hi = 0.693359375f;
+constexpr float kLn2Lo = -2.12194440e-4f;
+
+KW_FN uint32_t to_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+KW_FN float from_bits(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// 2^n for n in [-126, 127].
+KW_FN float pow2(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
+
+KW_FN float polynomial(float, float c) { return c; }
+
+// c + x (next + x (...)), lowest power first.
+template <class... Rest>
+KW_FN float polynomial(float x, float c, Rest... rest) {
+  return polynomial(x, rest...) * x + c;
+}
+
+// The selects below compare bits as integers where they can: GCC turns the inverse of a float
+// comparison, which must hold for NaN, into up to six instructions on AArch64.
+
+KW_FN bool negative(float x) { return static_cast<int32_t>(to_bits(x)) < 0; }
+
+// min(|x|, bound). A NaN becomes bound; the callers bring it back.
+KW_FN float bounded_abs(float x, float bound) {
+  const uint32_t bits = to_bits(x) & 0x7fffffff;
+  return from_bits(bits < to_bits(bound) ? bits : to_bits(bound));
+}
+
+KW_FN float keep_nan(float x, float value) { return x == x ? value : x; }
+
+// x + low = n ln 2 + high + tail, where high is exact and r = high + tail is at most ln(2) / 2.
+struct Reduced {
+  int32_t n;
+  float high, tail, r;
+};
+
+KW_FN Reduced reduce(float x, float low = 0.0f) {
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum.
+  constexpr float kRound = 12582912.0f;
+  const float shifted = x * kLog2e + kRound;
+  const float n = shifted - kRound;
+  const float high = x - n * kLn2Hi;
+  const float tail = low - n * kLn2Lo;
+  return {static_cast<int32_t>(to_bits(shifted) - to_bits(kRound)), high, tail, high + tail};
+}
+
+// exp on [-ln(2)/2, ln(2)/2]; relative error of the fit 3.1e-9.
+KW_FN float exp_reduced(const Reduced& a) {
+  const float p =
+      polynomial(a.r, 0.49999994f, 0.16666521f, 0.041668262f, 0.008368673f, 0.0013820995f);
+  return (a.high + (p * a.r * a.r + a.tail)) + 1.0f;
+}
+
+// exp(x + low) for x in [-105, 43]. The power of two is applied in two steps so that a result below
+// FLT_MIN rounds once; for n <= 63 the second step is a constant.
+KW_FN float exp_within(float x, float low = 0.0f) {
+  const Reduced a = reduce(x, low);
+  return exp_reduced(a) * pow2(a.n + 64) * 0x1p-64f;
+}
+
+// exp(-|x|), 0 for NaN.
+KW_FN float exp_minus_abs(float x) { return exp_within(-bounded_abs(x, 105.0f)); }
+
+// exp, expm1, sigmoid; any value for NaN.
+KW_FN float exp_of_number(float x) {
+  const Reduced a = reduce(::copysignf(bounded_abs(x, 105.0f), x));
+  const int32_t half = a.n >> 1;  // 2^n itself may exceed the range when the result does not
+  return exp_reduced(a) * pow2(half) * pow2(a.n - half);
+}
+
+KW_FN float expm1_of_number(float x) {
+  const Reduced a = reduce(::copysignf(bounded_abs(x, 89.0f), x));
+  // Relative error of the fit 4.3e-10.
+  const float p = polynomial(a.r, 0.5f, 0.16666666f, 0.041666493f, 0.008333546f, 0.0013932326f,
+                             0.00019761676f);
+  const float s = pow2((a.n > -125 ? a.n : -125) - 1);
+  const float half = (a.high + (p * a.r * a.r + a.tail)) * s + (s - 0.5f);
+  return ::copysignf(2.0f * half, x);
+}
+
+KW_FN float sigmoid_of_number(float x) {
+  const float e = exp_minus_abs(x);
+  return (negative(x) ? e : 1.0f) / (1.0f + e);
+}
+
+// log1p on [-1/3, 1/3] without its leading f; relative error of the fit 4.7e-9.
+KW_FN float log1p_reduced_tail(float f) {
+  const float p = polynomial(f, 0.33333215f, -0.24999802f, 0.20010446f, -0.16680339f, 0.1400527f,
+                             -0.12185958f, 0.1398729f, -0.12885442f);
+  return f * f * (f * p - 0.5f);
+}
+
+// log(2^e (1 + f)).
+KW_FN float log_of(int32_t e, float f) {
+  const float n = static_cast<float>(e);
+  return n * kLn2Hi + (f + (log1p_reduced_tail(f) + n * kLn2Lo));
+}
+
+// x = 2^e m with m in [2/3, 4/3), x positive, finite and normal.
+struct Split {
+  int32_t e;
+  float m;
+};
+
+KW_FN Split split(float x) {
+  constexpr uint32_t kTwoThirds = 0x3f2aaaab;
+  const uint32_t above = to_bits(x) - kTwoThirds;
+  return {static_cast<int32_t>(above) >> 23, from_bits((above & 0x007fffff) + kTwoThirds)};
+}
+
+// As split, for subnormal x too.
+KW_FN Split split_any(float x) {
+  const bool subnormal = to_bits(x) < 0x00800000;
+  const Split s = split(x * (subnormal ? 0x1p23f : 1.0f));
+  return {s.e - (subnormal ? 23 : 0), s.m};
+}
+
+// value for positive finite x, else the logarithm's special values.
+KW_FN float log_domain(float x, float value) {
+  const uint32_t bits = to_bits(x);
+  const float special = negative(x) ? __builtin_nanf("") : x;
+  const float outside = (bits << 1) == 0 ? -kInf : special;
+  return bits - 1 < 0x7f7fffff ? value : outside;
+}
+
+// log1p for finite x > -1. The part of x that 1 + x loses is added back after scaling.
+KW_FN float log1p_finite(float x) {
+  const float u = 1.0f + x;
+  const float lost = x - (u - 1.0f);
+  const Split s = split(u);
+  // Beyond 2^126 nothing was lost, but the scale itself would overflow.
+  return log_of(s.e, (s.m - 1.0f) + lost * pow2(-(s.e < 126 ? s.e : 126)));
+}
+
+}  // namespace detail
+
+// Arithmetic and rounding.
+
+KW_FN float abs(float x) { return ::fabsf(x); }
+KW_FN float sign(float x) { return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f); }
+KW_FN float sqrt(float x) { return ::sqrtf(x); }
+KW_FN float reciprocal(float x) { return 1.0f / x; }
+KW_FN float square(float x) { return x * x; }
+KW_FN float cube(float x) { return x * x * x; }
+KW_FN float floor(float x) { return ::floorf(x); }
+KW_FN float ceil(float x) { return ::ceilf(x); }
+KW_FN float round(float x) { return ::rintf(x); }
+KW_FN float trunc(float x) { return ::truncf(x); }
+KW_FN float sin(float x) { return ::sinf(x); }
+KW_FN float cos(float x) { return ::cosf(x); }
+KW_FN float pow(float x, float y) { return ::powf(x, y); }
+KW_FN float fma(float a, float b, float c) { return a * b + c; }
+
+KW_FN float rsqrt(float x) {
+#ifdef __CUDA_ARCH__
+  return ::rsqrtf(x);
+#else
+  return 1.0f / ::sqrtf(x);
+#endif
+}
+
+// Comparison and choice.
+
+KW_FN float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
+KW_FN float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
+KW_FN float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
+KW_FN float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
+KW_FN float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
+KW_FN float ne(float a, float b) { return a != b ? 1.0f : 0.0f; }
+KW_FN float logical_not(float a) { return a == 0.0f ? 1.0f : 0.0f; }
+KW_FN float logical_and(float a, float b) { return a != 0.0f && b != 0.0f ? 1.0f : 0.0f; }
+KW_FN float logical_or(float a, float b) { return a != 0.0f || b != 0.0f ? 1.0f : 0.0f; }
+KW_FN float where(float c, float a, float b) { return c != 0.0f ? a : b; }
+KW_FN float isnan(float x) { return x != x ? 1.0f : 0.0f; }
+KW_FN float finite_or_zero(float x) { return ::fabsf(x) == detail::kInf ? 0.0f : x; }
+
+// fmaxf drops a NaN. Testing b alone suffices, as a NaN in a fails a < b; with a constant b the test
+// folds away and one instruction is left.
+KW_FN float maximum(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a < b || b != b ? b : a;
+#endif
+}
+
+KW_FN float minimum(float a, float b) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return a > b || b != b ? b : a;
+#endif
+}
+
+KW_FN float clamp_min(float x, float low) { return maximum(x, low); }
+KW_FN float clamp_max(float x, float high) { return minimum(x, high); }
+KW_FN float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
+
+// Exponentials and logarithms.
+
+KW_FN float exp(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expf(x);
+#else
+  return detail::keep_nan(x, detail::exp_of_number(x));
+#endif
+}
+
+KW_FN float expm1(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expm1f(x);
+#else
+  return detail::keep_nan(x, detail::expm1_of_number(x));
+#endif
+}
+
+KW_FN float log(float x) {
+#ifdef __CUDA_ARCH__
+  return ::logf(x);
+#else
+  const detail::Split s = detail::split_any(x);
+  return detail::log_domain(x, detail::log_of(s.e, s.m - 1.0f));
+#endif
+}
+
+KW_FN float log2(float x) {
+#ifdef __CUDA_ARCH__
+  return ::log2f(x);
+#else
+  const detail::Split s = detail::split_any(x);
+  const float f = s.m - 1.0f;
+  const float natural = f + detail::log1p_reduced_tail(f);
+  return detail::log_domain(x, natural * detail::kLog2e + static_cast<float>(s.e));
+#endif
+}
+
+KW_FN float log1p(float x) {
+#ifdef __CUDA_ARCH__
+  return ::log1pf(x);
+#else
+  // copysign keeps the sign of zero.
+  return ::copysignf(detail::log_domain(1.0f + x, detail::log1p_finite(x)), x);
+#endif
+}
+
+// Sigmoids.
+
+KW_FN float sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return 1.0f / (1.0f + ::expf(-x));
+#else
+  return detail::keep_nan(x, detail::sigmoid_of_number(x));
+#endif
+}
+
+KW_FN float log_sigmoid(float x) {
+#ifdef __CUDA_ARCH__
+  return ::fminf(x, 0.0f) - ::log1pf(::expf(-::fabsf(x)));
+#else
+  const float tail = detail::log1p_finite(detail::exp_minus_abs(x));
+  return detail::keep_nan(x, (detail::negative(x) ? x : 0.0f) - tail);
+#endif
+}
+
+KW_FN float tanh(float x) {
+#ifdef __CUDA_ARCH__
+  return ::tanhf(x);
+#else
+  const float a = ::fabsf(x);
+  // Relative error of the fit on |x| < 0.625: 4.5e-9.
+  const float z = a * a;
+  const float p = detail::polynomial(z, -0.3333328f, 0.13331406f, -0.053736515f, 0.020628167f,
+                                     -0.005692296f);
+  const float inner = a + a * z * p;
+  const float e = detail::exp_within(2.0f * detail::bounded_abs(x, 10.0f));
+  const float outer = 1.0f - 2.0f / (e + 1.0f);
+  return ::copysignf(a > 0.625f ? outer : inner, x);
+#endif
+}
+
+KW_FN float erf(float x) {
+#ifdef __CUDA_ARCH__
+  return ::erff(x);
+#else
+  const float a = ::fabsf(x);
+  // Relative error of the fit on |x| < 0.925: 8.9e-10.
+  const float p = detail::polynomial(a * a, 0.12837917f, -0.3761263f, 0.11283626f, -0.026855728f,
+                                     0.0051923813f, -0.0008049305f, 7.993802e-05f);
+  const float inner = a + a * p;
+  // -log(erfc(a)) / a; error in erf of the fit on [0.925, 3.95]: 2.9e-9.
+  const float b = detail::bounded_abs(x, 3.95f);  // where erf rounds to 1
+  const float q = detail::polynomial(b, 1.1285092f, 0.6357363f, 0.10523766f, -0.022874158f,
+                                     0.0032099397f, -0.00021336706f);
+  const float outer = 1.0f - detail::exp_within(-b * q);
+  return ::copysignf(a > 0.925f ? outer : inner, x);
+#endif
+}
+
+// Activations.
+
+// -0.0f becomes 0.0f, as in torch.
+KW_FN float relu(float x) { return x <= 0.0f ? 0.0f : x; }
+KW_FN float leaky_relu(float x, float slope) { return x > 0.0f ? x : x * slope; }
+KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
+KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
+KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
+KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
+KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
+KW_FN float threshold(float x, float t, float value) { return x <= t ? value : x; }
+KW_FN float tanhshrink(float x) { return x - tanh(x); }
+KW_FN float hardshrink(float x, float lambda) { return x >= -lambda && x <= lambda ? 0.0f : x; }
+
+// x * 0 rather than 0: a NaN stays one.
+KW_FN float softshrink(float x, float lambda) {
+  return x > lambda ? x - lambda : x < -lambda ? x + lambda : x * 0.0f;
+}
+
+KW_FN float elu(float x, float alpha, float scale, float input_scale) {
+  return x <= 0.0f ? expm1(x * input_scale) * (alpha * scale) : x * scale;
+}
+
+KW_FN float selu(float x) { return elu(x, 1.67326324f, 1.05070099f, 1.0f); }
+KW_FN float celu(float x, float alpha) { return elu(x, alpha, 1.0f, 1.0f / alpha); }
+
+KW_FN float softplus(float x, float beta, float threshold) {
+  const float z = x * beta;
+  return z > threshold ? x : log1p(exp(z)) / beta;
+}
+
+KW_FN float silu(float x) {
+#ifdef __CUDA_ARCH__
+  return x / (1.0f + ::expf(-x));
+#else
+  return x * detail::sigmoid_of_number(x);
+#endif
+}
+
+// tanh(log(1 + exp(x))) = n / (n + d) with one exponential e: for negative x, e = exp(x) and
+// n = e^2 + 2 e, d = 2; otherwise e = exp(-x), which cannot overflow, and n = 1 + 2 e, d = 2 e^2.
+KW_FN float mish(float x) {
+#ifdef __CUDA_ARCH__
+  const float e = ::expf(-::fabsf(x));
+#else
+  const float e = detail::exp_minus_abs(x);
+#endif
+  const bool negative = detail::negative(x);
+  const float n = negative ? e * (e + 2.0f) : 1.0f + 2.0f * e;
+  const float d = negative ? 2.0f : 2.0f * e * e;
+  return x * (n / (n + d));
+}
+
+// x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t = |x|,
+// so that, unlike 1 + erf, it stays accurate relative to the result where x is negative.
+KW_FN float gelu(float x) {
+#ifdef __CUDA_ARCH__
+  return x * 0.5f * (1.0f + ::erff(x * 0.707106781f));
+#else
+  const float t = detail::bounded_abs(x, 14.5f);  // where x Phi(x) rounds to 0
+  // t^2 = high^2 + (t - high)(t + high): the first product is exact, and exp takes both.
+  const float high = detail::from_bits(detail::to_bits(t) & 0xfffff000);
+  const float e = detail::exp_within(-0.5f * high * high, -0.5f * (t - high) * (t + high));
+  // Relative error of the fit on [0, 14.5]: 2.1e-8.
+  const float p = detail::polynomial(t, 0.5f, 0.43829578f, 0.18323575f, 0.040633436f, 0.00411634f);
+  const float q = detail::polynomial(t, 1.0f, 1.6744765f, 1.2025057f, 0.46947226f, 0.10185936f,
+                                     0.010318015f);
+  const float smaller = e * p / q;
+  return x * (detail::negative(x) ? smaller : 1.0f - smaller);
+#endif
+}
+
+// 0.5 (1 + tanh(u)) = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+KW_FN float gelu_tanh(float x) {
+  const float twice_u = x * (1.59576912f + 0.0713548163f * (x * x));
+  return x * sigmoid(twice_u);
+}
+
+}  // namespace kw

@@ -1,0 +1,7 @@
+"""Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
+
+from kernelwright.plan.fuse import plan
+from kernelwright.plan.limits import Limits, limits_for
+from kernelwright.plan.model import Access, Plan, Program, Region, Stage, Store
+
+__all__ = ["Access", "Limits", "Plan", "Program", "Region", "Stage", "Store", "limits_for", "plan"]

@@ -1,0 +1,311 @@
+"""The walk that turns a primitive graph into regions.
+
+Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A map
+whose operands are all in memory stays lazy: whoever needs it computes it on the way. A reduction
+opens a region, or joins the one that computes its operand; a map over something that a region computes
+joins that region. What cannot join says why, and its operands are then stored.
+"""
+
+from __future__ import annotations
+
+from kernelwright.graph import SOURCES, Call, Graph, Node, Ref, as_dim
+from kernelwright.plan import cost
+from kernelwright.plan.domain import Misaligned
+from kernelwright.plan.limits import Limits
+from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, reason
+from kernelwright.plan.names import region_name
+from kernelwright.plan.region import Builder, Refused
+
+CALLS = ("contract", "window", "opaque")
+Unit = Builder | str
+
+
+def plan(graph: Graph, limits: Limits) -> Plan:
+    """Regions in running order, with the reasons for what was and was not fused."""
+    return _Walk(graph, limits).run()
+
+
+class _Walk:
+    def __init__(self, graph: Graph, limits: Limits) -> None:
+        self.graph = graph
+        self.limits = limits
+        self.homes: dict[str, Builder] = {}
+        self.builders: list[Builder] = []
+        self.refusals: list[Refusal] = []
+
+    def run(self) -> Plan:
+        for node in self.graph:
+            if node.op in CALLS:
+                for name in node.inputs:
+                    self.require(name)
+            elif node.op == "map":
+                self.offer_map(node)
+            elif node.op == "reduce":
+                self.offer_reduce(node)
+        for name in self.graph.results:
+            self.require(name)
+        return Plan(self.graph, tuple(self.finish()), tuple(self.refusals))
+
+    # ---- where a node goes -------------------------------------------------------------------
+
+    def offer_map(self, node: Node) -> None:
+        for region in self.candidates(node.inputs):
+            if self.admit(node, region):
+                return
+
+    def offer_reduce(self, node: Node) -> None:
+        for region in self.candidates(node.inputs):
+            if self.admit(node, region):
+                return
+        region = self.open(node)
+        region.start(node.inputs[0])
+        region.join_reduce(node)
+        self.settle(node, region)
+
+    def admit(self, node: Node, region: Builder) -> bool:
+        try:
+            self.check_cycle(node, region)
+            (region.join_map if node.op == "map" else region.join_reduce)(node)
+        except Refused as refused:
+            return self.refuse(node, region, refused.why)
+        except Misaligned:
+            why = reason(Code.MISALIGNED, op=node.origin.op, region=region.name)
+            return self.refuse(node, region, why)
+        self.settle(node, region)
+        return True
+
+    def refuse(self, node: Node, region: Builder, why: Reason) -> bool:
+        region.refused.add(node.name)
+        self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
+        return False
+
+    def settle(self, node: Node, region: Builder) -> None:
+        self.homes[node.name] = region
+        for name in self.externals(node.inputs, region):
+            if name in self.homes:
+                self.homes[name].wanted[name] = None
+
+    def require(self, name: str) -> None:
+        """The value (or what it is a view of) must be in memory."""
+        node = self.graph[name]
+        if node.op == "view":
+            self.require(node.inputs[0])
+        elif name in self.homes:
+            self.homes[name].wanted[name] = None
+        elif node.op == "map":
+            region = self.open(node)
+            region.place(name)
+            region.wanted[name] = None
+            self.settle(node, region)
+
+    def open(self, node: Node) -> Builder:
+        region = Builder(self.graph, self.limits, node.origin.op, homes=self.homes)
+        self.builders.append(region)
+        return region
+
+    # ---- who depends on whom -----------------------------------------------------------------
+
+    def candidates(self, names: tuple[str, ...]) -> list[Builder]:
+        """The regions that compute something these values are made of, the latest first."""
+        found: dict[int, Builder] = {}
+
+        def visit(name: str) -> None:
+            node = self.graph[name]
+            if name in self.homes:
+                found[id(self.homes[name])] = self.homes[name]
+            elif node.op in ("map", "view"):
+                for i in node.inputs:
+                    visit(i)
+
+        for name in names:
+            visit(name)
+        return sorted(found.values(), key=self.builders.index, reverse=True)
+
+    def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
+        """What the region reads from memory when it computes these values."""
+        found: dict[str, None] = {}
+
+        def visit(name: str) -> None:
+            node = self.graph[name]
+            if self.homes.get(name) is region:
+                return
+            if node.op == "view" or (node.op == "map" and name not in self.homes):
+                for i in node.inputs:
+                    visit(i)
+            else:
+                found[name] = None
+
+        for name in names:
+            visit(name)
+        return list(found)
+
+    def unit(self, name: str) -> Unit:
+        return self.homes.get(name, name)
+
+    def reads(self, unit: Unit) -> list[str]:
+        if isinstance(unit, Builder):
+            return self.externals(self.operands(unit), unit)
+        node = self.graph[unit]
+        if node.op in SOURCES:
+            return []
+        return [e for i in node.inputs for e in self.bases(i)]
+
+    def operands(self, region: Builder) -> tuple[str, ...]:
+        names = [i for n in region.placed for i in self.graph[n].inputs]
+        return tuple(dict.fromkeys(names))
+
+    def bases(self, name: str) -> list[str]:
+        node = self.graph[name]
+        return self.bases(node.inputs[0]) if node.op == "view" else [name]
+
+    def check_cycle(self, node: Node, region: Builder) -> None:
+        seen: set[int | str] = set()
+        queue = [self.unit(e) for e in self.externals(node.inputs, region)]
+        while queue:
+            unit = queue.pop()
+            key = id(unit) if isinstance(unit, Builder) else unit
+            if unit is region:
+                raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
+            if key not in seen:
+                seen.add(key)
+                queue += [self.unit(e) for e in self.reads(unit)]
+
+    # ---- the finished regions ----------------------------------------------------------------
+
+    def finish(self) -> list[Region]:
+        """Steps in running order: each after everything that it reads."""
+        steps: list[Region] = []
+        done: set[int | str] = set()
+        names: set[str] = set()
+
+        def visit(unit: Unit) -> None:
+            key = id(unit) if isinstance(unit, Builder) else unit
+            if key in done:
+                return
+            done.add(key)
+            for name in self.reads(unit):
+                visit(self.unit(name))
+            step = self.step(unit, names)
+            if step is not None:
+                steps.append(step)
+
+        for node in self.graph:
+            if node.op in CALLS or node.name in self.homes:
+                visit(self.unit(node.name))
+        return _return_biases(self.graph, steps)
+
+    def step(self, unit: Unit, names: set[str]) -> Region | None:
+        if isinstance(unit, Builder):
+            return self.kernel(unit, names) if unit.wanted else None
+        node = self.graph[unit]
+        return None if node.op in SOURCES else self.library_call(node)
+
+    def kernel(self, region: Builder, names: set[str]) -> Region:
+        program = region.program()
+        nodes = self.inside(region)
+        outputs = tuple(
+            Buffer(w, self.graph[w].type.shape, self.graph[w].type.dtype) for w in region.wanted
+        )
+        return Region(
+            name=region_name([self.graph[n] for n in nodes], names),
+            kind="rowwise",
+            nodes=nodes,
+            why=reason(Code.TAIL if program.stages else Code.POINTWISE),
+            program=program,
+            outputs=outputs,
+            reads=tuple(dict.fromkeys(a.buffer for a in program.loads)),
+            bytes=cost.program_bytes(self.graph, program),
+            flops=program.flops(),
+        )
+
+    def inside(self, region: Builder) -> tuple[str, ...]:
+        """Every node that the kernel carries out, lazy ones included, in running order."""
+        found: set[str] = set()
+
+        def visit(name: str) -> None:
+            node = self.graph[name]
+            own = self.homes.get(name) is region
+            lazy = node.op in ("map", "view") and name not in self.homes
+            if name not in found and (own or lazy):
+                found.add(name)
+                for i in node.inputs:
+                    visit(i)
+
+        for name in region.placed:
+            visit(name)
+        return tuple(n.name for n in self.graph if n.name in found)
+
+    def library_call(self, node: Node) -> Region:
+        assert isinstance(node.payload, Call)
+        flops = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
+        size = cost.call_bytes(self.graph, node)
+        return Region(
+            name=node.name,
+            kind=node.op,
+            nodes=(node.name,),
+            why=self.why_library(node),
+            call=node.payload,
+            outputs=(Buffer(node.name, node.type.shape, node.type.dtype),),
+            reads=tuple(dict.fromkeys(node.inputs)),
+            bytes=size,
+            flops=flops,
+        )
+
+    def why_library(self, node: Node) -> Reason:
+        if node.op == "contract":
+            flops, size = cost.contract_flops(self.graph, node), cost.call_bytes(self.graph, node)
+            at_1024 = {"flops": _number(flops), "bytes": _number(size)}
+            return reason(Code.LIBRARY, **at_1024)
+        if node.op == "window":
+            return reason(Code.WINDOW)
+        if not node.type.dtype.is_floating_point:
+            return reason(Code.NOT_FLOAT, op=node.origin.op, dtype=str(node.type.dtype)[6:])
+        return reason(Code.OPAQUE, op=node.origin.op)
+
+
+def _number(dim: object) -> float:
+    from kernelwright.graph import hint
+
+    return float(hint(as_dim(dim)))
+
+
+def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
+    """A kernel that would only add a contraction's bias goes back into the library call."""
+    by_output = {b.name: s for s in steps for b in s.outputs}
+    result = list(steps)
+    for step in steps:
+        maps = [n for n in step.nodes if graph[n].op == "map"]
+        if step.kind != "rowwise" or len(maps) != 1:
+            continue
+        add = graph[maps[0]]
+        product = by_output.get(add.inputs[0])
+        is_bias = add.inputs[0].endswith("_without_bias") and len(add.inputs) == 2
+        if not is_bias or product is None or graph.users[add.inputs[0]] != [add.name]:
+            continue
+        merged = _with_bias(graph, product, step, add)
+        result[result.index(step)] = merged
+        result.remove(product)
+    return result
+
+
+def _with_bias(graph: Graph, product: Region, step: Region, add: Node) -> Region:
+    assert product.call is not None
+    bias = add.inputs[1]
+    base = graph[bias].inputs[0] if graph[bias].op == "view" else bias
+    call = product.call
+    if call.target.endswith("mm.default"):
+        call = Call("torch.addmm", (Ref(base), *call.args))
+    else:
+        args = tuple(Ref(base) if i == 2 else a for i, a in enumerate(call.args))
+        call = Call(call.target, args, call.kwargs)
+    return Region(
+        name=add.name,
+        kind="contract",
+        nodes=(*product.nodes, *step.nodes),
+        why=reason(Code.BIAS_KEPT),
+        call=call,
+        outputs=step.outputs,
+        reads=(*product.reads, base),
+        bytes=product.bytes,
+        flops=product.flops,
+    )

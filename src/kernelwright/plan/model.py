@@ -1,0 +1,212 @@
+"""What a plan is made of: reasons, accesses, the program of a kernel, regions, the plan.
+
+A Program is the loop nest that both backends share. Its axes are atoms (named axis pieces). Rows run in
+parallel; a row's elements are combined by the stages (reductions, in order) over the whole row or over
+its contiguous segments; stores write per element, per segment or per row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+
+from kernelwright.expr import Expr, cost, leaves, show
+from kernelwright.graph import Call, Dim, Graph, hint, product
+
+
+class Code(Enum):
+    """The closed set of reasons for a decision of the planner; the text takes the numbers."""
+
+    TAIL = "everything here reads the same elements, so it is one trip through memory"
+    POINTWISE = "maps without a reduction run in one trip through memory"
+    LIBRARY = "the library's contraction: {flops:.3g} flops over {bytes:.3g} bytes"
+    WINDOW = "no window template yet: the pooling stays with ATen"
+    OPAQUE = "no primitive form of {op}: it stays with ATen"
+    NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
+    BIAS_KEPT = "the bias stays in the library call, since no kernel follows that could add it"
+    ROWS_DIFFER = "{op} runs over other axes than the rows of {region}, so a second kernel follows"
+    BROADCASTS = "{op} broadcasts its operand to a larger tensor than the rows of {region} hold"
+    MISALIGNED = "{op} splits the axes of {region} where no common factor allows it"
+    TOO_LONG = "{op}: a row of {elements} elements does not stay in registers for two levels"
+    CYCLE = "{op} needs a value that itself waits for {region}"
+    LEVELS = "{op} would be a third level of reduction in {region}"
+
+
+@dataclass(frozen=True)
+class Reason:
+    code: Code
+    numbers: tuple[tuple[str, object], ...] = ()
+
+    def __str__(self) -> str:
+        return self.code.value.format(**dict(self.numbers))
+
+
+def reason(code: Code, **numbers: object) -> Reason:
+    return Reason(code, tuple(numbers.items()))
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where an element lies in a buffer: a stride for each atom that it depends on."""
+
+    buffer: str
+    strides: tuple[tuple[int, Dim], ...]
+
+    @property
+    def atoms(self) -> frozenset[int]:
+        return frozenset(a for a, _ in self.strides)
+
+    def stride(self, atom: int) -> Dim:
+        return next((s for a, s in self.strides if a == atom), 0)
+
+    def __str__(self) -> str:
+        index = " + ".join(f"{s}*{axis_name(a)}" for a, s in self.strides)
+        return f"{self.buffer}[{index or 0}]"
+
+
+def axis_name(atom: int) -> str:
+    return f"i{atom}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One reduction of a program: combine `expr` over the row, or over each segment of it."""
+
+    name: str
+    kind: str
+    expr: Expr
+    segment: bool
+
+    def __str__(self) -> str:
+        span = "segment" if self.segment else "row"
+        return f"{self.name} = {self.kind} over the {span} of {show(self.expr)}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """One result: `level` says whether there is a value per element, per segment or per row."""
+
+    expr: Expr
+    access: Access
+    level: str
+
+    def __str__(self) -> str:
+        return f"per {self.level}: {self.access} = {show(self.expr)}"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Rows x (segments x inner elements), the stages, the stores."""
+
+    sizes: dict[int, Dim] = field(hash=False)
+    rows: tuple[int, ...]
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    stages: tuple[Stage, ...]
+    stores: tuple[Store, ...]
+    strided: bool
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return (*self.outer, *self.inner)
+
+    def count(self, atoms: tuple[int, ...]) -> Dim:
+        return product([self.sizes[a] for a in atoms])
+
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        return (*(s.expr for s in self.stages), *(s.expr for s in self.stores))
+
+    @property
+    def loads(self) -> list[Access]:
+        """The distinct accesses that are read, in the order of first use."""
+        found: dict[Access, None] = {}
+        for expr in self.exprs:
+            for leaf in leaves(expr, "load"):
+                assert isinstance(leaf.value, Access)
+                found[leaf.value] = None
+        return list(found)
+
+    @property
+    def segmented(self) -> bool:
+        return bool(self.outer)
+
+    def flops(self) -> Dim:
+        rows, elements = self.count(self.rows), self.count(self.elements)
+        return product([rows, elements, cost(*self.exprs) + len(self.stages)])
+
+    def __str__(self) -> str:
+        def axes(atoms: tuple[int, ...]) -> str:
+            return " x ".join(f"{axis_name(a)}:{self.sizes[a]}" for a in atoms) or "1"
+
+        head = f"rows {axes(self.rows)}, elements {axes(self.elements)}"
+        head += f", segments of {self.count(self.inner)}" if self.segmented else ""
+        head += ", strided" if self.strided else ""
+        return "\n".join([head, *(f"  {s}" for s in self.stages), *(f"  {s}" for s in self.stores)])
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor that a region writes."""
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Region:
+    """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
+
+    `epilogue` is the seat of a generated GEMM: a contraction that takes the program of the region
+    after it. No template fills it yet, so it is always None.
+    """
+
+    name: str
+    kind: str
+    nodes: tuple[str, ...]
+    why: Reason
+    program: Program | None = None
+    call: Call | None = None
+    outputs: tuple[Buffer, ...] = ()
+    reads: tuple[str, ...] = ()
+    bytes: Dim = 0
+    flops: Dim = 0
+    epilogue: Program | None = None
+
+    @property
+    def launches(self) -> int:
+        return 0 if self.kind == "view" else 1
+
+    def __str__(self) -> str:
+        head = f"{self.kind} {self.name}: {hint(self.bytes):.3g} B, {hint(self.flops):.3g} flop; {self.why}"
+        body = str(self.program) if self.program else str(self.call)
+        return head + "\n" + "\n".join(f"  {line}" for line in body.splitlines())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A fusion that was considered and not made."""
+
+    op: str
+    place: str
+    why: Reason
+
+    def __str__(self) -> str:
+        return f"{self.op} at {self.place}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Regions in running order, and the fusions that were refused."""
+
+    graph: Graph = field(repr=False)
+    regions: tuple[Region, ...]
+    refusals: tuple[Refusal, ...]
+
+    def __str__(self) -> str:
+        lines = [str(r) for r in self.regions]
+        lines += [f"not fused: {r}" for r in self.refusals]
+        return "\n".join(lines)

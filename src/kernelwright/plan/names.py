@@ -1,0 +1,33 @@
+"""Names of kernels: the user's operators in order, `bias_hardtanh_mish_group_norm`."""
+
+from __future__ import annotations
+
+from kernelwright.graph import Node
+
+SHORT = {
+    "_native_batch_norm_legit_functional": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "linear": "bias",
+    "addmm": "bias",
+    "adaptive_avg_pool2d": "global_average",
+    "linalg_vector_norm": "norm",
+}
+MOST = 5
+
+
+def region_name(nodes: list[Node], taken: set[str]) -> str:
+    """A fresh C++ identifier; long chains keep their first and last operators."""
+    parts: list[str] = []
+    for node in nodes:
+        op = node.origin.op
+        word = "bias" if op.startswith("conv") else SHORT.get(op, op)
+        if node.op != "view" and word != "getitem" and (not parts or parts[-1] != word):
+            parts.append(word)
+    if len(parts) > MOST:
+        parts = [*parts[: MOST - 1], parts[-1]]
+    stem = "_".join(parts).strip("_") or "copy"
+    name, count = stem, 2
+    while name in taken:
+        name, count = f"{stem}_{count}", count + 1
+    taken.add(name)
+    return name

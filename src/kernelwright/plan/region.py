@@ -1,0 +1,338 @@
+"""One fused kernel under construction: which nodes it holds, and in which coordinates.
+
+The walk in fuse.py offers nodes one by one; `join_map` and `join_reduce` either take a node in or give
+the Reason why not. When the walk is over, `program` pulls every expression down to accesses of
+buffers. Coordinates are inferred upwards (`infer`) when a node is offered and pulled downwards
+(`pull`) when the program is built; both regroup atoms, and a needed split is made and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from kernelwright.expr import Expr, acc, load, substitute
+from kernelwright.graph import Dim, Graph, Node, Reduction, View, hint
+from kernelwright.plan.domain import (
+    Atoms,
+    Layout,
+    Misaligned,
+    NeedSplit,
+    align,
+    broadcast_axes,
+)
+from kernelwright.plan.limits import Limits
+from kernelwright.plan.model import Access, Code, Program, Reason, Stage, Store, reason
+
+T = TypeVar("T")
+
+
+class Refused(Exception):
+    """A node cannot join; carries the Reason."""
+
+    def __init__(self, why: Reason) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+@dataclass
+class Builder:
+    """A region that still grows.
+
+    `placed` holds the layout of every node inside, `sources` that of the operand of each reduction
+    (under the reduction's name) and of the value the region was opened with, `wanted` the values
+    that others read. `homes` is the walk's table of which region computes which value.
+    """
+
+    graph: Graph
+    limits: Limits
+    name: str
+    atoms: Atoms = field(default_factory=Atoms)
+    placed: dict[str, Layout] = field(default_factory=dict)
+    sources: dict[str, Layout] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    wanted: dict[str, None] = field(default_factory=dict)
+    homes: Mapping[str, object] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+
+    # ---- taking nodes in -------------------------------------------------------------------
+
+    def start(self, value: str) -> None:
+        """Open the domain: fresh coordinates for the value that is reduced or stored first."""
+        self.sources[value] = self.atoms.layout(self.graph[value].type.shape)
+
+    def place(self, value: str) -> None:
+        """Compute the value that opened this domain here: the pointwise region."""
+        self.start(value)
+        self.placed[value] = self.sources[value]
+
+    def join_map(self, node: Node) -> None:
+        layout = self._refining(lambda: self._map_layout(node))
+        if frozenset(flat(layout)) not in self._levels(node):
+            raise Refused(reason(Code.ROWS_DIFFER, op=node.origin.op, region=self.name))
+        self.placed[node.name] = layout
+
+    def join_reduce(self, node: Node) -> None:
+        reduction = node.payload
+        assert isinstance(reduction, Reduction)
+        source = node.inputs[0]
+        layout = self._refining(lambda: self._full_layout(node, source))
+        before = dict(self.placed), dict(self.sources)
+        self.sources[node.name] = layout
+        self.placed[node.name] = reduced_layout(layout, reduction)
+        try:
+            self._check_levels(node)
+        except Refused:
+            self.placed, self.sources = before
+            raise
+
+    def _map_layout(self, node: Node) -> Layout:
+        rank = len(node.type.shape)
+        known = [found for i in node.inputs if (found := self.infer(i)) is not None]
+        columns = broadcast_axes(known, rank)
+        axes: list[tuple[int, ...]] = []
+        for dim, offers in zip(node.type.shape, columns, strict=True):
+            if dim != 1 and not offers:
+                raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
+            if any(o != offers[0] for o in offers):
+                raise Misaligned
+            axes.append(offers[0] if offers else ())
+        if len(set(flat(tuple(axes)))) != len(flat(tuple(axes))):
+            raise Misaligned
+        return tuple(axes)
+
+    def _full_layout(self, node: Node, source: str) -> Layout:
+        layout = self.infer(source)
+        shape = self.graph[source].type.shape
+        if layout is None or any(d != 1 and not a for d, a in zip(shape, layout, strict=True)):
+            raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
+        return layout
+
+    def infer(self, value: str) -> Layout | None:
+        """The coordinates of a value that depends on something placed here; None for others."""
+        node = self.graph[value]
+        if value in self.refused:
+            return None
+        if value in self.placed:
+            return self.placed[value]
+        if value in self.sources and node.op != "reduce":
+            return self.sources[value]
+        if node.op == "view":
+            inside = self.infer(node.inputs[0])
+            return None if inside is None else self._view_up(node, inside)
+        if node.op == "map":
+            known = [found for i in node.inputs if (found := self.infer(i)) is not None]
+            if not known:
+                return None
+            columns = broadcast_axes(known, len(node.type.shape))
+            if any(o != offers[0] for offers in columns for o in offers):
+                raise Misaligned
+            return tuple(offers[0] if offers else () for offers in columns)
+        return None
+
+    def _view_up(self, node: Node, layout: Layout) -> Layout:
+        view = node.payload
+        assert isinstance(view, View)
+        if view.kind == "permute":
+            return tuple(layout[d] for d in view.dims)
+        if view.kind == "expand":
+            return (*((),) * (len(node.type.shape) - len(layout)), *layout)
+        return self.atoms.regroup(layout, node.type.shape)
+
+    # ---- levels ----------------------------------------------------------------------------
+
+    @property
+    def reduces(self) -> list[str]:
+        return [n for n in self.placed if self.graph[n].op == "reduce"]
+
+    def _reduced(self, name: str) -> frozenset[int]:
+        reduction = self.graph[name].payload
+        assert isinstance(reduction, Reduction)
+        return frozenset(a for axis in reduction.axes for a in self.sources[name][axis])
+
+    def _spans(self) -> list[frozenset[int]]:
+        """The distinct sets of reduced atoms, the smallest first."""
+        return sorted({self._reduced(n) for n in self.reduces}, key=len)
+
+    @property
+    def domain(self) -> frozenset[int]:
+        return frozenset(a for layout in self.sources.values() for a in flat(layout))
+
+    def _levels(self, node: Node) -> list[frozenset[int]]:
+        """The sets of atoms over which a value may vary: elements, segments, rows."""
+        return [self.domain, *(self.domain - span for span in self._spans())]
+
+    def _check_levels(self, node: Node) -> None:
+        spans, op = self._spans(), node.origin.op
+        if any(not small <= large for small, large in zip(spans, spans[1:], strict=False)):
+            raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
+        if frozenset(flat(self.sources[node.name])) != self.domain:
+            raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
+        if len(spans) > 2:
+            raise Refused(reason(Code.LEVELS, op=op, region=self.name))
+        if len(spans) == 2:
+            self._check_two_levels(op, *spans)
+
+    def _check_two_levels(self, op: str, inner: frozenset[int], whole: frozenset[int]) -> None:
+        order = flat(self.sources[self.reduces[0]])
+        elements = [a for a in order if a in whole]
+        if elements[len(elements) - len(inner) :] != [a for a in order if a in inner]:
+            raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
+        if order[-1] not in inner:
+            raise Refused(reason(Code.LEVELS, op=op, region=self.name))
+        length, segment = self.atoms.size(whole), self.atoms.size(inner)
+        limits = self.limits
+        if not isinstance(length, int) or length > limits.resident or segment > limits.segment:
+            raise Refused(reason(Code.TOO_LONG, op=op, elements=length))
+
+    # ---- building the program ---------------------------------------------------------------
+
+    def program(self) -> Program:
+        """The finished loop nest that computes the wanted values."""
+        return self._refining(self._build)
+
+    def _build(self) -> Program:
+        wanted = list(self.wanted)
+        needed = self._needed(wanted)
+        self.order = [n for n in self.reduces if n in needed]
+        spans = self._spans() if self.order else [frozenset[int]()]
+        inner, whole = spans[0], spans[-1]
+        stages = []
+        for name in self.order:
+            reduction = self.graph[name].payload
+            assert isinstance(reduction, Reduction)
+            expr = self.pull(self.graph[name].inputs[0], self.sources[name])
+            segment = len(spans) == 2 and self._reduced(name) == inner
+            stages.append(Stage(name, reduction.kind, expr, segment))
+        stores = []
+        for w in wanted:
+            layout = self.placed[w]
+            access = self.atoms.access(w, self.graph[w].type.shape, layout)
+            level = self._level(frozenset(flat(layout)), whole)
+            stores.append(Store(self.pull(w, layout), access, level))
+        return self._nest(tuple(stages), tuple(stores), inner, whole)
+
+    def _needed(self, wanted: list[str]) -> set[str]:
+        found: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in found:
+                return
+            found.add(name)
+            if name in self.placed or (
+                self.graph[name].op in ("map", "view") and name not in self.homes
+            ):
+                for i in self.graph[name].inputs:
+                    visit(i)
+
+        for w in wanted:
+            visit(w)
+        return found
+
+    def _level(self, atoms: frozenset[int], whole: frozenset[int]) -> str:
+        if atoms == self.domain:
+            return "element"
+        return "row" if atoms == self.domain - whole else "segment"
+
+    def _nest(
+        self,
+        stages: tuple[Stage, ...],
+        stores: tuple[Store, ...],
+        inner: frozenset[int],
+        whole: frozenset[int],
+    ) -> Program:
+        """Order the atoms as memory holds them, and part them into rows and elements."""
+        used = {a: self.atoms.sizes[a] for a in self.domain}
+        draft = Program(used, (), (), (), stages, stores, False)
+        order = self._memory_order(draft, two_levels=inner != whole)
+        if not stages:
+            run = flat_run(order, used, [*draft.loads, *(s.access for s in stores)])
+            rows = tuple(order[: len(order) - len(run)])
+            return Program(used, rows, (), run, stages, stores, False)
+        rows = tuple(a for a in order if a not in whole)
+        outer = tuple(a for a in order if a in whole - inner)
+        last = tuple(a for a in order if a in inner)
+        strided = bool(order) and order[-1] not in whole
+        return Program(used, rows, outer, last, stages, stores, strided)
+
+    def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
+        if two_levels:
+            return flat(self.sources[self.order[0]])
+        accesses = program.loads if program.stages else [s.access for s in program.stores]
+        best = max(accesses, key=lambda a: len(a.atoms & self.domain), default=None)
+        layout = flat(next(iter(self.sources.values())))
+        known = best.atoms if best else frozenset()
+        inside = sorted(
+            (a for a in layout if a in known), key=lambda a: -hint(best.stride(a)) if best else 0
+        )
+        return [a for a in layout if a not in known] + inside
+
+    def pull(self, value: str, layout: Layout) -> Expr:
+        """The scalar expression of a value at these coordinates, down to buffers and stages."""
+        node = self.graph[value]
+        if node.op == "reduce" and value in self.placed:
+            if self.placed[value] != layout:
+                raise Misaligned
+            return acc(self.order.index(value))
+        if node.op == "view":
+            return self.pull(node.inputs[0], self._view_down(node, layout))
+        if node.op == "map" and (value in self.placed or value not in self.homes):
+            parts = [
+                self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs
+            ]
+            assert isinstance(node.payload, Expr)
+            return substitute(
+                node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
+            )
+        return load(self.atoms.access(value, node.type.shape, layout))
+
+    def _view_down(self, node: Node, layout: Layout) -> Layout:
+        view, shape = node.payload, self.graph[node.inputs[0]].type.shape
+        assert isinstance(view, View)
+        if view.kind == "permute":
+            return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
+        if view.kind == "expand":
+            return align(layout, shape)
+        return self.atoms.regroup(layout, shape)
+
+    def _refining(self, attempt: Callable[[], T]) -> T:
+        """Run; where an atom has to be cut, cut it everywhere and run again."""
+        while True:
+            try:
+                return attempt()
+            except NeedSplit as need:
+                outer, inner = self.atoms.split(need.atom, need.inner)
+                for table in (self.placed, self.sources):
+                    for name, layout in table.items():
+                        table[name] = replace_atom(layout, need.atom, (outer, inner))
+
+
+def flat(layout: Layout) -> list[int]:
+    return [a for axis in layout for a in axis]
+
+
+def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
+    return tuple(
+        tuple(p for a in axis for p in (parts if a == atom else (a,))) for axis in layout
+    )
+
+
+def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:
+    gone = set(reduction.axes)
+    return tuple(
+        () if i in gone else axis
+        for i, axis in enumerate(layout)
+        if reduction.keepdim or i not in gone
+    )
+
+
+def flat_run(order: list[int], sizes: dict[int, Dim], accesses: list[Access]) -> tuple[int, ...]:
+    """The innermost atoms along which every access moves with one constant stride."""
+    run = [order[-1]] if order else []
+    for outer in reversed(order[:-1]):
+        inner = run[0]
+        if any(a.stride(outer) != a.stride(inner) * sizes[inner] for a in accesses):
+            break
+        run.insert(0, outer)
+    return tuple(run)

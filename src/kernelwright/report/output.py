@@ -1,0 +1,58 @@
+"""Where a command's words go: progress and errors to stderr, tables to stdout, JSON where asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from kernelwright.files import write_atomically
+
+WIDTH = 100
+
+
+class Output:
+    """The streams of one command; `quiet` keeps errors and JSON alone."""
+
+    def __init__(self, quiet: bool = False, json_path: str | None = None) -> None:
+        self.quiet = quiet
+        self.json_path = json_path
+        self._stdout = sys.stdout
+        width = None if sys.stdout.isatty() else WIDTH
+        self._tables = Console(file=sys.stdout, width=width, highlight=False)
+        self._progress = Console(file=sys.stderr, width=width, highlight=False)
+        self._last = time.perf_counter()
+
+    def progress(self, name: str, summary: str) -> None:
+        """A pass has ended: its name, what came of it, and the time since the one before."""
+        now = time.perf_counter()
+        elapsed, self._last = now - self._last, now
+        if not self.quiet:
+            line = Text.assemble(
+                (f"{name:>14}", "bold"), f"  {summary}", (f"  {elapsed:.1f} s", "dim")
+            )
+            self._progress.print(line, soft_wrap=True)
+
+    def show(self, renderable: RenderableType) -> None:
+        """Print a table, unless told to be quiet or stdout is taken by JSON."""
+        if not self.quiet and self.json_path != "-":
+            self._tables.print(renderable)
+
+    def error(self, message: str) -> None:
+        """One line on stderr, whatever the exception's text looked like."""
+        self._progress.print(Text(f"kernelwright: {' '.join(message.split())}"), soft_wrap=True)
+
+    def json(self, value: dict[str, Any]) -> None:
+        """Write the report to the file asked for, or to stdout for `-`."""
+        if self.json_path is None:
+            return
+        text = json.dumps(value, indent=2, default=str) + "\n"
+        if self.json_path == "-":
+            self._stdout.write(text)
+        else:
+            write_atomically(Path(self.json_path), text)

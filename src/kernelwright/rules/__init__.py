@@ -1,0 +1,17 @@
+"""The algebra: every law that kernelwright knows, one theme a file, each file a tuple RULES.
+
+A law is one Rule in one of these files and one row in the table of tests/null/test_rules.py, which
+runs both of its sides. ALL_RULES is the order in which they are tried at a node: what folds numbers
+goes before what moves values.
+"""
+
+from kernelwright.pattern import Rule
+from kernelwright.rules import biases, clamps, constants, normalisation, reductions
+
+ALL_RULES: tuple[Rule, ...] = (
+    *constants.RULES,
+    *clamps.RULES,
+    *reductions.RULES,
+    *biases.RULES,
+    *normalisation.RULES,
+)

@@ -1,0 +1,186 @@
+"""The invariants of Graph and Expr, checked between passes.
+
+In: a Graph and the name of the pass that made it. Out: nothing, or a SpecError that names the pass,
+the node and the broken invariant. A SpecError is always a bug of kernelwright, never of the user's
+model: it stops a wrong graph at the pass that made it, before it becomes a wrong kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelwright.expr import OPS, Expr, leaves, postorder
+from kernelwright.graph import (
+    PRIMITIVES,
+    SOURCES,
+    Call,
+    Graph,
+    Node,
+    Reduction,
+    Ref,
+    Shape,
+    View,
+    product,
+    refs,
+)
+
+# The passes whose graphs still hold ATen composites; after them there are primitives only.
+COMPOSITE_STAGES = ("capture", "rewrite")
+REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+
+
+class SpecError(AssertionError):
+    """A pass has broken an invariant."""
+
+
+def check_graph(graph: Graph, stage: str) -> None:
+    """Raise a SpecError if the graph, as `stage` leaves it, is not well formed."""
+    seen: set[str] = set()
+    for node in graph:
+        for why in _node_faults(graph, node, seen, stage):
+            raise SpecError(f"after {stage}, in {node}: {why}")
+        seen.add(node.name)
+    for name in graph.results:
+        if name not in seen:
+            raise SpecError(f"after {stage}: the result %{name} is not computed")
+    buffers = {graph.targets.get(n.name) for n in graph if n.op == "buffer"}
+    for buffer, _ in graph.mutations:
+        if buffer not in buffers:
+            raise SpecError(f"after {stage}: {buffer} is written, but is no buffer of the graph")
+
+
+def check_expr(expr: Expr) -> None:
+    """Raise a SpecError unless every op is known, has its arguments, and every leaf its value."""
+    for e in postorder(expr):
+        if e.op == "const":
+            fault = None if isinstance(e.value, float) and not e.args else "needs one float"
+        elif e.op == "acc":
+            is_index = isinstance(e.value, int) and e.value >= 0
+            fault = None if is_index and not e.args else "needs the index of a reduction"
+        elif e.op == "load":
+            fault = None if e.value is not None and not e.args else "needs a key"
+        elif e.op not in OPS:
+            fault = "is no row of the op table"
+        elif len(e.args) != OPS[e.op].arity:
+            fault = f"takes {OPS[e.op].arity} arguments, not {len(e.args)}"
+        else:
+            fault = None if e.value is None else "is no leaf, so it has no value"
+        if fault:
+            raise SpecError(f"the scalar op {e.op} {fault}")
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape that these broadcast to, or None if they do not."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    wanted = [{size for size in sizes if size != 1} for sizes in zip(*padded, strict=True)]
+    if any(len(sizes) > 1 for sizes in wanted):
+        return None
+    return tuple(sizes.pop() if sizes else 1 for sizes in wanted)
+
+
+def _node_faults(graph: Graph, node: Node, seen: set[str], stage: str) -> list[str]:
+    """What is wrong with a node, the most basic first."""
+    if node.name in seen:
+        return ["the name is taken by an earlier node"]
+    for name in node.inputs:
+        if name not in graph.by_name:
+            return [f"%{name} does not exist"]
+        if name not in seen:
+            return [f"%{name} is used before it is computed"]
+    if node.op in SOURCES:
+        return [f"a {node.op} has no arguments"] if node.args else []
+    if stage in COMPOSITE_STAGES:
+        return _composite_faults(node)
+    if node.op not in PRIMITIVES:
+        return [f"{node.op} is not one of {', '.join(PRIMITIVES)}"]
+    check = PRIMITIVE_CHECKS.get(node.op)
+    return check(graph, node) if check else []
+
+
+def _composite_faults(node: Node) -> list[str]:
+    if node.op == "getitem":
+        return []
+    call = node.payload
+    if not isinstance(call, Call):
+        return ["an ATen operator needs its Call"]
+    inside = (*call.args, *(value for _, value in call.kwargs))
+    return [] if inside == node.args else [f"the arguments and {call} do not agree"]
+
+
+def _operands(graph: Graph, node: Node) -> list[Shape] | None:
+    """The shapes of the arguments, if they are values all of them."""
+    if not all(isinstance(a, Ref) for a in node.args):
+        return None
+    return [graph[a.name].type.shape for a in node.args]
+
+
+def _map_faults(graph: Graph, node: Node) -> list[str]:
+    shapes, expr = _operands(graph, node), node.payload
+    if not isinstance(expr, Expr):
+        return ["a map needs an Expr"]
+    if shapes is None:
+        return ["an operand of a map is no value"]
+    check_expr(expr)
+    if leaves(expr, "acc"):
+        return ["a map has no reductions to refer to"]
+    for leaf in leaves(expr, "load"):
+        slot = leaf.value
+        if not isinstance(slot, int) or not 0 <= slot < len(shapes):
+            return [f"${slot} is loaded, but there are {len(shapes)} operands"]
+    if shapes and (common := broadcast(*shapes)) != node.type.shape:
+        return [f"the operands broadcast to {common}, not to {node.type.shape}"]
+    return []
+
+
+def _reduce_faults(graph: Graph, node: Node) -> list[str]:
+    shapes, reduction = _operands(graph, node), node.payload
+    if not isinstance(reduction, Reduction):
+        return ["a reduce needs a Reduction"]
+    if shapes is None or len(shapes) != 1:
+        return ["a reduce has one operand"]
+    if reduction.kind not in REDUCTIONS:
+        return [f"{reduction.kind} is not one of {', '.join(REDUCTIONS)}"]
+    rank, axes = len(shapes[0]), reduction.axes
+    if not axes or len(set(axes)) != len(axes) or not all(0 <= a < rank for a in axes):
+        return [f"axes {axes} are not distinct axes of a tensor of rank {rank}"]
+    kept = [1 if i in axes else size for i, size in enumerate(shapes[0])]
+    dropped = [size for i, size in enumerate(shapes[0]) if i not in axes]
+    wanted = tuple(kept if reduction.keepdim else dropped)
+    return [] if wanted == node.type.shape else [f"the result has shape {wanted}"]
+
+
+def _view_faults(graph: Graph, node: Node) -> list[str]:
+    shapes, view = _operands(graph, node), node.payload
+    if not isinstance(view, View):
+        return ["a view needs a View"]
+    if shapes is None or len(shapes) != 1:
+        return ["a view has one operand"]
+    shape, result = shapes[0], node.type.shape
+    if view.kind == "permute":
+        if sorted(view.dims) != list(range(len(shape))):
+            return [f"{view.dims} is no permutation of the axes"]
+        good = tuple(shape[d] for d in view.dims) == result
+    elif view.kind == "expand":
+        good = broadcast(shape, result) == result
+    elif view.kind == "reshape":
+        good = product(shape) == node.type.numel
+    else:
+        return [f"{view.kind} is no kind of view"]
+    return [] if good else [f"{view} of {shape} is not {result}"]
+
+
+def _call_faults(graph: Graph, node: Node) -> list[str]:
+    call = node.payload
+    if not isinstance(call, Call):
+        return ["an opaque node needs the Call that it stands for"]
+    missing = set(refs((call.args, call.kwargs))) - graph.by_name.keys()
+    return [f"%{sorted(missing)[0]} does not exist"] if missing else []
+
+
+PRIMITIVE_CHECKS: dict[str, Callable[[Graph, Node], list[str]]] = {
+    "map": _map_faults,
+    "reduce": _reduce_faults,
+    "view": _view_faults,
+    "opaque": _call_faults,
+}

@@ -1,0 +1,85 @@
+"""A candidate file becomes a module, or an error that says whose fault it is.
+
+In: a path. Out: an instance of its ModelNew; a BuildError when the compiler refused its extension,
+an InputError for everything else. `first_difference` compares a fresh one with a fresh Model.
+"""
+
+from __future__ import annotations
+
+import traceback
+import types
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kernelwright.errors import BuildError, InputError
+from kernelwright.problem import describe, load_source
+from kernelwright.verify.compare import same_bits
+
+LINES = 6
+
+
+def load_candidate(path: Path, user: types.ModuleType, seed: int) -> nn.Module:
+    """ModelNew of the candidate file, built under the same seed as Model was."""
+    try:
+        module = load_source(path)
+    except InputError as error:
+        if error.__cause__ is not None and (reason := build_failure(error.__cause__)) is not None:
+            raise BuildError(f"{path} could not be built: {reason}") from error
+        raise
+    chosen = getattr(module, "ModelNew", None)
+    if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
+        raise InputError(f"{path} defines no `class ModelNew(nn.Module)`; name the candidate so.")
+    torch.manual_seed(seed)
+    arguments = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
+    try:
+        built = chosen(*arguments)
+    except Exception as error:
+        if (reason := build_failure(error)) is not None:
+            raise BuildError(f"{path} could not be built: {reason}") from error
+        kind = type(error).__name__
+        raise InputError(
+            f"ModelNew(*get_init_inputs()) in {path} raised {kind}: {error}. "
+            "ModelNew must take the arguments of Model."
+        ) from error
+    return built
+
+
+def first_difference(original: nn.Module, candidate: nn.Module) -> str | None:
+    """How two freshly built modules differ in their state_dict, in one sentence."""
+    theirs, ours = original.state_dict(), candidate.state_dict()
+    if list(theirs) != list(ours):
+        missing = [k for k in theirs if k not in ours]
+        extra = [k for k in ours if k not in theirs]
+        if not missing and not extra:
+            return f"the keys are in another order: {list(ours)} instead of {list(theirs)}"
+        return f"the keys differ: missing {missing}, unexpected {extra}"
+    for name, value in theirs.items():
+        if isinstance(value, Tensor):
+            if ours[name].shape != value.shape or ours[name].dtype != value.dtype:
+                return f"{name} is {describe(ours[name])} instead of {describe(value)}"
+            if not same_bits(ours[name], value):
+                return f"{name} has other initial values than Model's under the same seed"
+    return None
+
+
+def build_failure(error: BaseException) -> str | None:
+    """What the compiler said, if the exception came out of torch's extension builder."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, BuildError) or _is_from_builder(chain):
+            return _relevant_lines(str(error))
+        chain = chain.__cause__ or chain.__context__
+    return None
+
+
+def _is_from_builder(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.filename.endswith("cpp_extension.py") for frame in frames)
+
+
+def _relevant_lines(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    relevant = [line for line in lines if "error" in line.lower()] or lines
+    return "\n".join(relevant[:LINES])

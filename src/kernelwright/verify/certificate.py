@@ -1,0 +1,89 @@
+"""What verify proved: a Certificate, one Check a line, with the figures it was judged by.
+
+In: findings of the checks. Out: frozen values that print as plain text and as JSON. The one idea:
+`passed` is True, False, or None for "not applicable"; None is never counted as evidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+ESSENTIAL = "oracle"
+MARKS = {True: "pass", False: "FAIL", None: "n/a"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check function found, before it is given the check's name."""
+
+    passed: bool | None
+    detail: str
+    error: float | None = None
+    eager_error: float | None = None
+    allowed: float | None = None
+    weak: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Check:
+    """One named line of a certificate; `fallbacks` is None when the candidate counts none."""
+
+    name: str
+    passed: bool | None
+    detail: str
+    error: float | None = None
+    eager_error: float | None = None
+    allowed: float | None = None
+    seconds: float = 0.0
+    fallbacks: dict[str, int] | None = None
+    log: str = ""
+
+    def __str__(self) -> str:
+        return f"{MARKS[self.passed]:4}  {self.name}: {self.detail}"
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Every check of one candidate against one model, and what weakens the evidence."""
+
+    model: str
+    candidate: str
+    device: str
+    precision: str
+    checks: tuple[Check, ...]
+    weak: tuple[str, ...] = ()
+    fallbacks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return f"{self.candidate} against {self.model} on {self.device}, {self.precision}"
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.passed is False)
+
+    @property
+    def passed(self) -> bool:
+        """Nothing failed, and the values on the file's own inputs were really compared."""
+        compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
+        return compared and not self.failures
+
+    @property
+    def verdict(self) -> str:
+        if self.failures:
+            names = ", ".join(check.name for check in self.failures)
+            return f"FAILED: {len(self.failures)} of {len(self.checks)} checks ({names})"
+        if not self.passed:
+            return "NOT CERTIFIED: nothing failed, but the values could not be compared"
+        passed = sum(check.passed is True for check in self.checks)
+        skipped = len(self.checks) - passed
+        return f"PASSED: {passed} checks" + (f", {skipped} not applicable" if skipped else "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"passed": self.passed, "verdict": self.verdict, **asdict(self)}
+
+    def __str__(self) -> str:
+        lines = [self.title, *(str(check) for check in self.checks)]
+        lines += [f"weak  {sentence}" for sentence in self.weak]
+        return "\n".join([*lines, self.verdict])

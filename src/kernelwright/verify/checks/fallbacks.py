@@ -1,0 +1,39 @@
+"""A run that fell back to the original certifies nothing about the candidate's kernels.
+
+In: the checks that have run, each with the fallbacks that were counted during it. Out: one more
+Check. It needs no child process.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kernelwright.verify.certificate import Check
+
+NAME = "fallbacks"
+
+
+def count_fallbacks(checks: Iterable[Check]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for check in checks:
+        total.update(check.fallbacks or {})
+    return dict(total)
+
+
+def judge_fallbacks(checks: Iterable[Check], main: frozenset[str]) -> Check:
+    """Fails when a main check fell back; falls elsewhere are listed."""
+    ran = list(checks)
+    if all(check.fallbacks is None for check in ran):
+        return Check(NAME, None, "the candidate counts no fallbacks")
+    fallen = {check.name: check.fallbacks for check in ran if check.fallbacks}
+    if not fallen:
+        return Check(NAME, True, "none in any check")
+    listed = "; ".join(f"{name}: {_causes(causes)}" for name, causes in fallen.items())
+    if in_main := [name for name in fallen if name in main]:
+        return Check(NAME, False, f"the original ran instead in {', '.join(in_main)} ({listed})")
+    return Check(NAME, True, f"none in the main checks; elsewhere {listed}")
+
+
+def _causes(causes: dict[str, int]) -> str:
+    return ", ".join(f"{cause} ({count})" for cause, count in causes.items())

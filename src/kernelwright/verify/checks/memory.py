@@ -1,0 +1,113 @@
+"""Memory the candidate did not write, kept too long, or recognised by its address.
+
+In: a Subject. Out: Findings. Fresh outputs are NaN before they are written; old ones must survive;
+new data at an old address must be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from kernelwright.verify import cases
+from kernelwright.verify.cases import Case
+from kernelwright.verify.certificate import Finding
+from kernelwright.verify.judge import judge
+from kernelwright.verify.subject import Inputs, Subject, equal_leaves
+
+REPEATS = 5
+BLOCKS = 4
+FRESH_SEED = 17
+
+
+def poisoned(subject: Subject) -> Finding:
+    """New inputs, candidate first, with every new tensor and freed block full of NaN."""
+    outputs = subject.run(subject.original, subject.draw(subject.small, 0))
+    shapes = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor)]
+
+    def make(seed: int) -> Inputs:
+        inputs = subject.draw(subject.small, FRESH_SEED + seed)
+        _poison(shapes)
+        return inputs
+
+    with _uninitialised_is_nan():
+        return judge(subject, Case(f"fresh inputs at batch {subject.small}", make))
+
+
+def same_address(subject: Subject) -> Finding:
+    """Other data in the very tensors of the call before."""
+    case = cases.own(subject)
+    reused: list[Inputs] = []
+
+    def call(module: torch.nn.Module, inputs: Inputs) -> Any:
+        if module is not subject.candidate:
+            return module(*inputs)
+        reused.append(case.make(FRESH_SEED))
+        module(*reused[-1])
+        _overwrite(reused[-1], inputs)
+        return module(*reused[-1])
+
+    return judge(subject, case, call)
+
+
+def earlier_outputs(subject: Subject) -> Finding:
+    """The result of one call must survive the next."""
+    if subject.random:
+        return Finding(None, "the model is random in this mode, so its values cannot be compared")
+    first = pytree.tree_leaves(subject.run_candidate(subject.draw(subject.small, 0)))
+    kept = [x.clone() if isinstance(x, Tensor) else x for x in first]
+    subject.run_candidate(subject.draw(subject.small, FRESH_SEED))
+    if equal_leaves(first, kept):
+        return Finding(True, "a result is unchanged by the next call")
+    return Finding(False, "the second call overwrote the result of the first")
+
+
+def repeats(subject: Subject) -> Finding:
+    """Equal bits from equal inputs."""
+    if subject.random:
+        return Finding(None, "the model is random in this mode, so its values cannot be compared")
+    if _equal_bits(subject, ours=True):
+        return Finding(True, f"{REPEATS} calls gave equal bits")
+    if not _equal_bits(subject, ours=False):
+        return Finding(None, "neither the candidate nor eager gives equal bits when repeated")
+    return Finding(False, f"{REPEATS} calls with equal inputs did not give equal bits")
+
+
+def _equal_bits(subject: Subject, ours: bool) -> bool:
+    results = []
+    for repeat in range(REPEATS):
+        inputs = subject.draw(subject.small, 0)
+        torch.manual_seed(repeat)  # a candidate that draws noise must not draw the same again
+        run = subject.run_candidate(inputs) if ours else subject.run(subject.original, inputs)
+        results.append(pytree.tree_leaves(run))
+    return all(equal_leaves(results[0], other) for other in results[1:])
+
+
+def _overwrite(target: Inputs, source: Inputs) -> None:
+    pairs = zip(pytree.tree_leaves(target), pytree.tree_leaves(source), strict=True)
+    for old, new in pairs:
+        if isinstance(old, Tensor):
+            old.copy_(new)
+
+
+def _poison(like: list[Tensor]) -> None:
+    """Allocate and free, so that the allocator hands these blocks out again."""
+    blocks = [torch.empty_like(x) for x in like for _ in range(BLOCKS)]
+    for block in blocks:
+        block.fill_(float("nan") if block.is_floating_point() else 1)
+
+
+@contextmanager
+def _uninitialised_is_nan() -> Iterator[None]:
+    """torch fills empty tensors with NaN while it is asked for deterministic algorithms."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,129 @@
+"""Models that compute nothing must fail: a problem on which they pass proves little.
+
+In: a Subject. Out: a Finding whose `weak` lists every null model that passed the same comparison
+that the candidate has to pass.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernelwright.verify import cases, parameters
+from kernelwright.verify.certificate import Finding
+from kernelwright.verify.judge import compare, conclude
+from kernelwright.verify.subject import Inputs, Subject, equal_leaves, widen
+
+OTHER_SEED = 1
+TF32_DROPPED_BITS = 13
+
+Null = Callable[[Subject, Inputs, Any], Any]
+
+
+def null_models(subject: Subject) -> Finding:
+    """Each null model through the candidate's own comparison, on the file's own inputs."""
+    if subject.random:
+        return Finding(None, "the model is random in this mode, so its values cannot be compared")
+    case = cases.own(subject)
+    exact = subject.run_oracle(widen(case.make(0)))
+    eager = subject.run(subject.original, case.make(0))
+    failed: list[str] = []
+    weak: list[str] = []
+    for name, null in NULLS.items():
+        fake = null(subject, case.make(0), eager)
+        if fake is None:
+            continue
+        trial = compare(case.name, fake, eager, exact)
+        finding = trial if isinstance(trial, Finding) else conclude(case.name, trial)
+        (weak if finding.passed else failed).append(name)
+    sentences = tuple(f"A model that returns {name} passes on {case.name}." for name in weak)
+    if weak:
+        return Finding(None, f"the problem is weak: {', '.join(weak)} would pass", weak=sentences)
+    return Finding(True, f"these fail, as they must: {', '.join(failed)}")
+
+
+def _map_floating(function: Callable[[Tensor], Tensor], outputs: Any) -> Any:
+    def one(x: Any) -> Any:
+        return function(x) if isinstance(x, Tensor) and x.is_floating_point() else x
+
+    return pytree.tree_map(one, outputs)
+
+
+def _zeros(subject: Subject, inputs: Inputs, eager: Any) -> Any:
+    return _map_floating(torch.zeros_like, eager)
+
+
+def _constant(subject: Subject, inputs: Inputs, eager: Any) -> Any:
+    return _map_floating(lambda x: torch.full_like(x, float(x.double().mean())), eager)
+
+
+def _first_input(subject: Subject, inputs: Inputs, eager: Any) -> Any:
+    """The first input in place of every output; None where its shape does not fit."""
+    first = next(x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor))
+    try:
+        return _map_floating(lambda x: first.expand_as(x).to(x.dtype), eager)
+    except RuntimeError:
+        return None
+
+
+def _stale(subject: Subject, inputs: Inputs, eager: Any) -> Any:
+    """The result of other inputs; normal ones when the file always gives the same."""
+    other = subject.draw(subject.small, OTHER_SEED)
+    if equal_leaves(pytree.tree_leaves(other), pytree.tree_leaves(inputs)):
+        other = cases.distribution(subject, "normal").make(OTHER_SEED)
+    return subject.run(subject.original, other)
+
+
+def _tf32(subject: Subject, inputs: Inputs, eager: Any) -> Any:
+    """The original with TF32 products; None where TF32 is allowed or nothing is multiplied."""
+    floats = {x.dtype for x in subject.state.values() if x.is_floating_point()}
+    if subject.precision != "highest" or floats - {torch.float32}:
+        return None
+    with FlopCounterMode(display=False) as counter:
+        subject.run(subject.original, inputs)
+    if counter.get_total_flops() == 0:
+        return None
+    run = _on_tensor_cores if subject.device.type == "cuda" else _emulated
+    fake = run(subject, inputs)
+    same = equal_leaves(pytree.tree_leaves(fake), pytree.tree_leaves(eager))
+    return None if same else fake
+
+
+def _on_tensor_cores(subject: Subject, inputs: Inputs) -> Any:
+    torch.set_float32_matmul_precision("high")
+    try:
+        return subject.run(subject.original, inputs)
+    finally:
+        torch.set_float32_matmul_precision(subject.precision)
+
+
+def _emulated(subject: Subject, inputs: Inputs) -> Any:
+    """Inputs and matrices rounded to TF32's ten bits of mantissa."""
+    rounded = copy.deepcopy(subject.original)
+    with torch.no_grad():
+        for value in parameters.tensors(rounded).values():
+            if value.ndim >= 2:
+                _round_to_tf32_(value)
+    return subject.run(rounded, _map_floating(lambda x: _round_to_tf32_(x.clone()), inputs))
+
+
+def _round_to_tf32_(value: Tensor) -> Tensor:
+    if value.dtype == torch.float32:
+        bits = value.view(torch.int32)
+        bits.add_(1 << (TF32_DROPPED_BITS - 1)).bitwise_and_(-(1 << TF32_DROPPED_BITS))
+    return value
+
+
+NULLS: dict[str, Null] = {
+    "zeros": _zeros,
+    "a constant": _constant,
+    "its first input": _first_input,
+    "a stale result": _stale,
+    "TF32 products": _tf32,
+}

@@ -1,0 +1,173 @@
+"""Is the candidate as close to float64 as eager is?
+
+In: the outputs of the candidate, of eager, and of the float64 oracle. Out: Figures, which add up
+over several draws. The one idea: the tolerance is eager's own error, times two, plus a floor of a
+few eps of the result, so that neither a fixed tolerance nor luck decides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FACTOR = 2.0
+FLOOR = 4.0
+# In a float64 model the oracle is no more exact than eager: two orders of summation of a few
+# thousand terms differ by tens of eps although both are right.
+FLOOR_FLOAT64 = 128.0
+CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One way of measuring the error, with what is allowed."""
+
+    name: str
+    error: float
+    eager: float
+    allowed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.error / self.allowed
+
+    def __str__(self) -> str:
+        bounds = f"eager {self.eager:.2e}, allowed {self.allowed:.2e}"
+        return f"{self.name} error {self.error:.2e} ({bounds})"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Sums of squares and maxima of one output's errors, against float64."""
+
+    dtype: torch.dtype
+    count: int = 0
+    candidate_squares: float = 0.0
+    eager_squares: float = 0.0
+    reference_squares: float = 0.0
+    candidate_max: float = 0.0
+    eager_max: float = 0.0
+    reference_max: float = 0.0
+
+    def __add__(self, other: Figures) -> Figures:
+        return Figures(
+            self.dtype,
+            self.count + other.count,
+            self.candidate_squares + other.candidate_squares,
+            self.eager_squares + other.eager_squares,
+            self.reference_squares + other.reference_squares,
+            max(self.candidate_max, other.candidate_max),
+            max(self.eager_max, other.eager_max),
+            max(self.reference_max, other.reference_max),
+        )
+
+    @property
+    def rms(self) -> Metric:
+        candidate, eager, reference = (
+            math.sqrt(squares / max(self.count, 1))
+            for squares in (self.candidate_squares, self.eager_squares, self.reference_squares)
+        )
+        return self._metric("rms", candidate, eager, reference)
+
+    @property
+    def maximum(self) -> Metric:
+        return self._metric("max", self.candidate_max, self.eager_max, self.reference_max)
+
+    @property
+    def worst(self) -> Metric:
+        return max(self.rms, self.maximum, key=lambda metric: metric.ratio)
+
+    def _metric(self, name: str, error: float, eager: float, reference: float) -> Metric:
+        limits = torch.finfo(self.dtype)
+        floor = FLOOR_FLOAT64 if self.dtype == torch.float64 else FLOOR
+        spacing_of_denormals = limits.tiny * limits.eps
+        allowed = FACTOR * eager + floor * (limits.eps * reference + spacing_of_denormals)
+        return Metric(name, error, eager, allowed)
+
+
+def measure(candidate: Tensor, eager: Tensor, oracle: Tensor) -> Figures:
+    """The errors over all elements that are finite in all three."""
+    total = Figures(real(candidate).dtype)
+    for ours, theirs, exact in _chunks(candidate, eager, oracle):
+        keep = ours.isfinite() & theirs.isfinite() & exact.isfinite()
+        if not bool(keep.all()):
+            ours, theirs, exact = ours[keep], theirs[keep], exact[keep]
+        if exact.numel() == 0:
+            continue
+        ours, theirs = ours.double() - exact, theirs.double() - exact
+        squares = [float(x.square().sum()) for x in (ours, theirs, exact)]
+        maxima = [float(x.abs().max()) for x in (ours, theirs, exact)]
+        total += Figures(total.dtype, exact.numel(), *squares, *maxima)
+    return total
+
+
+def first_misplaced(candidate: Tensor, eager: Tensor, oracle: Tensor) -> int | None:
+    """The flat index of the first NaN or infinity that neither eager nor float64 has there.
+
+    Float64 counts too because eager may overflow, or spread a NaN, where a better algorithm does
+    not; the candidate may be right in either way.
+    """
+    start = 0
+    for ours, theirs, exact in _chunks(candidate, eager, oracle):
+        if not bool(ours.isfinite().all() & theirs.isfinite().all()):
+            kind = _kind(ours)
+            wrong = (kind != _kind(theirs)) & (kind != _kind(exact.to(ours.dtype)))
+            if bool(wrong.any()):
+                return start + int(wrong.int().argmax())
+        start += ours.numel()
+    return None
+
+
+def first_above(candidate: Tensor, oracle: Tensor, limit: float) -> int:
+    """The flat index of the first element whose error is over the limit, else of the worst one."""
+    worst, worst_at, start = -1.0, 0, 0
+    for ours, _, exact in _chunks(candidate, oracle, oracle):
+        error = (ours.double() - exact.double()).abs().nan_to_num(0.0, 0.0, 0.0)
+        above = error > limit
+        if bool(above.any()):
+            return start + int(above.int().argmax())
+        if error.numel() and float(error.max()) > worst:
+            worst, worst_at = float(error.max()), start + int(error.argmax())
+        start += ours.numel()
+    return worst_at
+
+
+def first_unequal(candidate: Tensor, eager: Tensor, oracle: Tensor) -> int | None:
+    """For integers and booleans: the first element that is neither eager's nor float64's."""
+    wrong = ((candidate != eager) & (candidate != oracle)).reshape(-1)
+    return int(wrong.int().argmax()) if bool(wrong.any()) else None
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """Equality that also holds between equal NaNs."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    views = [x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (left, right)]
+    return torch.equal(*views)
+
+
+def coordinates(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of an element, from its position in row-major order."""
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, position = divmod(flat, size)
+        index.append(position)
+    return tuple(reversed(index))
+
+
+def real(value: Tensor) -> Tensor:
+    """A complex tensor as pairs of real numbers; any other as it is."""
+    return torch.view_as_real(value) if value.is_complex() else value
+
+
+def _kind(value: Tensor) -> Tensor:
+    return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    flat = [real(x.detach()).reshape(-1) for x in tensors]
+    yield from zip(*(torch.split(x, CHUNK) for x in flat), strict=True)

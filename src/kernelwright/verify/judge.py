@@ -1,0 +1,187 @@
+"""One case through candidate, eager and the float64 oracle, and the finding that follows.
+
+In: a Subject and a Case. Out: a Finding. The candidate always runs first, so that memory which
+still holds the reference's result cannot pass for its own. A near miss is decided over several
+draws, pooled: with few output elements a single draw of eager's error may be small by luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from kernelwright.errors import BuildError
+from kernelwright.problem import describe
+from kernelwright.verify.cases import Case
+from kernelwright.verify.certificate import Finding
+from kernelwright.verify.compare import (
+    Figures,
+    coordinates,
+    first_above,
+    first_misplaced,
+    first_unequal,
+    measure,
+    real,
+)
+from kernelwright.verify.subject import Call, Subject, forward, widen
+
+DRAWS = 8
+HOPELESS = 30.0  # times over what is allowed: more draws would not save it
+AFFORDABLE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One draw of a case whose outputs have the right structure: what is left is arithmetic."""
+
+    candidate: list[Tensor]
+    oracle: list[Tensor]
+    figures: list[Figures]
+
+    @property
+    def ratio(self) -> float:
+        return max((figures.worst.ratio for figures in self.figures), default=0.0)
+
+
+def judge(subject: Subject, case: Case, call: Call = forward) -> Finding:
+    """Whether the candidate is right on this case."""
+    first = attempt(subject, case, 0, call)
+    if isinstance(first, Finding):
+        return first
+    pooled = first.figures
+    if 1.0 < first.ratio < HOPELESS:
+        for seed in range(1, _draws(subject)):
+            more = attempt(subject, case, seed, call)
+            if isinstance(more, Finding):
+                return more
+            pooled = [a + b for a, b in zip(pooled, more.figures, strict=True)]
+    return conclude(case.name, Trial(first.candidate, first.oracle, pooled))
+
+
+def attempt(subject: Subject, case: Case, seed: int, call: Call = forward) -> Trial | Finding:
+    """One draw: a Finding when it is decided already, else the figures to decide by."""
+    ours = _try(lambda: subject.run_candidate(case.make(seed), call))
+    inputs = case.make(seed)
+    wide = widen(inputs)
+    theirs = _try(lambda: subject.run(subject.original, inputs, call))
+    if isinstance(theirs, Exception):
+        return _both_raise(case.name, ours, theirs)
+    if isinstance(ours, Exception):
+        return Finding(False, f"on {case.name} the candidate raised {_say(ours)}")
+    if (wrong := structure(ours, theirs, case.strides)) is not None:
+        return Finding(False, f"on {case.name} {wrong}")
+    if subject.random:
+        return Finding(None, "the model is random in this mode, so its values cannot be compared")
+    exact = _try(lambda: subject.run_oracle(wide, call))
+    if isinstance(exact, Exception):
+        return Finding(None, f"there is no oracle: the original in float64 raised {_say(exact)}")
+    return compare(case.name, ours, theirs, exact)
+
+
+def compare(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
+    """Outputs of the same structure: exact where they must be, figures for the rest."""
+    triples = zip(*(_leaves(x) for x in (ours, theirs, exact)), strict=True)
+    trial = Trial([], [], [])
+    for index, (a, b, c) in enumerate(triples):
+        if not isinstance(a, Tensor):
+            if a not in (b, c):
+                return Finding(False, f"on {name} output {index} is {a!r} instead of {b!r}")
+            continue
+        floating = a.is_floating_point() or a.is_complex()
+        bad = (first_misplaced if floating else first_unequal)(a, b, c)
+        if bad is not None:
+            return Finding(False, f"on {name} output {index}{_element(a, b, c, bad)}")
+        if floating:
+            trial.candidate.append(a)
+            trial.oracle.append(c)
+            trial.figures.append(measure(a, b, c))
+    return trial
+
+
+def conclude(name: str, trial: Trial) -> Finding:
+    """The finding of the output that is furthest over, or nearest to, what is allowed."""
+    if not trial.figures:
+        return Finding(True, f"equal on {name}")
+    index = max(range(len(trial.figures)), key=lambda i: trial.figures[i].worst.ratio)
+    figures = trial.figures[index]
+    worst = figures.worst
+    passed = worst.ratio <= 1.0
+    detail = f"{worst} on {name}"
+    if not passed:
+        ours, exact = trial.candidate[index], trial.oracle[index]
+        bad = first_above(ours, exact, figures.maximum.allowed)
+        detail = f"on {name} output {index}{_element(ours, None, exact, bad)}: {worst}"
+    return Finding(passed, detail, worst.error, worst.eager, worst.allowed)
+
+
+def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
+    """How the candidate's outputs differ from eager's in anything but their values."""
+    left, left_tree = pytree.tree_flatten(ours)
+    right, right_tree = pytree.tree_flatten(theirs)
+    if left_tree != right_tree:
+        return f"the candidate returns {left_tree} instead of {right_tree}"
+    for index, (a, b) in enumerate(zip(left, right, strict=True)):
+        if type(a) is not type(b) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+            return f"output {index} is a {type(a).__name__} instead of a {type(b).__name__}"
+        if not isinstance(a, Tensor):
+            continue
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"output {index} is {describe(a)} instead of {describe(b)}"
+        if a.device != b.device:
+            return f"output {index} is on {a.device} instead of {b.device}"
+        if strides and _strides(a) != _strides(b):
+            return f"output {index} has strides {a.stride()} instead of {b.stride()}"
+    return None
+
+
+def _strides(x: Tensor) -> list[int]:
+    """The strides that matter: those of dimensions with more than one element."""
+    pairs = zip(x.shape, x.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1] if x.numel() else []
+
+
+def _both_raise(name: str, ours: object, theirs: Exception) -> Finding:
+    if isinstance(ours, Exception):
+        return Finding(True, f"on {name} both raise: {_say(theirs)}")
+    return Finding(None, f"on {name} the original raises {_say(theirs)}, the candidate does not")
+
+
+def _try(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except BuildError:
+        raise
+    except Exception as error:
+        return error
+
+
+def _say(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _leaves(outputs: Any) -> list[Any]:
+    """Outputs as a list, with Python floats as tensors so that they are judged like the others."""
+    return [
+        torch.tensor(x, dtype=torch.float32) if isinstance(x, float) else x
+        for x in pytree.tree_leaves(outputs)
+    ]
+
+
+def _element(ours: Tensor, eager: Tensor | None, exact: Tensor, flat: int) -> str:
+    def at(x: Tensor) -> str:
+        return f"{real(x).reshape(-1)[flat].item():.9g}"
+
+    index = coordinates(flat, real(ours).shape)
+    said = f", eager says {at(eager)}" if eager is not None else ""
+    return f" at {index} is {at(ours)}{said}, float64 says {at(exact)}"
+
+
+def _draws(subject: Subject) -> int:
+    affordable = AFFORDABLE_SECONDS / max(4 * subject.seconds, 1e-9)
+    return max(2, min(DRAWS, int(affordable)))

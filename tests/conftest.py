@@ -1,0 +1,41 @@
+"""Shared by all tiers: golden files with an update switch, and no GPU tests without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+TESTS = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite tests/golden with what tests produce"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="tests/cuda needs a GPU, and torch sees none here")
+    for item in items:
+        if TESTS / "cuda" in item.path.parents:
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares with tests/golden/<name>, or writes it with the switch."""
+
+    def compare(name: str, text: str) -> None:
+        path = TESTS / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.is_file(), f"{path} does not exist; run pytest --update-golden and review it"
+        assert text == path.read_text(), f"{path} differs; run pytest --update-golden and review"
+
+    return compare

@@ -1,0 +1,141 @@
+"""Derives every polynomial of kernels/scalar.cuh: run it to print the coefficients and their errors.
+
+A fit enters as (f, weight, number of coefficients, interval); float32 coefficients leave. The idea:
+Lawson's reweighted least squares converges to the minimax fit of ``weight * (p - f)``, and rounding
+one coefficient at a time, refitting those left, lets them absorb the rounding of those before.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import mpmath as mp
+import numpy as np
+from numpy.polynomial.polynomial import polyval
+
+mp.mp.dps = 40
+Function = Callable[[mp.mpf], mp.mpf]
+
+
+class Fit(NamedTuple):
+    f: Function
+    weight: Function
+    count: int
+    low: float
+    high: float
+
+
+def sqrt_form(f: Function) -> Function:
+    """f as a function of z = x * x."""
+    return lambda z: f(mp.sqrt(z))
+
+
+def mills(t: mp.mpf) -> mp.mpf:
+    """Phi(-t) / exp(-t^2 / 2)."""
+    return mp.erfc(t / mp.sqrt(2)) * mp.exp(t * t / 2) / 2
+
+
+HALF_LN2 = 0.3467  # ln(2) / 2 and the slack of a rounded argument reduction
+FITS = {
+    "exp(r) = 1 + r + r^2 p(r), relative": Fit(
+        lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.exp(r), 5, -HALF_LN2, HALF_LN2
+    ),
+    "expm1(r) = r + r^2 p(r), relative": Fit(
+        lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r), 6, -HALF_LN2, HALF_LN2
+    ),
+    "log1p(f) = f + f^2 (f p(f) - 1/2), relative": Fit(
+        lambda f: (mp.log1p(f) - f + f * f / 2) / f**3,
+        lambda f: f**3 / mp.log1p(f),
+        8,
+        -0.33343,
+        0.33343,
+    ),
+    "tanh(x) = x + x^3 p(x^2), |x| < 0.625, relative": Fit(
+        sqrt_form(lambda x: (mp.tanh(x) - x) / x**3),
+        sqrt_form(lambda x: x**3 / mp.tanh(x)),
+        5,
+        1e-12,
+        0.625**2,
+    ),
+    "erf(x) = x + x p(x^2), |x| < 0.925, relative": Fit(
+        sqrt_form(lambda x: mp.erf(x) / x - 1),
+        sqrt_form(lambda x: x / mp.erf(x)),
+        7,
+        1e-12,
+        0.925**2,
+    ),
+    "erf(x) = 1 - exp(-x p(x)), 0.925 <= x < 3.95, absolute": Fit(
+        lambda x: -mp.log(mp.erfc(x)) / x, lambda x: x * mp.erfc(x), 6, 0.925, 3.95
+    ),
+}
+
+
+def minimax(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The coefficients that minimise max |columns @ c - target|, by Lawson's iteration."""
+    weight = np.ones(len(target))
+    best, best_error = np.zeros(columns.shape[1]), np.inf
+    for _ in range(400):
+        root = np.sqrt(weight)
+        c = np.linalg.lstsq(columns * root[:, None], target * root, rcond=None)[0]
+        error = np.abs(columns @ c - target)
+        if error.max() < best_error:
+            best, best_error = c, error.max()
+        weight = np.maximum(weight * error / (weight * error).max(), 1e-30)
+    return best
+
+
+def nodes(low: float, high: float) -> np.ndarray:
+    return (low + high) / 2 - np.cos(np.linspace(0, np.pi, 600)) * (high - low) / 2
+
+
+def solve(fit: Fit) -> tuple[list[np.float32], float]:
+    """The float32 coefficients of a fit, lowest power first, and the maximum weighted error."""
+    x = nodes(fit.low, fit.high)
+    f, weight = ([float(g(mp.mpf(float(v)))) for v in x] for g in (fit.f, fit.weight))
+    columns = np.stack([np.array(weight) * x**k for k in range(fit.count)], axis=1)
+    rest = np.array(f) * weight
+    coefficients: list[np.float32] = []
+    for k in range(fit.count):
+        scale = np.abs(columns[:, k:]).max(axis=0)  # keeps the least squares well conditioned
+        c = np.float32((minimax(columns[:, k:] / scale, rest) / scale)[0])
+        coefficients.append(c)
+        rest = rest - float(c) * columns[:, k]
+    return coefficients, float(np.abs(rest).max())
+
+
+def solve_mills(degree: int, high: float) -> tuple[list[np.float32], list[np.float32], float]:
+    """mills(t) = P(t) / Q(t) on [0, high], relative; Q of one degree more, Q(0) = 1.
+
+    P - (Q - 1) mills = mills is linear in both; dividing by the last Q makes its residual the
+    relative error. Q is then rounded, and P refitted against the rounded Q.
+    """
+    t = high * np.linspace(0, 1, 800) ** 2
+    ratio = np.array([float(mills(mp.mpf(float(v)))) for v in t])
+    columns = [(t / high) ** k for k in range(degree + 1)]
+    columns += [-ratio * (t / high) ** k for k in range(1, degree + 2)]
+    matrix = np.stack(columns, axis=1)
+    q_at_t = np.ones_like(t)
+    for _ in range(6):
+        per_row = 1 / (q_at_t * ratio)
+        c = minimax(matrix * per_row[:, None], ratio * per_row)
+        q = np.concatenate([[1.0], c[degree + 1 :] / high ** np.arange(1, degree + 2)])
+        q_at_t = polyval(t, q)
+    rounded = [np.float32(v) for v in q]
+
+    def numerator(v: mp.mpf) -> mp.mpf:
+        return mills(v) * mp.polyval([float(w) for w in rounded[::-1]], v)
+
+    p, error = solve(Fit(numerator, lambda v: 1 / numerator(v), degree + 1, 0.0, high))
+    return p, rounded, error
+
+
+def main() -> None:
+    for name, fit in FITS.items():
+        coefficients, error = solve(fit)
+        print(f"{name}: {error:.1e}\n  " + ", ".join(f"{c!s}f" for c in coefficients))
+    p, q, error = solve_mills(4, 14.5)
+    print(f"Phi(-t) = exp(-t^2 / 2) P(t) / Q(t), 0 <= t < 14.5, relative: {error:.1e}")
+    print("  " + ", ".join(f"{c!s}f" for c in p) + "\n  " + ", ".join(f"{c!s}f" for c in q))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""bench on tiny models with hand-written candidates: rows, verdicts, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+from kernelwright.bench import Timing, Timings, bench
+from kernelwright.bench.inputs import make_sets
+from kernelwright.bench.roofline import MACHINES, Floor, Machine, count_work, floor
+from kernelwright.bench.runner import refuse_impossible
+from kernelwright.bench.timings import CANDIDATE
+from kernelwright.errors import BuildError, InputError, VerificationError
+from kernelwright.problem import problem_from_module
+from kernelwright.report import timings_table
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.fc = nn.Linear(n, n)
+
+    def forward(self, x):
+        return torch.relu(self.fc(x))
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+
+def get_init_inputs():
+    return [8]
+"""
+
+CANDIDATE_HEAD = MODEL.split("def get_inputs")[0] + "class ModelNew(Model):\n"
+RIGHT = CANDIDATE_HEAD + "    def forward(self, x):\n        return self.fc(x).clamp_min(0)\n"
+NO_ARGUMENTS = "    def __init__(self):\n        super().__init__(8)\n"
+RAISING = "    def forward(self, x):\n        raise KeyError('w')\n"
+UNBUILDABLE = f"""
+from torch.utils.cpp_extension import load_inline
+load_inline("unbuildable", cpp_sources=[], functions=3)
+{RIGHT}
+"""
+FALLING_BACK = (
+    "from collections import Counter\n"
+    + CANDIDATE_HEAD
+    + "    fallbacks = Counter()\n"
+    + "    def forward(self, x):\n"
+    + "        self.fallbacks['not on a GPU'] += 1\n"
+    + "        return super().forward(x)\n"
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def run(model: Path, candidate: str, **options: object) -> Timings:
+    path = model.with_name("candidate.py")
+    path.write_text(candidate)
+    options = {"baselines": ("eager",), "seconds": 0.05} | options
+    return bench(model, path, "cpu", **options)  # type: ignore[arg-type]
+
+
+def test_rows_of_a_right_candidate(model: Path) -> None:
+    told: list[str] = []
+    timings = run(model, RIGHT, progress=lambda name, summary: told.append(name))
+    assert [row.name for row in timings.rows] == ["eager", "candidate"]
+    for row in timings.rows:
+        assert row.runs >= 5
+        assert 0 < row.p10_ms <= row.median_ms <= row.p90_ms
+    assert timings.verified is True
+    assert timings.speedup is not None and timings.speedup > 0
+    assert timings.best_baseline is timings.rows[0]
+    assert timings.floor_ms is None and "no peaks" in timings.floor_why
+    assert {"count", "eager", "candidate", "time", "verify"} <= set(told)
+    assert json.loads(json.dumps(timings.to_json()))["best_baseline"] == "eager"
+
+
+def test_max_autotune_on_the_cpu_is_a_row_with_a_note(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", _refuse_to_compile)
+    timings = run(model, RIGHT, baselines=None)
+    notes = {row.name: row.note for row in timings.rows}
+    assert notes["max-autotune"] == "not run on the CPU unless asked for"
+    assert notes["compile"] == "torch.compile failed: no such luck"
+    assert timings.row("compile").median_ms is None
+
+
+def _refuse_to_compile(*args: object, **options: object) -> None:
+    raise RuntimeError("no such luck\nand a second line")
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("self.fc(x)", "rms error"),
+        ("torch.zeros_like(x)", "rms error"),
+        ("super().forward(x)[:1]", "returns float32[1, 8] where eager returns float32[16, 8]"),
+        ("super().forward(x) / (x[:1, :1] * 0)", "finite"),
+    ],
+)
+def test_a_wrong_candidate_is_flagged_after_timing(model: Path, body: str, problem: str) -> None:
+    timings = run(model, CANDIDATE_HEAD + f"    def forward(self, x):\n        return {body}\n")
+    assert timings.verified is False
+    assert problem in timings.problems[0]
+
+
+def test_verification_can_be_left_out(model: Path) -> None:
+    assert run(model, RIGHT, verify_after=False).verified is None
+
+
+def test_fallbacks_are_flagged(model: Path) -> None:
+    timings = run(model, FALLING_BACK)
+    assert timings.verified is False
+    assert "fell back" in timings.problems[0] and "not on a GPU" in timings.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "says"),
+    [
+        (MODEL, InputError, "no `class ModelNew"),
+        (CANDIDATE_HEAD + NO_ARGUMENTS, InputError, "arguments of Model"),
+        (CANDIDATE_HEAD + RAISING, VerificationError, "KeyError"),
+        (UNBUILDABLE, BuildError, "could not be built"),
+    ],
+)
+def test_bad_candidates(model: Path, text: str, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        run(model, text)
+
+
+def test_an_unknown_baseline_is_an_input_error(model: Path) -> None:
+    with pytest.raises(InputError, match="Unknown baseline 'jit'"):
+        run(model, RIGHT, baselines=("jit",))
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_batch_changes_the_rows(model: Path, batch: int) -> None:
+    assert run(model, RIGHT, batch=batch).conditions["input"] == [batch, 8]
+
+
+def test_the_precision_of_the_user_is_put_back(model: Path) -> None:
+    run(model, RIGHT, precision="medium")
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_an_impossible_time_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Machine(bandwidth=1.0, flops={"highest": 1.0})
+    monkeypatch.setitem(MACHINES, "", slow)
+    timings = run(model, RIGHT)
+    assert timings.verified is False
+    assert "impossible" in timings.row(CANDIDATE).note
+    assert "impossible" in timings.problems[0]
+    assert timings.row("eager").note == ""
+
+
+def test_a_possible_time_is_left_alone() -> None:
+    rows = (Timing(CANDIDATE, 2.0, 1.9, 2.1, 2.0, 5),)
+    assert refuse_impossible(rows, Floor(1.0, "")) == (rows, [])
+
+
+def test_work_is_counted_by_hand_for_a_linear() -> None:
+    problem = problem_from_module(nn.Linear(8, 32, bias=False), (torch.rand(4, 8),))
+    with torch.no_grad():
+        work = count_work(problem, problem.module, problem.inputs)
+    assert work.flops == 2 * 4 * 8 * 32
+    assert work.bytes == 4 * (4 * 8 + 8 * 32 + 4 * 32)
+    assert not work.convolves
+
+
+def test_the_floor_of_a_founding_gemm_on_the_h200() -> None:
+    problem = problem_from_module(nn.Linear(8, 8), (torch.rand(4, 8),), "high")
+    flops = 2.0 * 1024 * 8192 * 8192
+    work = count_work(problem, problem.module, problem.inputs)
+    work = type(work)(flops, work.bytes, False)
+    assert floor(problem, work, "NVIDIA H200").ms == pytest.approx(0.278, abs=1e-3)
+
+
+def test_input_sets_rotate_rows_and_keep_the_layout() -> None:
+    x = torch.arange(24.0).reshape(6, 4).t().contiguous().t()
+    sets = make_sets((x, 7), None, 4 * x.numel() * 4)
+    assert len(sets) == 4
+    assert sets[0][1] == 7
+    assert all(s[0].stride() == x.stride() for s in sets)
+    assert torch.equal(sets[0][0], x) and not torch.equal(sets[1][0], x)
+    assert len({s[0].data_ptr() for s in sets}) == 4
+
+
+def test_the_table_fits_100_columns(model: Path) -> None:
+    console = Console(width=100, record=True)
+    console.print(timings_table(run(model, RIGHT)))
+    lines = console.export_text().splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert any("candidate" in line for line in lines)

@@ -1,0 +1,296 @@
+"""The command line: exit codes, one sentence on stderr, and files that appear whole or not at all.
+
+The compiler and the verifier are replaced by stand-ins: only what surrounds them is tested here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernelwright import commands
+from kernelwright.cli import main
+from kernelwright.errors import BuildError, UnsupportedError
+from kernelwright.files import write_atomically
+from kernelwright.verify.certificate import Certificate, Check
+
+MODEL = """
+import torch
+from torch import nn
+
+print("a model file may print")
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.randn(16, 8)]
+"""
+SOURCE = (
+    MODEL + "class ModelNew(Model):\n    def forward(self, x):\n        return x.clamp_min(0)\n"
+)
+
+
+class FakeCompiled(SimpleNamespace):
+    def to_json(self) -> dict[str, Any]:
+        return {"source": self.source}
+
+
+def fake_compile(*args: object, **options: object) -> FakeCompiled:
+    fused = SimpleNamespace(
+        op="relu", origin="model.py:9", fate="fused", where="rowwise_relu", why="memory bound"
+    )
+    region = SimpleNamespace(
+        name="relu", kind="map", ops="relu", bytes=1024, flops=128, launches=1, why="one kernel"
+    )
+    return FakeCompiled(
+        problem=SimpleNamespace(name="model"),
+        source=SOURCE,
+        ledger=(fused,),
+        regions=(region,),
+        refusals=("sort: [an opaque operator]",),
+        rewrites=("x + x => 2 * x",),
+    )
+
+
+def fake_verify(passed: bool) -> Any:
+    def verify(model: Path, candidate: Path, *rest: object) -> Certificate:
+        assert Path(candidate).read_text() == SOURCE
+        return Certificate(
+            str(model), str(candidate), "cpu", "highest", (Check("oracle", passed, "as told"),)
+        )
+
+    return verify
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(commands, "compile_file", fake_compile)
+    monkeypatch.setattr(commands, "verify_files", fake_verify(True))
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    return path
+
+
+def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """The error, which must be the only line on stderr that is not a user's own print."""
+    lines = [x for x in capsys.readouterr().err.splitlines() if x != "a model file may print"]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("kernelwright: ")
+    return lines[0]
+
+
+def names(model: Path) -> set[str]:
+    return {p.name for p in model.parent.iterdir()}
+
+
+def test_optimize_writes_beside_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", str(model), "--no-bench", "--device", "cpu"]) == 0
+    assert model.with_name("model_new.py").read_text() == SOURCE
+    assert names(model) == {"model.py", "model_new.py"}
+    out = capsys.readouterr().out
+    for word in ("rowwise_relu", "model.py:9", "PASSED", "model_new.py"):
+        assert word in out
+    assert "may print" not in out
+
+
+def test_optimize_with_timings_as_json(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", None)
+    chosen = model.with_name("chosen.py")
+    arguments = ["optimize", str(model), "-o", str(chosen), "--batch", "4", "--device", "cpu"]
+    assert main([*arguments, "--json", "-", "--quiet"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["output"] == str(chosen)
+    assert report["certificate"]["candidate"] == str(chosen)
+    assert report["timings"]["conditions"]["input"] == [4, 8]
+    assert captured.err.replace("a model file may print\n", "") == ""
+
+
+def test_a_failed_verification_leaves_no_file(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "verify_files", fake_verify(False))
+    assert main(["optimize", str(model), "--quiet"]) == 3
+    assert "no file was written" in one_sentence(capsys)
+    assert names(model) == {"model.py"}
+
+
+def test_a_failed_verification_keeps_the_old_file(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "verify_files", fake_verify(False))
+    model.with_name("model_new.py").write_text("old")
+    assert main(["optimize", str(model), "--quiet"]) == 3
+    assert model.with_name("model_new.py").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(BuildError("No compiler."), 4), (UnsupportedError("No loops."), 5)]
+)
+def test_exit_codes_of_errors(
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    code: int,
+) -> None:
+    def fail(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(commands, "compile_file", fail)
+    assert main(["optimize", str(model), "--quiet"]) == code
+    assert one_sentence(capsys) == f"kernelwright: {error}"
+    assert names(model) == {"model.py"}
+
+
+def test_a_surprise_is_one_sentence(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise IndexError("far\nout")
+
+    monkeypatch.setattr(commands, "compile_file", fail)
+    assert main(["explain", str(model), "--quiet"]) == 1
+    assert one_sentence(capsys) == "kernelwright: Unexpected IndexError: far out"
+
+
+@pytest.mark.parametrize("output", ["absent/new.py", "."])
+def test_unwritable_output_is_found_before_the_work(
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    output: str,
+) -> None:
+    monkeypatch.setattr(commands, "compile_file", None)
+    target = str(model.parent / output)
+    assert main(["optimize", str(model), "-o", target]) == 2
+    one_sentence(capsys)
+    assert main(["optimize", str(model), "--json", target]) == 2
+    one_sentence(capsys)
+
+
+def test_a_read_only_folder_is_an_input_error(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(*args: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "write_text", deny)
+    assert main(["optimize", str(model)]) == 2
+    assert "cannot be written: Permission denied" in one_sentence(capsys)
+
+
+def test_the_output_is_not_the_model(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", str(model), "-o", str(model)]) == 2
+    assert "model file itself" in one_sentence(capsys)
+    assert model.read_text() == MODEL
+
+
+def test_explain_shows_plan_and_ledger(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model)]) == 0
+    out = capsys.readouterr().out
+    for word in ("Plan of model", "1.024 kB", "x + x => 2 * x", "[an opaque operator]", "Ledger"):
+        assert word in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+@pytest.mark.parametrize(("passed", "code"), [(True, 0), (False, 3)])
+def test_verify_exits_by_its_verdict(
+    model: Path, monkeypatch: pytest.MonkeyPatch, passed: bool, code: int
+) -> None:
+    candidate = model.with_name("candidate.py")
+    candidate.write_text(SOURCE)
+    report = model.with_name("report.json")
+    monkeypatch.setattr(commands, "verify_files", fake_verify(passed))
+    assert main(["verify", str(model), str(candidate), "--json", str(report)]) == code
+    assert json.loads(report.read_text())["passed"] is passed
+
+
+def test_bench_from_the_command_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    candidate = model.with_name("candidate.py")
+    candidate.write_text(SOURCE)
+    arguments = ["bench", str(model), str(candidate), "--device", "cpu", "--baselines", "eager"]
+    assert main(arguments) == 0
+    assert "median ms" in capsys.readouterr().out
+    candidate.write_text(SOURCE.replace("clamp_min(0)", "abs()"))
+    assert main([*arguments, "--quiet"]) == 3
+    assert "rms error" in one_sentence(capsys)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "kernelwright", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "There is no file"),
+        ("x = 1\n", "defines no `class Model"),
+        ("raise ValueError('two\\nlines')\n", "raised ValueError"),
+        (MODEL.replace("8)]", "8), 3]"), "does not accept"),
+    ],
+)
+def test_bad_files_end_in_one_sentence(tmp_path: Path, text: str | None, says: str) -> None:
+    path = tmp_path / "model.py"
+    if text is not None:
+        path.write_text(text)
+    done = run("optimize", str(path), "--device", "cpu", "--quiet")
+    assert done.returncode == 2
+    lines = [x for x in done.stderr.splitlines() if x != "a model file may print"]
+    assert len(lines) == 1 and says in lines[0], done.stderr
+    assert done.stdout == ""
+    assert {p.name for p in tmp_path.iterdir()} <= {"model.py"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_without_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    done = run("explain", str(path), "--device", "cuda")
+    assert done.returncode == 2
+    assert "no GPU" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_help_documents_the_exit_codes() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for code in range(6):
+        assert f"\n  {code}  " in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [(), ("polish", "model.py"), ("verify", "model.py")])
+def test_bad_usage(arguments: tuple[str, ...]) -> None:
+    assert run(*arguments).returncode == 2
+
+
+def test_atomic_write(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_atomically(target, "one")
+    write_atomically(target, "two")
+    assert target.read_text() == "two"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_api_stays_callable_after_its_subpackages_are_imported() -> None:
+    import kernelwright.bench
+    import kernelwright.verify
+
+    assert callable(kernelwright.bench) and callable(kernelwright.verify)
+    assert sorted(kernelwright.__all__) == ["bench", "explain", "optimize", "verify"]
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import sys, kernelwright; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
