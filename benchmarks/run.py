@@ -26,8 +26,8 @@ from sheet import Sheet, write_results
 
 from kernelwright.bench import Timings, bench
 from kernelwright.bench.clock import device_name
+from kernelwright.bench.context import matmul_precision
 from kernelwright.bench.roofline import distinct_bytes, tensors
-from kernelwright.bench.runner import matmul_precision
 from kernelwright.bench.timings import BASELINES, CANDIDATE
 from kernelwright.bench.variants import load_candidate
 from kernelwright.commands import optimize_file
@@ -178,13 +178,14 @@ def _kernel_rows(name: str, precision: str, tail: Tail) -> list[tuple[str, ...]]
     count = sum(k.launches for k in tail.kernels)
     return [
         *rows,
-        (name, precision, "the tail in all", f"{count:g}", f"{tail.ms:.4f}", rate, ratio),
+        (name, precision, "tail in all", f"{count:g}", f"{tail.ms:.4f}", rate, ratio),
     ]
 
 
 def _short(name: str) -> str:
     """A kernel's name without its template arguments and parameters."""
-    return re.split(r"[<(]", name.removeprefix("void "))[0][-40:]
+    plain = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", plain)[0][:40]
 
 
 def _arguments() -> argparse.Namespace:

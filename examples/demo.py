@@ -5,6 +5,7 @@ certified with fewer cases of each check, so that the whole takes about two minu
 Results go to build/demo.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,8 @@ from kernelwright.errors import KernelwrightError
 from kernelwright.report import Output, ledger_table, summary_table
 from kernelwright.verify.render import render
 
-EXAMPLES = Path(__file__).resolve().parent
-BUILD = EXAMPLES.parent / "build" / "demo"
+EXAMPLES = Path(os.path.relpath(Path(__file__).parent))
+BUILD = Path(os.path.relpath(Path(__file__).parents[1] / "build" / "demo"))
 
 
 def main() -> int:

@@ -8,10 +8,12 @@ mutations, and every argument stands in schema order with its default filled in.
 from __future__ import annotations
 
 import builtins
+import inspect
 import keyword
 import operator
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +42,30 @@ SOURCE_KINDS = {
 
 
 def capture(problem: Problem) -> Graph:
-    """Trace the model once, in the mode it is in."""
-    program = _export(problem)
-    return _Reader(program, problem).read()
+    """Trace the model in the mode it is in, and once more to see whether the mode matters."""
+    graph = _Reader(_export(problem), problem).read()
+    return replace(graph, mode=_mode(problem, graph))
+
+
+def _mode(problem: Problem, graph: Graph) -> str:
+    """`any` where the other mode gives the same graph, so that .eval() keeps the kernels."""
+    modes = [(m, m.training) for m in problem.module.modules()]
+    own = "train" if problem.training else "eval"
+    try:
+        problem.module.train(not problem.training)
+        other = _Reader(_export(problem), problem).read()
+    except UnsupportedError:
+        return own
+    finally:
+        for module, training in modes:
+            module.training = training
+    return "any" if str(other) == str(graph) else own
 
 
 def _export(problem: Problem) -> Any:
     inputs = tuple(_traceable(x) for x in problem.inputs)
-    batched = tuple(
-        {0: ExportDim.AUTO} if isinstance(x, torch.Tensor) and x.ndim else None for x in inputs
-    )
-    static = tuple(None for _ in inputs)
     failure: Exception | None = None
-    for args, shapes in ((inputs, batched), (problem.inputs, static)):
+    for args, shapes in ((inputs, _batched(problem, inputs)), (problem.inputs, None)):
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
@@ -61,6 +74,16 @@ def _export(problem: Problem) -> Any:
         except Exception as error:
             failure = failure or error
     raise UnsupportedError(_explain(failure)) from failure
+
+
+def _batched(problem: Problem, inputs: tuple[Any, ...]) -> dict[str, Any]:
+    """Ask for a free leading dimension of every tensor, in the shape of forward's own signature."""
+    bound = inspect.signature(problem.module.forward).bind(*inputs)
+    return {name: pytree.tree_map(_free_batch, value) for name, value in bound.arguments.items()}
+
+
+def _free_batch(value: Any) -> Any:
+    return {0: ExportDim.AUTO} if isinstance(value, torch.Tensor) and value.ndim else None
 
 
 def _traceable(value: Any) -> Any:
@@ -157,8 +180,9 @@ class _Reader:
 
     def _fresh(self, wish: str) -> str:
         """A Python identifier close to the user's own name for the thing."""
-        stem = re.sub(r"\W", "_", wish).strip("_") or "value"
-        stem = f"v{stem}" if stem[0].isdigit() else stem
+        stem = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "value"
+        if stem[0].isdigit() or stem in RESERVED:
+            stem = f"{stem}_value" if stem in RESERVED else f"v{stem}"
         name, count = stem, 2
         while name in self.taken:
             name, count = f"{stem}_{count}", count + 1

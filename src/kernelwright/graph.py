@@ -147,7 +147,8 @@ class Graph:
     """Nodes in running order, what is returned, and which buffers are written at the end.
 
     `targets` gives a source's place in the module (`gemm.weight`), `symbols` the input and axis
-    that decide a symbolic size, `constants` the tensors that the forward itself creates.
+    that decide a symbolic size, `constants` the tensors that the forward itself creates, `mode`
+    whether the graph holds in training mode, in eval mode, or in any.
     """
 
     nodes: tuple[Node, ...]
@@ -156,6 +157,7 @@ class Graph:
     targets: dict[str, str] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
+    mode: str = "any"
 
     @cached_property
     def by_name(self) -> dict[str, Node]:

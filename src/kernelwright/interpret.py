@@ -9,7 +9,7 @@ inputs, so the same graph gives the float64 reference.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch import nn
 
-from kernelwright.expr import Expr, evaluate
+from kernelwright.expr import Expr, evaluate, leaves
 from kernelwright.graph import Call, Graph, Node, Reduction, Ref, View, map_refs
 
 Tensor = torch.Tensor
@@ -84,7 +84,10 @@ def _step(node: Node, look: Callable[[Any], Any]) -> Any:
         case Call(target, call_args, kwargs):
             return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
         case Expr():
-            return evaluate(node.payload, dict(enumerate(args))).expand(look(node.type.shape))
+            env: dict[Hashable, Tensor] = dict(enumerate(args))
+            for leaf in leaves(node.payload, "size"):
+                env["size", leaf.value] = torch.tensor(look(leaf.value), dtype=args[0].dtype)
+            return evaluate(node.payload, env).expand(look(node.type.shape))
         case Reduction(kind, axes, keepdim):
             full = reduce(COMBINE[kind], axes, args[0])
             return full if keepdim else full.reshape(look(node.type.shape))

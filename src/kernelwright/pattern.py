@@ -98,8 +98,8 @@ class OneOf:
 class Pat:
     """A node with this op, or one of these, and arguments that match in schema order.
 
-    `commutes` also tries the first two arguments the other way round; `where` is a condition without
-    which the node is not even a near miss.
+    `commutes` also tries the first two arguments the other way round; a node that fails `where` is
+    not even a near miss.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class Refusal:
 
 
 class Builder:
-    """Makes the nodes of a replacement: fresh names, the root's origin, every matched source."""
+    """Makes the nodes of a replacement: fresh names, an origin, and all sources that matched."""
 
     def __init__(self, match: Match) -> None:
         self.match = match
@@ -286,23 +286,24 @@ class Builder:
 
     def node(self, op: str, args: tuple[Any, ...], type: TensorType) -> Ref:
         """A new ATen node; `op` and `args` are as in a captured graph."""
-        return self._add(op, args, type, aten_call(op, args))
+        return self._add(op, args, type, aten_call(op, args), origin_of(self.match))
 
     def like(self, node: Node, *args: Any) -> Ref:
-        """`node` again with other leading arguments, of the root's type."""
+        """`node` again, at its own place in the program, with other leading arguments."""
         payload = node.payload
         assert isinstance(payload, Call), f"{node.name} is no ATen call"
         full = (*args, *node.args[len(args) :])
-        return self._add(node.op, full, self.match.root.type, _with_arguments(payload, full))
+        return self._add(node.op, full, node.type, _with_arguments(payload, full), node.origin)
 
-    def _add(self, op: str, args: tuple[Any, ...], type: TensorType, call: Call) -> Ref:
-        root = self.match.root
+    def _add(
+        self, op: str, args: tuple[Any, ...], type: TensorType, call: Call, origin: Origin
+    ) -> Ref:
         taken = self.match.graph.by_name.keys() | self.made.keys()
-        base = f"{root.name}_{op.partition('.')[0]}"
+        base = f"{self.match.root.name}_{op.partition('.')[0]}"
         names = (base if i == 0 else f"{base}_{i}" for i in range(len(taken) + 1))
         name = next(n for n in names if n not in taken)
         sources = dict.fromkeys(s for n in reversed(self.match.nodes) for s in n.sources)
-        self.made[name] = Node(name, op, args, type, origin_of(self.match), call, tuple(sources))
+        self.made[name] = Node(name, op, args, type, origin, call, tuple(sources))
         return Ref(name)
 
 

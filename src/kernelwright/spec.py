@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import sympy
+
 from kernelwright.expr import OPS, Expr, leaves, postorder
 from kernelwright.graph import (
     PRIMITIVES,
@@ -57,6 +59,8 @@ def check_expr(expr: Expr) -> None:
         elif e.op == "acc":
             is_index = isinstance(e.value, int) and e.value >= 0
             fault = None if is_index and not e.args else "needs the index of a reduction"
+        elif e.op == "size":
+            fault = None if isinstance(e.value, sympy.Expr) and not e.args else "needs a dimension"
         elif e.op == "load":
             fault = None if e.value is not None and not e.args else "needs a key"
         elif e.op not in OPS:
@@ -128,6 +132,11 @@ def _map_faults(graph: Graph, node: Node) -> list[str]:
         slot = leaf.value
         if not isinstance(slot, int) or not 0 <= slot < len(shapes):
             return [f"${slot} is loaded, but there are {len(shapes)} operands"]
+    for leaf in leaves(expr, "size"):
+        assert isinstance(leaf.value, sympy.Expr)
+        unknown = {str(symbol) for symbol in leaf.value.free_symbols} - graph.symbols.keys()
+        if unknown:
+            return [f"the size {min(unknown)} is not that of any input"]
     if shapes and (common := broadcast(*shapes)) != node.type.shape:
         return [f"the operands broadcast to {common}, not to {node.type.shape}"]
     return []

@@ -2,28 +2,28 @@
 // nvcc, a kernel too. One line a function, so that a line of -fopt-info-vec names the function.
 #include "scalar.cuh"
 
-#define HOST_LOOP(name, params, call)                              \
-  extern "C" void kw_##name params {                               \
-    for (long base = 0; base < n; base += 16) {                    \
-      for (int v = 0; v < 16; ++v) {                               \
-        const long i = base + v;                                   \
-        y[i] = kw::name call;                                      \
-      }                                                            \
-    }                                                              \
+#define HOST_LOOP(name, params, call)           \
+  extern "C" void kw_##name params {            \
+    for (long base = 0; base < n; base += 16) { \
+      for (int v = 0; v < 16; ++v) {            \
+        const long i = base + v;                \
+        y[i] = kw::name call;                   \
+      }                                         \
+    }                                           \
   }
 
 #ifdef __CUDACC__
-#define KERNEL(name, params, call)                                 \
-  __global__ void kernel_##name params {                           \
-    const long i = blockIdx.x * long{blockDim.x} + threadIdx.x;    \
-    if (i < n) y[i] = kw::name call;                               \
+#define KERNEL(name, params, call)                              \
+  extern "C" __global__ void kernel_##name params {             \
+    const long i = blockIdx.x * long{blockDim.x} + threadIdx.x; \
+    if (i < n) y[i] = kw::name call;                            \
   }
 #else
 #define KERNEL(name, params, call)
 #endif
 
-#define IN const float *__restrict
-#define OUT float *__restrict y, long n
+#define IN const float* __restrict
+#define OUT float* __restrict y, long n
 #define BOTH(name, params, call) HOST_LOOP(name, params, call) KERNEL(name, params, call)
 #define UNARY(name) BOTH(name, (IN a, OUT), (a[i]))
 #define BINARY(name) BOTH(name, (IN a, IN b, OUT), (a[i], b[i]))

@@ -1,4 +1,4 @@
-"""Derives every polynomial of kernels/scalar.cuh: run it to print the coefficients and their errors.
+"""Derives every polynomial of kernels/scalar.cuh; run it to print coefficients and errors.
 
 A fit enters as (f, weight, number of coefficients, interval); float32 coefficients leave. The idea:
 Lawson's reweighted least squares converges to the minimax fit of ``weight * (p - f)``, and rounding
@@ -19,7 +19,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 class Fit(NamedTuple):
     f: Function
     weight: Function
-    count: int
+    terms: int
     low: float
     high: float
 
@@ -91,10 +91,10 @@ def solve(fit: Fit) -> tuple[list[np.float32], float]:
     """The float32 coefficients of a fit, lowest power first, and the maximum weighted error."""
     x = nodes(fit.low, fit.high)
     f, weight = ([float(g(mp.mpf(float(v)))) for v in x] for g in (fit.f, fit.weight))
-    columns = np.stack([np.array(weight) * x**k for k in range(fit.count)], axis=1)
+    columns = np.stack([np.array(weight) * x**k for k in range(fit.terms)], axis=1)
     rest = np.array(f) * weight
     coefficients: list[np.float32] = []
-    for k in range(fit.count):
+    for k in range(fit.terms):
         scale = np.abs(columns[:, k:]).max(axis=0)  # keeps the least squares well conditioned
         c = np.float32((minimax(columns[:, k:] / scale, rest) / scale)[0])
         coefficients.append(c)

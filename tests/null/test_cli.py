@@ -53,6 +53,7 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
     )
     return FakeCompiled(
         problem=SimpleNamespace(name="model"),
+        batch=16,
         source=SOURCE,
         ledger=(fused,),
         regions=(region,),

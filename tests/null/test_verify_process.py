@@ -85,7 +85,7 @@ def _assert_readable(certificate: Certificate) -> None:
 def test_death_and_silence_are_failed_checks(files: tuple[Path, Path]) -> None:
     model, candidate = files
     candidate.write_text(MODEL + DEADLY)
-    certificate = verify(model, candidate, device="cpu", quick=True, time_limit=16)
+    certificate = verify(model, candidate, device="cpu", quick=True, time_limit=20)
     found = {check.name: check for check in certificate.checks}
     assert found["batch 7"].passed is False
     assert "signal 11 (SIGSEGV) while running the check batch 7" in found["batch 7"].detail

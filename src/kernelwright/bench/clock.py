@@ -58,7 +58,7 @@ class CpuClock:
 
 
 class CudaClock:
-    what = "CUDA events around the call; host_ms is the time until the call returns"
+    what = "CUDA events around the call (host ms: until the call returns)"
 
     def __init__(self, device: torch.device) -> None:
         properties = torch.cuda.get_device_properties(device)

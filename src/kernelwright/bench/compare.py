@@ -1,6 +1,6 @@
 """Is the candidate's result right, once more, after it was timed?
 
-In: eager's and the candidate's modules and a set of inputs. Out: a sentence per problem found. The
+In: eager's and the candidate's modules and sets of inputs. Out: a sentence per problem found. The
 oracle is the model in float64; the candidate may be at most twice as far from it as eager is, in
 rms, plus a few eps of the result's own rms. verify is the thorough judge; this is the last look.
 """
@@ -13,14 +13,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.bench.inputs import InputSets
 from kernelwright.bench.roofline import tensors
 from kernelwright.bench.variants import candidate_failure
 
 EPS_ALLOWED = 8.0
 
 
-def compare(module: nn.Module, candidate: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
-    """Problems with the candidate's result on these inputs, none if it is right."""
+def compare(module: nn.Module, candidate: nn.Module, sets: InputSets) -> list[str]:
+    """Problems with the candidate's results on these sets of inputs, none if they are right."""
+    double = copy.deepcopy(module).double()
+    return [p for inputs in sets for p in _compare(module, candidate, double, inputs)]
+
+
+def _compare(
+    module: nn.Module, candidate: nn.Module, double: nn.Module, inputs: tuple[Any, ...]
+) -> list[str]:
     try:
         got = tensors(_seeded(candidate, inputs))
     except Exception as error:
@@ -28,8 +36,7 @@ def compare(module: nn.Module, candidate: nn.Module, inputs: tuple[Any, ...]) ->
     eager = tensors(_seeded(module, inputs))
     if [(t.shape, t.dtype) for t in got] != [(t.shape, t.dtype) for t in eager]:
         return [f"the candidate returns {_kinds(got)} where eager returns {_kinds(eager)}"]
-    double = tuple(_double(x) for x in inputs)
-    exact = tensors(_seeded(copy.deepcopy(module).double(), double))
+    exact = tensors(_seeded(double, tuple(_double(x) for x in inputs)))
     judged = (_judge(*three) for three in zip(got, eager, exact, strict=True))
     return [problem for problem in judged if problem]
 

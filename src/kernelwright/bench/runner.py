@@ -6,11 +6,9 @@ flushed cache, so that drift of the machine hits all of them alike.
 
 from __future__ import annotations
 
-import contextlib
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,9 @@ import torch
 from torch import nn
 
 from kernelwright.bench import roofline
-from kernelwright.bench.clock import Clock, device_name, make_clock
+from kernelwright.bench.clock import Clock, Reading, device_name, make_clock
 from kernelwright.bench.compare import compare
+from kernelwright.bench.context import matmul_precision, quiet_warnings, silence
 from kernelwright.bench.inputs import InputSets, make_sets
 from kernelwright.bench.timings import (
     BASELINES,
@@ -74,6 +73,7 @@ def bench(
     problem = load_problem(model_path, device, precision)
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
         candidate = load_candidate(problem, Path(candidate_path))
+        tell("load", str(problem))
         clock = make_clock(problem.device)
         sets = make_sets(problem.inputs, batch, clock.flush_bytes)
         work = count_work(problem, sets)
@@ -84,9 +84,7 @@ def bench(
         fell_back = fallbacks(candidate) - before
         problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
         if verify_after:
-            problems += [
-                p for inputs in (sets[0], sets[-1]) for p in check(problem, candidate, inputs)
-            ]
+            problems += check(problem, candidate, [sets[0], sets[-1]])
             tell("verify", problems[0] if problems else "the result is still right")
     name = device_name(problem.device)
     floor = roofline.floor(problem, work, name)
@@ -123,11 +121,10 @@ def prepare(
 ) -> list[Variant | Timing]:
     """Every variant, warm, in the order of the table; what cannot be made is a row already."""
     on_gpu = problem.device.type == "cuda"
-    warmups = 2 if on_gpu else 1
+    warmups = 6 if on_gpu else 2
     ready: list[Variant | Timing] = []
     torch.compiler.reset()
     for name in BASELINES if baselines is None else baselines:
-        started = time.perf_counter()
         if name == "eager":
             eager = direct(name, problem.module, sets)
             warm(eager, warmups)
@@ -135,8 +132,10 @@ def prepare(
         elif name == "max-autotune" and not on_gpu and baselines is None:
             ready.append(Timing(name, note="not run on the CPU unless asked for"))
         else:
-            ready.append(prepare_compiled(name, MODES[name], problem.module, sets, warmups))
-        tell(name, f"ready after {time.perf_counter() - started:.1f} s")
+            with silence():
+                ready.append(prepare_compiled(name, MODES[name], problem.module, sets, warmups))
+        made = ready[-1]
+        tell(name, made.note if isinstance(made, Timing) else "ready")
     ready.append(prepare_candidate(CANDIDATE, candidate, sets, warmups))
     tell(CANDIDATE, "ready")
     if on_gpu:
@@ -173,15 +172,23 @@ def measure(
 
 
 def one_round(variants: list[Variant], k: int, clock: Clock) -> list[tuple[float, float]]:
-    """One timed call of each variant, on the k-th set of inputs."""
-    readings = [clock.time(v.calls[k % len(v.calls)]) for v in variants]
+    """One timed call of each variant, on the k-th set of inputs.
+
+    Each round begins with another variant: the first one finds an idle device, and its host has
+    no queue to hide behind.
+    """
+    readings: dict[int, Reading] = {}
+    for i in range(k, k + len(variants)):
+        turn = i % len(variants)
+        calls = variants[turn].calls
+        readings[turn] = clock.time(calls[k % len(calls)])
     clock.finish()
-    return [(r.device_ms(), r.host_ms) for r in readings]
+    return [(readings[i].device_ms(), readings[i].host_ms) for i in range(len(variants))]
 
 
-def check(problem: Problem, candidate: nn.Module, inputs: tuple[Any, ...]) -> list[str]:
+def check(problem: Problem, candidate: nn.Module, sets: InputSets) -> list[str]:
     try:
-        return compare(problem.module, candidate, inputs)
+        return compare(problem.module, candidate, sets)
     except Exception as error:
         return [f"the result could not be checked in float64: {brief(error)}"]
 
@@ -223,21 +230,3 @@ def conditions(
         "flops": work.flops,
         "bytes": work.bytes,
     }
-
-
-@contextlib.contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """Set float32 matmul precision for everyone in the run, and put the user's back."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextlib.contextmanager
-def quiet_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -88,7 +88,7 @@ def prepare_graph(name: str, module: nn.Module, sets: InputSets) -> Variant | Ti
     try:
         graphs = [_capture(module, inputs) for inputs in sets]
         variant = Variant(name, tuple(graph.replay for graph in graphs))
-        warm(variant, 1)
+        warm(variant, 2)
     except Exception as error:
         return Timing(name, note=f"graph capture failed: {brief(error, 90)}")
     return variant
@@ -107,9 +107,9 @@ def _capture(module: nn.Module, inputs: tuple[Any, ...]) -> torch.cuda.CUDAGraph
 
 
 def warm(variant: Variant, times: int) -> None:
-    for _ in range(times):
-        for call in variant.calls:
-            call()
+    """Call on two of the sets in turn, until whatever is built or recorded lazily is there."""
+    for k in range(times):
+        variant.calls[k % 2]()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 

@@ -61,6 +61,8 @@ SPECIAL: dict[str, Callable[..., Expr]] = {
     "contiguous": lambda x, *_: x,
     "lift_fresh_copy": lambda x: x,
 }
+# Values are never written in place here, so a copy matters only where the caller gets it.
+COPIES = ("clone", "contiguous", "lift_fresh_copy")
 NAMES = {*SPECIAL, *OPS} - {"finite_or_zero", "gelu_tanh"}
 
 
@@ -68,6 +70,8 @@ def lower(builder: Builder, node: Node) -> str | None:
     """Tensors become loads, numbers constants; anything else declines."""
     if node.op == "dropout":
         return _dropout(builder, node)
+    if node.op in COPIES and node.name not in builder.graph.results:
+        return builder.view("reshape", node.args[0].name, node.type.shape)
     operands: list[str] = []
     args: list[Any] = []
     for arg in node.args:

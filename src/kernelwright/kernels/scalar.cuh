@@ -3,12 +3,13 @@
 // Each follows the torch function of its name, special values included: NaN in, NaN out (except
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
-// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the host
-// they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of them
-// (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math: it
-// breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
-// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in tests/cpu/test_scalar.py.
-// Nothing relies on a fused multiply-add: products that must be exact have few enough bits.
+// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the
+// host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of
+// them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math:
+// it breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
+// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
+// tests/cpu/test_scalar.py. Nothing relies on a fused multiply-add: products that must be exact
+// have few enough bits.
 #pragma once
 
 #include <math.h>
@@ -42,20 +43,34 @@ KW_FN float from_bits(uint32_t bits) {
 }
 
 // 2^n for n in [-126, 127].
-KW_FN float pow2(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
+KW_FN float pow2(int32_t n) {
+  return from_bits(static_cast<uint32_t>(n + 127) << 23);
+}
 
-KW_FN float polynomial(float, float c) { return c; }
+KW_FN float polynomial(float, float c) {
+  return c;
+}
+KW_FN float polynomial(float x, float c0, float c1) {
+  return c1 * x + c0;
+}
 
-// c + x (next + x (...)), lowest power first.
+// c0 + c1 x + c2 x^2 + ...; Horner's rule in x^2 over pairs, half as long a chain as in x.
 template <class... Rest>
-KW_FN float polynomial(float x, float c, Rest... rest) {
-  return polynomial(x, rest...) * x + c;
+KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
+  return polynomial(x, rest...) * (x * x) + (c1 * x + c0);
 }
 
 // The selects below compare bits as integers where they can: GCC turns the inverse of a float
 // comparison, which must hold for NaN, into up to six instructions on AArch64.
 
-KW_FN bool negative(float x) { return static_cast<int32_t>(to_bits(x)) < 0; }
+KW_FN bool sign_bit(float x) {
+  return static_cast<int32_t>(to_bits(x)) < 0;
+}
+
+// x <= -0.0f; false for NaN.
+KW_FN bool negative(float x) {
+  return to_bits(x) - 0x80000000u <= 0x7f800000u;
+}
 
 // min(|x|, bound). A NaN becomes bound; the callers bring it back.
 KW_FN float bounded_abs(float x, float bound) {
@@ -63,7 +78,9 @@ KW_FN float bounded_abs(float x, float bound) {
   return from_bits(bits < to_bits(bound) ? bits : to_bits(bound));
 }
 
-KW_FN float keep_nan(float x, float value) { return x == x ? value : x; }
+KW_FN float keep_nan(float x, float value) {
+  return x == x ? value : x;
+}
 
 // x + low = n ln 2 + high + tail, where high is exact and r = high + tail is at most ln(2) / 2.
 struct Reduced {
@@ -85,20 +102,22 @@ KW_FN Reduced reduce(float x, float low = 0.0f) {
 KW_FN float exp_reduced(const Reduced& a) {
   const float p =
       polynomial(a.r, 0.49999994f, 0.16666521f, 0.041668262f, 0.008368673f, 0.0013820995f);
-  return (a.high + (p * a.r * a.r + a.tail)) + 1.0f;
+  return (a.high + (p * (a.r * a.r) + a.tail)) + 1.0f;
 }
 
 // exp(x + low) for x in [-105, 43]. The power of two is applied in two steps so that a result below
-// FLT_MIN rounds once; for n <= 63 the second step is a constant.
+// FLT_MIN keeps its bits until the last step; for n <= 63 that one is a constant.
 KW_FN float exp_within(float x, float low = 0.0f) {
   const Reduced a = reduce(x, low);
   return exp_reduced(a) * pow2(a.n + 64) * 0x1p-64f;
 }
 
 // exp(-|x|), 0 for NaN.
-KW_FN float exp_minus_abs(float x) { return exp_within(-bounded_abs(x, 105.0f)); }
+KW_FN float exp_minus_abs(float x) {
+  return exp_within(-bounded_abs(x, 105.0f));
+}
 
-// exp, expm1, sigmoid; any value for NaN.
+// X_of_number is X, but for NaN any value.
 KW_FN float exp_of_number(float x) {
   const Reduced a = reduce(::copysignf(bounded_abs(x, 105.0f), x));
   const int32_t half = a.n >> 1;  // 2^n itself may exceed the range when the result does not
@@ -108,16 +127,18 @@ KW_FN float exp_of_number(float x) {
 KW_FN float expm1_of_number(float x) {
   const Reduced a = reduce(::copysignf(bounded_abs(x, 89.0f), x));
   // Relative error of the fit 4.3e-10.
-  const float p = polynomial(a.r, 0.5f, 0.16666666f, 0.041666493f, 0.008333546f, 0.0013932326f,
-                             0.00019761676f);
+  const float p =
+      polynomial(a.r, 0.5f, 0.16666666f, 0.041666493f, 0.008333546f, 0.0013932326f, 0.00019761676f);
   const float s = pow2((a.n > -125 ? a.n : -125) - 1);
-  const float half = (a.high + (p * a.r * a.r + a.tail)) * s + (s - 0.5f);
+  const float half = (a.high + (p * (a.r * a.r) + a.tail)) * s + (s - 0.5f);
   return ::copysignf(2.0f * half, x);
 }
 
 KW_FN float sigmoid_of_number(float x) {
   const float e = exp_minus_abs(x);
-  return (negative(x) ? e : 1.0f) / (1.0f + e);
+  const float d = 1.0f + e;
+  const float q = (sign_bit(x) ? e : 1.0f) / d;
+  return q - q * (e - (d - 1.0f));  // the last factor is what d lost: half an ulp of the result
 }
 
 // log1p on [-1/3, 1/3] without its leading f; relative error of the fit 4.7e-9.
@@ -155,7 +176,7 @@ KW_FN Split split_any(float x) {
 // value for positive finite x, else the logarithm's special values.
 KW_FN float log_domain(float x, float value) {
   const uint32_t bits = to_bits(x);
-  const float special = negative(x) ? __builtin_nanf("") : x;
+  const float special = sign_bit(x) ? __builtin_nanf("") : x;
   const float outside = (bits << 1) == 0 ? -kInf : special;
   return bits - 1 < 0x7f7fffff ? value : outside;
 }
@@ -169,10 +190,22 @@ KW_FN float log1p_finite(float x) {
   return log_of(s.e, (s.m - 1.0f) + lost * pow2(-(s.e < 126 ? s.e : 126)));
 }
 
+// log(1 + exp(-|x|)). The exponential e is at most 1: from 1/3 on, 1 + e = 2 (1 + (e - 1) / 2).
+KW_FN float log1p_exp_minus_abs(float x) {
+#ifdef __CUDA_ARCH__
+  return ::log1pf(::expf(-::fabsf(x)));
+#else
+  const float e = exp_minus_abs(x);
+  const bool upper = to_bits(e) > to_bits(1.0f / 3.0f);
+  return log_of(upper ? 1 : 0, upper ? 0.5f * e - 0.5f : e);
+#endif
+}
+
 }  // namespace detail
 
 // Arithmetic and rounding.
 
+// clang-format off
 KW_FN float abs(float x) { return ::fabsf(x); }
 KW_FN float sign(float x) { return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f); }
 KW_FN float sqrt(float x) { return ::sqrtf(x); }
@@ -187,6 +220,7 @@ KW_FN float sin(float x) { return ::sinf(x); }
 KW_FN float cos(float x) { return ::cosf(x); }
 KW_FN float pow(float x, float y) { return ::powf(x, y); }
 KW_FN float fma(float a, float b, float c) { return a * b + c; }
+// clang-format on
 
 KW_FN float rsqrt(float x) {
 #ifdef __CUDA_ARCH__
@@ -198,6 +232,7 @@ KW_FN float rsqrt(float x) {
 
 // Comparison and choice.
 
+// clang-format off
 KW_FN float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
 KW_FN float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
 KW_FN float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
@@ -209,33 +244,44 @@ KW_FN float logical_and(float a, float b) { return a != 0.0f && b != 0.0f ? 1.0f
 KW_FN float logical_or(float a, float b) { return a != 0.0f || b != 0.0f ? 1.0f : 0.0f; }
 KW_FN float where(float c, float a, float b) { return c != 0.0f ? a : b; }
 KW_FN float isnan(float x) { return x != x ? 1.0f : 0.0f; }
-KW_FN float finite_or_zero(float x) { return ::fabsf(x) == detail::kInf ? 0.0f : x; }
+// clang-format on
 
-// fmaxf drops a NaN. Testing b alone suffices, as a NaN in a fails a < b; with a constant b the test
-// folds away and one instruction is left.
+KW_FN float finite_or_zero(float x) {
+  return (detail::to_bits(x) << 1) == 0xff000000u ? 0.0f : x;
+}
+
+// fmaxf drops a NaN, so it is brought back: by PTX in the instruction; on AArch64 by a select,
+// since fmaxf is one instruction; elsewhere by the comparison, of which x86 makes one for a
+// constant b.
 KW_FN float maximum(float a, float b) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__)
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#elif defined(__aarch64__)
+  return detail::keep_nan(b, detail::keep_nan(a, ::fmaxf(a, b)));
 #else
   return a < b || b != b ? b : a;
 #endif
 }
 
 KW_FN float minimum(float a, float b) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__)
   float result;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#elif defined(__aarch64__)
+  return detail::keep_nan(b, detail::keep_nan(a, ::fminf(a, b)));
 #else
   return a > b || b != b ? b : a;
 #endif
 }
 
+// clang-format off
 KW_FN float clamp_min(float x, float low) { return maximum(x, low); }
 KW_FN float clamp_max(float x, float high) { return minimum(x, high); }
 KW_FN float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
+// clang-format on
 
 // Exponentials and logarithms.
 
@@ -295,12 +341,8 @@ KW_FN float sigmoid(float x) {
 }
 
 KW_FN float log_sigmoid(float x) {
-#ifdef __CUDA_ARCH__
-  return ::fminf(x, 0.0f) - ::log1pf(::expf(-::fabsf(x)));
-#else
-  const float tail = detail::log1p_finite(detail::exp_minus_abs(x));
-  return detail::keep_nan(x, (detail::negative(x) ? x : 0.0f) - tail);
-#endif
+  const float result = (detail::sign_bit(x) ? x : 0.0f) - detail::log1p_exp_minus_abs(x);
+  return detail::keep_nan(x, result);
 }
 
 KW_FN float tanh(float x) {
@@ -310,8 +352,8 @@ KW_FN float tanh(float x) {
   const float a = ::fabsf(x);
   // Relative error of the fit on |x| < 0.625: 4.5e-9.
   const float z = a * a;
-  const float p = detail::polynomial(z, -0.3333328f, 0.13331406f, -0.053736515f, 0.020628167f,
-                                     -0.005692296f);
+  const float p =
+      detail::polynomial(z, -0.3333328f, 0.13331406f, -0.053736515f, 0.020628167f, -0.005692296f);
   const float inner = a + a * z * p;
   const float e = detail::exp_within(2.0f * detail::bounded_abs(x, 10.0f));
   const float outer = 1.0f - 2.0f / (e + 1.0f);
@@ -339,9 +381,9 @@ KW_FN float erf(float x) {
 
 // Activations.
 
-// -0.0f becomes 0.0f, as in torch.
-KW_FN float relu(float x) { return x <= 0.0f ? 0.0f : x; }
-KW_FN float leaky_relu(float x, float slope) { return x > 0.0f ? x : x * slope; }
+// clang-format off
+KW_FN float relu(float x) { return maximum(x, 0.0f); }
+KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * slope : x; }
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
 KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
@@ -349,23 +391,37 @@ KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; 
 KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
 KW_FN float threshold(float x, float t, float value) { return x <= t ? value : x; }
 KW_FN float tanhshrink(float x) { return x - tanh(x); }
-KW_FN float hardshrink(float x, float lambda) { return x >= -lambda && x <= lambda ? 0.0f : x; }
+KW_FN float hardshrink(float x, float lambda) { return ::fabsf(x) <= lambda ? 0.0f : x; }
+// clang-format on
 
-// x * 0 rather than 0: a NaN stays one.
+// x * 0 rather than 0, so that a NaN stays one.
 KW_FN float softshrink(float x, float lambda) {
-  return x > lambda ? x - lambda : x < -lambda ? x + lambda : x * 0.0f;
+  const float excess = ::fabsf(x) - lambda;
+  return excess > 0.0f ? ::copysignf(excess, x) : x * 0.0f;
 }
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {
-  return x <= 0.0f ? expm1(x * input_scale) * (alpha * scale) : x * scale;
+#ifdef __CUDA_ARCH__
+  const float below = ::expm1f(x * input_scale);
+#else
+  const float below = detail::expm1_of_number(x * input_scale);
+#endif
+  return detail::negative(x) ? below * (alpha * scale) : x * scale;
 }
 
-KW_FN float selu(float x) { return elu(x, 1.67326324f, 1.05070099f, 1.0f); }
-KW_FN float celu(float x, float alpha) { return elu(x, alpha, 1.0f, 1.0f / alpha); }
+KW_FN float selu(float x) {
+  return elu(x, 1.67326324f, 1.05070099f, 1.0f);
+}
+KW_FN float celu(float x, float alpha) {
+  return elu(x, alpha, 1.0f, 1.0f / alpha);
+}
 
+// log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)): no overflow, where eager has one between 88.7
+// and a larger threshold.
 KW_FN float softplus(float x, float beta, float threshold) {
   const float z = x * beta;
-  return z > threshold ? x : log1p(exp(z)) / beta;
+  const float value = (detail::sign_bit(z) ? 0.0f : z) + detail::log1p_exp_minus_abs(z);
+  return z <= threshold ? value / beta : x;
 }
 
 KW_FN float silu(float x) {
@@ -384,14 +440,14 @@ KW_FN float mish(float x) {
 #else
   const float e = detail::exp_minus_abs(x);
 #endif
-  const bool negative = detail::negative(x);
+  const bool negative = detail::sign_bit(x);
   const float n = negative ? e * (e + 2.0f) : 1.0f + 2.0f * e;
   const float d = negative ? 2.0f : 2.0f * e * e;
   return x * (n / (n + d));
 }
 
-// x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t = |x|,
-// so that, unlike 1 + erf, it stays accurate relative to the result where x is negative.
+// x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t =
+// |x|, so that, unlike 1 + erf, it stays accurate relative to the result where x is negative.
 KW_FN float gelu(float x) {
 #ifdef __CUDA_ARCH__
   return x * 0.5f * (1.0f + ::erff(x * 0.707106781f));
@@ -401,11 +457,13 @@ KW_FN float gelu(float x) {
   const float high = detail::from_bits(detail::to_bits(t) & 0xfffff000);
   const float e = detail::exp_within(-0.5f * high * high, -0.5f * (t - high) * (t + high));
   // Relative error of the fit on [0, 14.5]: 2.1e-8.
-  const float p = detail::polynomial(t, 0.5f, 0.43829578f, 0.18323575f, 0.040633436f, 0.00411634f);
-  const float q = detail::polynomial(t, 1.0f, 1.6744765f, 1.2025057f, 0.46947226f, 0.10185936f,
-                                     0.010318015f);
+  const float p =
+      t * detail::polynomial(t, 0.43829578f, 0.18323575f, 0.040633436f, 0.00411634f) + 0.5f;
+  const float q =
+      t * detail::polynomial(t, 1.6744765f, 1.2025057f, 0.46947226f, 0.10185936f, 0.010318015f) +
+      1.0f;
   const float smaller = e * p / q;
-  return x * (detail::negative(x) ? smaller : 1.0f - smaller);
+  return x * (detail::sign_bit(x) ? smaller : 1.0f - smaller);
 #endif
 }
 

@@ -13,7 +13,7 @@ from enum import Enum
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
-from kernelwright.graph import Call, Dim, Graph, hint, product
+from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
 
 
 class Code(Enum):
@@ -107,6 +107,7 @@ class Program:
     stages: tuple[Stage, ...]
     stores: tuple[Store, ...]
     strided: bool
+    labels: dict[Expr, str] = field(default_factory=dict, hash=False, repr=False)
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -130,6 +131,15 @@ class Program:
         return list(found)
 
     @property
+    def accesses(self) -> list[Access]:
+        return [*self.loads, *(s.access for s in self.stores)]
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """The atoms along which neighbouring lanes lie: every access moves by one stride there."""
+        return flat_run(self.rows if self.strided else self.inner, self.sizes, self.accesses)
+
+    @property
     def segmented(self) -> bool:
         return bool(self.outer)
 
@@ -145,6 +155,19 @@ class Program:
         head += f", segments of {self.count(self.inner)}" if self.segmented else ""
         head += ", strided" if self.strided else ""
         return "\n".join([head, *(f"  {s}" for s in self.stages), *(f"  {s}" for s in self.stores)])
+
+
+def flat_run(
+    order: tuple[int, ...], sizes: dict[int, Dim], accesses: list[Access]
+) -> tuple[int, ...]:
+    """The innermost atoms along which every access moves with one constant stride."""
+    run = list(order[-1:])
+    for outer in reversed(order[:-1]):
+        inner = run[0]
+        if any(a.stride(outer) != as_dim(a.stride(inner) * sizes[inner]) for a in accesses):
+            break
+        run.insert(0, outer)
+    return tuple(run)
 
 
 @dataclass(frozen=True)

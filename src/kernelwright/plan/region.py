@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kernelwright.expr import Expr, acc, load, substitute
-from kernelwright.graph import Dim, Graph, Node, Reduction, View, hint
+from kernelwright.graph import Graph, Node, Reduction, View, hint
 from kernelwright.plan.domain import (
     Atoms,
     Layout,
@@ -23,7 +23,7 @@ from kernelwright.plan.domain import (
     broadcast_axes,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Access, Code, Program, Reason, Stage, Store, reason
+from kernelwright.plan.model import Code, Program, Reason, Stage, Store, flat_run, reason
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Builder:
     wanted: dict[str, None] = field(default_factory=dict)
     homes: Mapping[str, object] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    labels: dict[Expr, str] = field(default_factory=dict)
 
     # ---- taking nodes in -------------------------------------------------------------------
 
@@ -247,14 +248,14 @@ class Builder:
         draft = Program(used, (), (), (), stages, stores, False)
         order = self._memory_order(draft, two_levels=inner != whole)
         if not stages:
-            run = flat_run(order, used, [*draft.loads, *(s.access for s in stores)])
+            run = flat_run(tuple(order), used, draft.accesses)
             rows = tuple(order[: len(order) - len(run)])
-            return Program(used, rows, (), run, stages, stores, False)
+            return Program(used, rows, (), run, stages, stores, False, self.labels)
         rows = tuple(a for a in order if a not in whole)
         outer = tuple(a for a in order if a in whole - inner)
         last = tuple(a for a in order if a in inner)
         strided = bool(order) and order[-1] not in whole
-        return Program(used, rows, outer, last, stages, stores, strided)
+        return Program(used, rows, outer, last, stages, stores, strided, self.labels)
 
     def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
         if two_levels:
@@ -282,9 +283,11 @@ class Builder:
                 self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs
             ]
             assert isinstance(node.payload, Expr)
-            return substitute(
+            expr = substitute(
                 node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
             )
+            self.labels.setdefault(expr, value)
+            return expr
         return load(self.atoms.access(value, node.type.shape, layout))
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
@@ -325,14 +328,3 @@ def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:
         for i, axis in enumerate(layout)
         if reduction.keepdim or i not in gone
     )
-
-
-def flat_run(order: list[int], sizes: dict[int, Dim], accesses: list[Access]) -> tuple[int, ...]:
-    """The innermost atoms along which every access moves with one constant stride."""
-    run = [order[-1]] if order else []
-    for outer in reversed(order[:-1]):
-        inner = run[0]
-        if any(a.stride(outer) != a.stride(inner) * sizes[inner] for a in accesses):
-            break
-        run.insert(0, outer)
-    return tuple(run)

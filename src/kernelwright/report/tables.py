@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -13,45 +14,43 @@ from rich.text import Text
 from kernelwright.bench.timings import BASELINES, CANDIDATE, Timing, Timings
 
 if TYPE_CHECKING:
-    from kernelwright.pipeline import Compiled, LedgerRow
+    from kernelwright.ledger import LedgerRow
+    from kernelwright.pipeline import Compiled
 
 FATES = {"fused": "green", "folded": "cyan", "aten": "yellow"}
 
 
 def ledger_table(rows: Iterable[LedgerRow]) -> Table:
-    """Each operator of the model: where it went, and why."""
+    """Each operator of the model: where it went, and why (once for neighbours that share it)."""
     table = _table("Ledger: where every operator went")
     table.add_column("operator", no_wrap=True)
     table.add_column("from", style="dim", no_wrap=True)
     table.add_column("fate", no_wrap=True)
-    table.add_column("where", overflow="fold", max_width=34)
-    table.add_column("why", overflow="fold")
+    table.add_column("where", overflow="fold", max_width=36)
+    table.add_column("why")
+    above = ""
     for row in rows:
-        style = FATES.get(row.fate, "white")
-        table.add_row(
-            *_plain(row.op, row.origin), Text(row.fate, style), *_plain(row.where, row.why)
-        )
+        fate = Text(row.fate, FATES.get(row.fate, "white"))
+        why = "″" if row.why == above else row.why
+        table.add_row(*_plain(row.op, row.origin), fate, *_plain(row.where, why))
+        above = row.why
     return table
 
 
 def plan_table(compiled: Compiled) -> RenderableType:
-    """The regions with their traffic, then what was rewritten and what was refused."""
-    table = _table(f"Plan of {compiled.problem.name}")
-    table.add_column("region", no_wrap=True)
+    """The steps with their traffic, then the reasons: of each step, rewrite and refusal."""
+    table = _table(f"Plan of {compiled.problem.name}: bytes and flops at batch {compiled.batch}")
+    table.add_column("step", no_wrap=True)
     table.add_column("kind", no_wrap=True)
-    table.add_column("operators", overflow="fold", max_width=30)
+    table.add_column("operators")
     for heading in ("bytes", "flops", "launches"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    notes = []
     for r in compiled.regions:
-        table.add_row(
-            *_plain(r.name, r.kind, r.ops),
-            scaled(r.bytes, "B"),
-            scaled(r.flops, ""),
-            str(r.launches),
-            escape(r.why),
-        )
-    notes = [Text(f"rewritten: {law}", "cyan") for law in compiled.rewrites]
+        cost = (scaled(r.bytes, "B"), scaled(r.flops, ""), str(r.launches))
+        table.add_row(*_plain(r.name, r.kind, r.ops), *cost)
+        notes.append(Text.assemble((r.name, "bold"), f": {r.why}"))
+    notes += [Text(f"rewritten: {law}", "cyan") for law in compiled.rewrites]
     notes += [Text(f"refused: {reason}", "yellow") for reason in compiled.refusals]
     return Group(table, *notes)
 
@@ -63,11 +62,12 @@ def timings_table(timings: Timings) -> RenderableType:
     table.add_column("variant", no_wrap=True)
     for heading in ("median ms", "p10 - p90", "host ms", "runs", "speedup"):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
+    if any(row.note for row in timings.rows):
+        table.add_column("note", overflow="fold")
     ours = timings.row(CANDIDATE)
     for row in timings.rows:
-        style = "bold" if row.name == CANDIDATE else ""
-        table.add_row(*_timing_cells(row, ours), style=style)
+        cells = _timing_cells(row, ours)[: len(table.columns)]
+        table.add_row(*cells, style="bold" if row.name == CANDIDATE else "")
     return Group(table, _verdict(timings), Text(_conditions(timings), "dim"))
 
 
@@ -96,9 +96,7 @@ def scaled(value: float, unit: str) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", expand=False, pad_edge=False
-    )
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
 
 
 def _plain(*cells: str) -> list[str]:

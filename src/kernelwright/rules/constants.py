@@ -1,8 +1,8 @@
 """Numbers in the program: chains of shifts and of scales become one, x + x becomes a scale.
 
 Folding computes a + b or a * b in double precision once, at compile time, where eager rounds x
-after each step: the laws are equal in real arithmetic, and what remains is nearer to the truth. They
-keep away from numbers at which eager overflows, underflows or rounds on purpose:
+after each step: the laws are equal in real arithmetic, and what remains is nearer to the truth.
+They keep away from numbers at which eager overflows, underflows or rounds on purpose:
 - magnitudes are within 2^-60 and 2^60 for float32 (and as much closer for a narrower type);
 - large shifts that cancel, as in (x + 2^23) - 2^23, round x to a grid, which is what they are for.
 

@@ -21,6 +21,7 @@ import torch
 from kernelwright.errors import BuildError, KernelwrightError
 from kernelwright.verify.certificate import Check, Finding
 from kernelwright.verify.checks import ROWS
+from kernelwright.verify.judge import in_short
 from kernelwright.verify.subject import Subject
 
 
@@ -68,7 +69,7 @@ def run_check(subject: Subject, name: str) -> tuple[Check, tuple[str, ...]]:
     except BuildError:
         raise
     except Exception as error:
-        finding = Finding(False, f"the check was ended by {type(error).__name__}: {error}")
+        finding = Finding(False, f"the check was ended by {in_short(error)}")
     check = Check(
         name,
         finding.passed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,6 +63,14 @@ class Figures:
             max(self.candidate_max, other.candidate_max),
             max(self.eager_max, other.eager_max),
             max(self.reference_max, other.reference_max),
+        )
+
+    def with_eager(self, samples: Sequence[Figures]) -> Figures:
+        """The same, with eager's error from several runs: the mean square, and the maximum."""
+        return replace(
+            self,
+            eager_squares=sum(x.eager_squares for x in samples) / len(samples),
+            eager_max=max(x.eager_max for x in samples),
         )
 
     @property

@@ -40,12 +40,11 @@ def _table(certificate: Certificate) -> Table:
 
 
 def _row(check: Check) -> tuple[Text, ...]:
-    """Figures where there are any, words where there are none; a failure's words come below."""
+    """Figures where there are any, and why a check does not apply; failures are spoken of below."""
     figures = (check.error, check.eager_error, check.allowed)
-    spoken = check.passed is not False and check.error is None
     return (
         Text(check.name),
         Text(MARKS[check.passed], style=STYLES[check.passed]),
         *(Text("" if x is None else f"{x:.1e}") for x in figures),
-        Text(check.detail if spoken else "", style="dim"),
+        Text(check.detail if check.passed is None else "", style="dim"),
     )

@@ -110,11 +110,12 @@ def _run_child(session: Session) -> None:
         job.write_text(json.dumps({**session.job, "checks": session.remaining}))
         with log.open("w") as errors, _child(job, errors) as (process, lines):
             while True:
+                patience = session.patience(current)
                 try:
-                    line = lines.get(timeout=session.patience(current))
+                    line = lines.get(timeout=patience)
                 except queue.Empty:
-                    limit = f"the time limit ({session.time_limit:g} s in all)"
-                    _charge(session, current, f"still running at {limit}", log)
+                    share = f"{patience:.0f} s of the time limit of {session.time_limit:g} s"
+                    _charge(session, current, f"the process was silent for {share}", log)
                     return
                 if line is None:
                     break
@@ -143,7 +144,7 @@ def _charge(session: Session, current: str | None, fate: str, log: Path) -> None
     doing = f"running the check {current}" if current else "loading the files"
     detail = f"{fate} while {doing}"
     name = current or session.remaining[0]
-    session.record(Check(name, False, detail, log=_tail(log)))
+    session.record(Check(name, False, detail, log=_last_words(log)))
 
 
 def _fate(status: int) -> str:
@@ -152,13 +153,16 @@ def _fate(status: int) -> str:
     return f"died with signal {-status} ({signal.Signals(-status).name})"
 
 
-def _tail(log: Path) -> str:
+def _last_words(log: Path) -> str:
+    """The stack of a crash, which Python prints most recent call first, else the last lines."""
     lines = [
         line
         for line in log.read_text(errors="replace").splitlines()
         if line.strip() and not line.startswith("Extension modules:")
     ]
-    return "\n".join(lines[-LOG_LINES:])
+    crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
+    kept = lines[-LOG_LINES:] if crash is None else lines[crash:][:LOG_LINES]
+    return "\n".join(kept)
 
 
 @contextmanager

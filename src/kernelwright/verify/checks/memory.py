@@ -105,9 +105,9 @@ def _poison(like: list[Tensor]) -> None:
 @contextmanager
 def _uninitialised_is_nan() -> Iterator[None]:
     """torch fills empty tensors with NaN while it is asked for deterministic algorithms."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.set_deterministic_debug_mode(before)

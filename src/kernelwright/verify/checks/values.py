@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelwright.errors import BuildError
 from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.judge import judge, structure
+from kernelwright.verify.judge import in_short, judge, structure
 from kernelwright.verify.subject import Subject
 
 LARGER_SECONDS = 4.0  # what the check of a larger batch may cost
@@ -19,7 +19,7 @@ def runs(subject: Subject) -> Finding:
     except BuildError:
         raise
     except Exception as error:
-        return Finding(False, f"the first call raised {type(error).__name__}: {error}")
+        return Finding(False, f"the first call raised {in_short(error)}")
     return Finding(True, f"the first call, at batch {subject.small}, returned")
 
 

@@ -1,0 +1,385 @@
+"""The one C++ printer: scalar expressions and row programs, the same text for CUDA and the CPU."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from kernelwright.expr import OPS, Expr, postorder
+from kernelwright.graph import Dim, Graph
+from kernelwright.lower.kernel import Kernel
+from kernelwright.lower.schedule import is_scalar
+from kernelwright.plan import Access, Program, Store
+
+STORAGE = {
+    torch.float32: "float",
+    torch.float16: "kw::half_t",
+    torch.bfloat16: "kw::bfloat16_t",
+    torch.bool: "bool",
+}
+COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
+PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+RESERVED = set(
+    "a s f v l at out total V L I kw Args Fields Scalars Config auto bool break case catch char class "
+    "const continue default delete do double else enum explicit export extern false float for friend "
+    "goto if inline int long mutable namespace new operator private protected public register return "
+    "short signed sizeof static struct switch template this throw true typedef union unsigned using "
+    "virtual void volatile while and or not xor rows elements finish batch contribution "
+    "store_row store_segment store_elements".split()
+)
+
+
+def number(value: float) -> str:
+    """A float literal that reads back as exactly this value rounded to float32."""
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "kw::detail::kInf" if value > 0 else "-kw::detail::kInf"
+    single = _to_float32(value)
+    if math.isinf(single):
+        return number(single)
+    digits = next(d for d in range(1, 10) if _to_float32(float(f"{single:.{d}g}")) == single)
+    text = f"{single:.{digits}g}"
+    return (text if re.search(r"[.e]", text) else f"{text}.0") + "f"
+
+
+def _to_float32(value: float) -> float:
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def dim(value: Dim, prefix: str = "a.") -> str:
+    """An integer expression; symbols are members of Args."""
+    if isinstance(value, int):
+        return str(value)
+    text = str(value)
+    assert "**" not in text, text
+    return "(" + re.sub(r"[A-Za-z_]\w*", lambda m: prefix + m.group(), text) + ")"
+
+
+def camel(name: str) -> str:
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
+
+
+def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
+    """The C++ text of an expression, down to the known names."""
+    if expr in known:
+        return known[expr]
+    if expr.op == "const":
+        assert isinstance(expr.value, float)
+        text = number(expr.value)
+        return f"({text})" if text.startswith("-") and outer else text
+    if expr.op == "size":
+        return f"static_cast<float>({dim(expr.value)})"  # type: ignore[arg-type]
+    infix = OPS[expr.op].infix
+    if infix:
+        level = PRECEDENCE[infix]
+        left, right = expr.args
+        text = f"{expression(left, known, level)} {infix} {expression(right, known, level + 1)}"
+        return f"({text})" if level < outer else text
+    if expr.op == "neg":
+        return f"-{expression(expr.args[0], known, 3)}"
+    return f"kw::{expr.op}({', '.join(expression(a, known) for a in expr.args)})"
+
+
+@dataclass
+class ProgramPrinter:
+    """Prints one kernel's program struct."""
+
+    graph: Graph
+    kernel: Kernel
+    names: dict[Expr, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    @property
+    def program(self) -> Program:
+        return self.kernel.program
+
+    # ---- names ---------------------------------------------------------------------------
+
+    def fresh(self, wish: str) -> str:
+        name, count = wish, 2
+        while name in self.taken:
+            name, count = f"{wish}_{count}", count + 1
+        self.taken.add(name)
+        return name
+
+    def name(self, expr: Expr) -> str:
+        """A readable name for a field, a scalar or a repeated subexpression."""
+        if expr not in self.names:
+            if expr.op == "load":
+                assert isinstance(expr.value, Access)
+                wish = expr.value.buffer
+            elif expr.op == "acc":
+                wish = self.program.stages[int(str(expr.value))].name
+            else:
+                wish = self.program.labels.get(expr, f"{expr.op}_value")
+            self.names[expr] = self.fresh(wish)
+        return self.names[expr]
+
+    def member(self, buffer: str) -> str:
+        return f"{buffer}_" if buffer in RESERVED else buffer
+
+    # ---- the struct ----------------------------------------------------------------------
+
+    def print(self) -> str:
+        program, plan = self.program, self.kernel.schedule
+        stages = program.stages
+        combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in stages)
+        spans = ", ".join(str(s.segment).lower() for s in stages)
+        elements = program.count(program.elements)
+        lines = [
+            f"// {self.title()}",
+            f"struct {camel(self.kernel.name)} {{",
+            *self.args(),
+            f"  static constexpr int kStages = {len(stages)};",
+            f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
+            f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
+            f"  static constexpr int kSegment = {self.segment()};",
+            f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
+            f"  static constexpr bool kStoresElements = {str(bool(plan.steps[-1].roots)).lower()};",
+            *_function("static int64_t rows", [("const Args&", "a")],
+                       [f"return {dim(program.count(program.rows))};"]),
+            *_function("static int64_t elements", [("const Args&", "a")],
+                       [f"return {dim(elements)};"]),
+            "",
+            *self.record("Fields", "V", [self.name(e) for e in plan.fields]),
+            *self.record("Scalars", "L", [self.name(e) for e, _ in self.scalars()]),
+        ]  # fmt: skip
+        for index in range(len(stages)):
+            lines += ["", *self.contribution(index), "", *self.finish(index)]
+        lines += ["", *self.store_elements()]
+        lines += ["", *self.store_uniform("segment"), "", *self.store_uniform("row"), "};"]
+        return "\n".join(lines)
+
+    def title(self) -> str:
+        sources = [self.graph[n].origin for n in self.kernel.region.nodes]
+        ops = dict.fromkeys(f"{o.op} ({comment(o.place)})" for o in sources if o.op != "getitem")
+        return ", ".join(ops)
+
+    def segment(self) -> int:
+        return int(str(self.program.count(self.program.inner))) if self.program.segmented else 0
+
+    def args(self) -> list[str]:
+        lines = ["  struct Args {"]
+        for buffer in self.reads():
+            lines.append(f"    const {self.storage(buffer)}* {self.member(buffer)};")
+        for store in self.program.stores:
+            buffer = store.access.buffer
+            lines.append(f"    {self.storage(buffer)}* {self.member(buffer)}_out;")
+        lines += [f"    int64_t {symbol};" for symbol in self.symbols()]
+        return [*lines, "  };"]
+
+    def reads(self) -> list[str]:
+        return list(self.kernel.region.reads)
+
+    def symbols(self) -> list[str]:
+        return list(self.graph.symbols)
+
+    def storage(self, buffer: str) -> str:
+        return STORAGE[self.graph[buffer].type.dtype]
+
+    def record(self, name: str, lanes: str, members: list[str]) -> list[str]:
+        inside = [f"    kw::Vec<{lanes}> {m};" for m in members]
+        return [f"  template <int {lanes}>", f"  struct {name} {{", *inside, "  };"]
+
+    def scalars(self) -> list[tuple[Expr, int]]:
+        """Stage results themselves first, then what is derived from them."""
+        found = dict(self.kernel.schedule.scalars)
+        for expr in list(found):
+            for e in postorder(expr):
+                if e.op == "acc":
+                    found.setdefault(e, int(str(e.value)))
+        return sorted(found.items(), key=lambda item: (item[1], bool(item[0].args)))
+
+    # ---- the functions -------------------------------------------------------------------
+
+    def contribution(self, index: int) -> list[str]:
+        step = self.kernel.schedule.steps[index]
+        roots = [(step.roots[0], "out")]
+        body = ["kw::Vec<V> out;", *self.lanes(roots, step.makes, index), "return out;"]
+        head = f"static kw::Vec<V> contribution(kw::Stage<{index}>"
+        return _function(head, ELEMENT_PARAMETERS, body, "template <int V, int L>")
+
+    def finish(self, index: int) -> list[str]:
+        body = ["for (int l = 0; l < L; ++l) {"]
+        known: dict[Expr, str] = {e: f"s.{self.name(e)}[l]" for e, at in self.scalars() if at < index}
+        for expr, at in self.scalars():
+            if at == index:
+                text = "total[l]" if expr.op == "acc" else expression(expr, known)
+                body.append(f"  s.{self.name(expr)}[l] = {text};")
+                known[expr] = f"s.{self.name(expr)}[l]"
+        body = [*body, "}"] if len(body) > 1 else []
+        parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
+        return _function(f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>")
+
+    def store_elements(self) -> list[str]:
+        step = self.kernel.schedule.steps[-1]
+        stores = [s for s in self.program.stores if s.level == "element"]
+        targets = [self.fresh(f"{s.access.buffer}_lanes") for s in stores]
+        body = [f"kw::Vec<V> {t};" for t in targets]
+        roots = [(s.expr, t) for s, t in zip(stores, targets, strict=True)]
+        if stores:
+            body += self.lanes(roots, (), len(self.program.stages))
+        body += [self.store(s, t, "V") for s, t in zip(stores, targets, strict=True)]
+        return _function("static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>")
+
+    def store_uniform(self, level: str) -> list[str]:
+        """Per-row or per-segment results; lanes are rows in a strided program, else there is one."""
+        stores = [s for s in self.program.stores if s.level == level]
+        body: list[str] = []
+        for s in stores:
+            target = self.fresh(f"{s.access.buffer}_lanes")
+            known = {e: f"s.{self.name(e)}[l]" for e, _ in self.scalars()}
+            loads = [e for e in postorder(s.expr) if e.op == "load"]
+            body += [self.load(e, known, "l", "L") for e in loads]
+            body.append(f"kw::Vec<L> {target};")
+            body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
+            body.append(self.store(s, target, "L"))
+        parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
+        return _function(f"static void store_{level}(", parameters, body, "template <int L>")
+
+    def lanes(
+        self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int
+    ) -> list[str]:
+        """Loads, then one loop over lanes that fills the fields and the targets."""
+        fields = set(self.kernel.schedule.fields)
+        known: dict[Expr, str] = {
+            e: f"f.{self.name(e)}[v]" for e in fields if e not in makes and self.made(e) < step
+        }
+        known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
+        order = _reachable([e for e, _ in roots], known)
+        before = [self.load(e, known, "v", "V") for e in order if e.op == "load"]
+        uses = Counter(a for e in order for a in e.args)
+        body: list[str] = []
+        for e in order:
+            if e in makes:
+                text = expression(e, known)
+                known[e] = f"f.{self.name(e)}[v]"
+                body.append(f"  {known[e]} = {text};")
+            elif e.args and uses[e] > 1 and not is_scalar(e):
+                local = self.name(e)
+                body.append(f"  const float {local} = {expression(e, known)};")
+                known[e] = local
+        body += [f"  {target}[v] = {expression(e, known)};" for e, target in roots]
+        return [*before, "KW_LANES", "for (int v = 0; v < V; ++v) {", *body, "}"]
+
+    def made(self, expr: Expr) -> int:
+        steps = self.kernel.schedule.steps
+        return next(i for i, s in enumerate(steps) if expr in s.makes)
+
+    # ---- memory --------------------------------------------------------------------------
+
+    def load(self, expr: Expr, known: dict[Expr, str], lane: str, width: str) -> str:
+        access = expr.value
+        assert isinstance(access, Access)
+        local = self.fresh(f"{access.buffer}_in")
+        known[expr] = f"{local}[{lane}]"
+        pointer = f"a.{self.member(access.buffer)}{self.offset(access)}"
+        stride = self.lane_stride(access)
+        if stride == 0:
+            return f"const auto {local} = kw::load_same<{width}>({pointer});"
+        if stride == 1:
+            return f"const auto {local} = kw::load_row<{width}>({pointer});"
+        return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
+
+    def store(self, store: Store, value: str, width: str) -> str:
+        access = store.access
+        pointer = f"a.{self.member(access.buffer)}_out{self.offset(access)}"
+        stride = self.lane_stride(access)
+        if stride == 1 or (width == "L" and not self.program.strided):
+            return f"kw::store_row<{width}>({pointer}, {value});"
+        return f"kw::store_strided<{width}>({pointer}, {dim(stride)}, {value});"
+
+    def lane_stride(self, access: Access) -> Dim:
+        lanes = self.program.lanes
+        return access.stride(lanes[-1]) if lanes else 0
+
+    def offset(self, access: Access) -> str:
+        """` + at.row * 8192 + at.element`: where the chunk under the cursor starts."""
+        terms = self.terms(access, self.program.rows, "at.row")
+        terms += self.terms(access, self.program.elements, "at.element")
+        return "".join(f" + {t}" for t in terms)
+
+    def terms(self, access: Access, atoms: tuple[int, ...], cursor: str) -> list[str]:
+        sizes = self.program.sizes
+        groups: list[list[int]] = []
+        for atom in atoms:
+            last = groups[-1][-1] if groups else None
+            step = access.stride(atom)
+            if last is not None and str(access.stride(last)) == str(_times(step, sizes[atom])):
+                groups[-1].append(atom)
+            else:
+                groups.append([atom])
+        terms = []
+        for i, group in enumerate(groups):
+            stride = access.stride(group[-1])
+            if stride == 0:
+                continue
+            inside = self.program.count(tuple(a for g in groups[i + 1 :] for a in g))
+            index = cursor if inside == 1 else f"{cursor} / {dim(inside)}"
+            if i > 0:
+                index = f"{index} % {dim(self.program.count(tuple(group)))}"
+            terms.append(index if stride == 1 else f"{_bracket(index)} * {dim(stride)}")
+        return terms
+
+
+ELEMENT_PARAMETERS = [
+    ("Fields<V>&", "f"),
+    ("const Scalars<L>&", "s"),
+    ("const Args&", "a"),
+    ("kw::Cursor", "at"),
+]
+
+
+def _times(left: Dim, right: Dim) -> Dim:
+    from kernelwright.graph import as_dim
+
+    return as_dim(left * right)
+
+
+def _bracket(index: str) -> str:
+    return f"({index})" if " " in index else index
+
+
+def _reachable(roots: list[Expr], known: dict[Expr, str]) -> list[Expr]:
+    """Postorder that stops at what is already known."""
+    seen: dict[Expr, None] = {}
+
+    def visit(e: Expr) -> None:
+        if e in seen or e in known:
+            return
+        for a in e.args:
+            visit(a)
+        seen[e] = None
+
+    for root in roots:
+        visit(root)
+    return list(seen)
+
+
+def _function(
+    head: str, parameters: list[tuple[str, str]], body: list[str], template: str = ""
+) -> list[str]:
+    """A member function; parameters that the body does not use stay unnamed (no warnings)."""
+    text = "\n".join(body)
+    listed = ", ".join(
+        f"{kind} {name}" if re.search(rf"\b{name}\b", text) else kind for kind, name in parameters
+    )
+    joint = ", " if head.endswith(">") else ""
+    opening = head if "(" in head else f"{head}("
+    lines = [f"  {template}"] if template else []
+    return [*lines, f"  KW_FN {opening}{joint}{listed}) {{", *(f"    {b}" for b in body), "  }"]
+
+
+def comment(text: str) -> str:
+    """User text that may stand in a comment: one line, printable ASCII, no comment ends."""
+    safe = re.sub(r"[^\x20-\x7e]", "?", text)
+    return safe.replace("*/", "* /").replace("\\", "/")

@@ -1,0 +1,148 @@
+"""The fixed Python part of an emitted file, as text: build, launch, fall back.
+
+Kept as templates because the emitted file must stand alone. KernelBench's checker reads it as plain text,
+so a few harmless words must not occur in it (see tests/null/test_emit.py).
+"""
+
+from __future__ import annotations
+
+IMPORTS = '''import collections
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import sys
+import warnings
+
+import torch
+from torch.utils.cpp_extension import load_inline
+'''
+
+BUILD = '''
+def _build():
+    """Compile the kernels, or load what an earlier process compiled from the same text."""
+    flags = {flags}
+    text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
+    text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
+    name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/kernelwright")
+    folder = os.path.join(root, name)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with open(os.path.join(folder, "building"), "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        stale = os.path.join(folder, "lock")
+        if os.path.exists(stale):
+            os.remove(stale)  # torch's own lock outlives a killed build; ours does not
+        path = load_inline(
+            name=name,
+            {sources},
+            functions=None,
+            no_implicit_headers=True,
+            is_python_module=False,  # plain C functions: no binding to compile
+            build_directory=folder,
+            **flags,
+        )
+    return ctypes.CDLL(path)
+'''
+
+CUDA_MACHINE = '''
+def _machine():
+    """What the compiled code depends on besides its text."""
+    return [str(torch.version.cuda), *ARCHITECTURE]
+
+
+ARCHITECTURE = []
+if torch.cuda.is_available():
+    major, minor = torch.cuda.get_device_capability()
+    number = f"{major}{minor}" + ("a" if major == 9 else "")
+    ARCHITECTURE.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+'''
+
+CPU_MACHINE = '''
+def _machine():
+    """The instruction set that -march=native stands for here."""
+    if not os.path.exists("/proc/cpuinfo"):
+        return [platform.processor()]
+    with open("/proc/cpuinfo") as info:
+        return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
+'''
+
+CUDA_FLAGS = '''dict(
+        extra_cflags=["-O1"],
+        extra_cuda_cflags=["-O3", "-std=c++17", *ARCHITECTURE],
+    )'''
+
+CPU_FLAGS = '''dict(
+        extra_cflags=["-O3", "-std=c++17", "-fopenmp", NATIVE, "-fno-math-errno", "-fno-trapping-math"],
+        extra_ldflags=["-fopenmp"],
+    )'''
+
+CPU_NATIVE = '''
+NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
+'''
+
+READY = '''
+def _ready(tensor):
+    """Kernels read dense, 16-byte aligned memory; anything else is copied first."""
+    dense = tensor.contiguous()
+    return dense if dense.data_ptr() % 16 == 0 else dense.clone()
+
+
+def _call(name, tensors, sizes, place, stream):
+    addresses = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
+    return getattr(_KERNELS, name)(addresses, numbers, ctypes.c_int(place), ctypes.c_void_p(stream))
+'''
+
+CUDA_LAUNCH = '''
+def _launch(name, device, tensors, sizes):
+    """Run a kernel on torch's current stream; nothing here waits for the device."""
+    ready = [_ready(t) for t in tensors]
+    stream = torch.cuda.current_stream(device).cuda_stream
+    code = _call(name, ready, sizes, device.index, stream)
+    if code:
+        _KERNELS.cuda_error_text.restype = ctypes.c_char_p
+        raise RuntimeError(f"The launch of {name} failed: {_KERNELS.cuda_error_text(code).decode()}.")
+
+
+_KERNELS = _build() if ARCHITECTURE else None
+'''
+
+CPU_LAUNCH = '''
+def _launch(name, device, tensors, sizes):
+    """Run a kernel with as many threads as torch itself uses."""
+    _call(name, [_ready(t) for t in tensors], sizes, torch.get_num_threads(), None)
+
+
+_KERNELS = _build()
+'''
+
+PRECISION = '''
+class _Precision:
+    """Runs float32 contractions at the precision this file was compiled for."""
+
+    def __enter__(self):
+        self.matmul = torch.get_float32_matmul_precision()
+        self.conv = torch.backends.cudnn.allow_tf32
+        if self.matmul != MATMUL_PRECISION:
+            torch.set_float32_matmul_precision(MATMUL_PRECISION)
+        if self.conv != CONV_TF32:
+            torch.backends.cudnn.allow_tf32 = CONV_TF32
+
+    def __exit__(self, *error):
+        if self.matmul != MATMUL_PRECISION:
+            torch.set_float32_matmul_precision(self.matmul)
+        if self.conv != CONV_TF32:
+            torch.backends.cudnn.allow_tf32 = self.conv
+'''
+
+FALLBACK = '''
+    fallbacks = collections.Counter()
+
+    def _fall_back(self, cause):
+        """Count and, once per cause, say that the original forward runs instead of the kernels."""
+        if cause not in ModelNew.fallbacks:
+            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
+        ModelNew.fallbacks[cause] += 1
+'''

@@ -1,0 +1,69 @@
+"""The C++ or CUDA source of an emitted file: templates, programs, configurations, launchers."""
+
+from __future__ import annotations
+
+from kernelwright.emit.cpp import ProgramPrinter, camel, dim
+from kernelwright.emit.headers import flatten
+from kernelwright.graph import Graph
+from kernelwright.lower import Kernel
+
+LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
+# One signature for every launcher, so that Python needs no binding compiled for it.
+PARAMETERS = {
+    "cuda": "void* const* tensors, const int64_t* sizes, int device, void* stream",
+    "cpu": "void* const* tensors, const int64_t* sizes, int threads, void*",
+}
+
+
+def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
+    seen: set[str] = set()
+    wanted = [*dict.fromkeys(k.template.header for k in kernels), *LAUNCH_HEADERS[device]]
+    parts = [flatten(t, seen).rstrip() for t in wanted]
+    for kernel in kernels:
+        printer = ProgramPrinter(graph, kernel)
+        parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _configs(kernel: Kernel) -> list[str]:
+    config = kernel.config
+    found = [_config(f"{camel(kernel.name)}Config", dict(config.constants), config.why)]
+    if config.dynamic_run is not None:
+        single = dict(config.constants) | {"kVec": 1}
+        why = "for sizes that the lanes do not divide"
+        found.append(_config(f"{camel(kernel.name)}OneLane", single, why))
+    return found
+
+
+def _config(name: str, constants: dict[str, int], why: str) -> str:
+    lines = [f"// {why}", f"struct {name} {{"]
+    lines += [f"  static constexpr int {key} = {value};" for key, value in constants.items()]
+    return "\n".join([*lines, "};"])
+
+
+def _launcher(printer: ProgramPrinter, device: str) -> str:
+    """A C function: addresses and sizes in, an error code out."""
+    kernel = printer.kernel
+    struct, call = camel(kernel.name), kernel.template.symbol
+    outputs = [s.access.buffer for s in kernel.program.stores]
+    types = [f"const {printer.storage(b)}*" for b in printer.reads()]
+    types += [f"{printer.storage(b)}*" for b in outputs]
+    values = [f"static_cast<{t}>(tensors[{i}])" for i, t in enumerate(types)]
+    values += [f"sizes[{i}]" for i in range(len(printer.symbols()))]
+    lines = [f"  const {struct}::Args a{{", *(f"      {v}," for v in values), "  };"]
+    if not printer.symbols():
+        lines.insert(0, "  (void)sizes;")
+    run = kernel.config.dynamic_run
+    if device == "cuda":
+        lines.append("  const kw::DeviceGuard guard(device);")
+        lines.append("  const auto on = static_cast<cudaStream_t>(stream);")
+        if run is not None:
+            lanes = dict(kernel.config.constants)["kVec"]
+            lines.append(f"  if ({dim(run)} % {lanes} != 0) {{")
+            lines.append(f"    return kw::{call}<{struct}, {struct}OneLane>(a, on);")
+            lines.append("  }")
+        lines.append(f"  return kw::{call}<{struct}, {struct}Config>(a, on);")
+    else:
+        lines.append(f"  kw::{call}<{struct}, {struct}Config>(a, threads);")
+        lines.append("  return 0;")
+    return "\n".join([f'extern "C" int {kernel.name}({PARAMETERS[device]}) {{', *lines, "}"])

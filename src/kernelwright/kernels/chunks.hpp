@@ -1,0 +1,41 @@
+// Walking a row on the CPU: chunks of V lanes that the compiler vectorises, then single lanes.
+//
+// Sums are kept per lane and combined at the end, which is also what makes them accurate.
+#pragma once
+
+#include <algorithm>
+
+#include "program.cuh"
+
+namespace kw {
+
+template <Combine C, int V>
+KW_FN void accumulate(Vec<V>& total, const Vec<V>& x) {
+  KW_LANES
+  for (int v = 0; v < V; ++v) total.lanes[v] = combine<C>(total.lanes[v], x.lanes[v]);
+}
+
+template <Combine C, int V>
+KW_FN Vec<V> identities() {
+  Vec<V> x;
+  for (int v = 0; v < V; ++v) x.lanes[v] = identity<C>();
+  return x;
+}
+
+// Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then single lanes.
+// `index` counts the chunks of either width on their own.
+template <int V, class F>
+KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body) {
+  int64_t wide = 0;
+  int64_t single = 0;
+  for (int64_t start = begin; start < end; start += run) {
+    int64_t e = start;
+    const int64_t stop = std::min(start + run, end);
+    for (; e + V <= stop; e += V) body(Stage<V>{}, wide++, e);
+    if constexpr (V > 1) {
+      for (; e < stop; ++e) body(Stage<1>{}, single++, e);
+    }
+  }
+}
+
+}  // namespace kw

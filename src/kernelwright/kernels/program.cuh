@@ -1,0 +1,76 @@
+// What a row program looks like to a kernel.
+//
+// A program works on rows of elements. Its stages are reductions, in order: stage I combines one
+// contribution per element over the row, or over each segment (a run of neighbouring elements) of it.
+// Then it stores. A generated program P provides, for V lanes of one chunk and L lanes of results:
+//
+//   P::Args                                        pointers and sizes
+//   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
+//   P::kStages, P::kCombine[I], P::kOverSegment[I]
+//   P::Fields<V>                                   what a chunk remembers from stage to stage
+//   P::Scalars<L>                                  results of stages and what follows from them
+//   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
+//   P::finish(Stage<I>, scalars, total, a)
+//   P::store_elements(fields, scalars, a, at), P::store_segment(scalars, a, at), P::store_row(...)
+#pragma once
+
+#include "storage.cuh"
+
+namespace kw {
+
+template <int I>
+struct Stage {
+  static constexpr int value = I;
+};
+
+struct Cursor {
+  int64_t row;
+  int64_t element;
+};
+
+enum class Combine { kSum, kProd, kMax, kMin };
+
+template <Combine C>
+KW_FN float identity() {
+  if constexpr (C == Combine::kSum) return 0.0f;
+  if constexpr (C == Combine::kProd) return 1.0f;
+  if constexpr (C == Combine::kMax) return -detail::kInf;
+  if constexpr (C == Combine::kMin) return detail::kInf;
+}
+
+template <Combine C>
+KW_FN float combine(float x, float y) {
+  if constexpr (C == Combine::kSum) return x + y;
+  if constexpr (C == Combine::kProd) return x * y;
+  if constexpr (C == Combine::kMax) return maximum(x, y);
+  if constexpr (C == Combine::kMin) return minimum(x, y);
+}
+
+template <Combine C, int V>
+KW_FN float combine_lanes(const Vec<V>& x) {
+  float total = x.lanes[0];
+  for (int v = 1; v < V; ++v) total = combine<C>(total, x.lanes[v]);
+  return total;
+}
+
+// Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.
+template <class P, int I = 0, class F>
+KW_FN void for_each_stage(F&& f) {
+  if constexpr (I < P::kStages) {
+    f(Stage<I>{});
+    for_each_stage<P, I + 1>(f);
+  }
+}
+
+// Brings a chunk's fields to where stage I finds them, by going through the stages before it again.
+// Only kernels that do not keep a row resident need it; what stage I does not use is optimised away.
+template <class P, int I, int V, int L>
+KW_FN void replay(typename P::template Fields<V>& f, const typename P::template Scalars<L>& s,
+                  const typename P::Args& a, Cursor at) {
+  if constexpr (I > 0) {
+    replay<P, I - 1, V, L>(f, s, a, at);
+    P::contribution(Stage<I - 1>{}, f, s, a, at);
+  }
+}
+
+}  // namespace kw

@@ -1,0 +1,49 @@
+// Row programs on the GPU for rows of any length: a block per row, and each stage reads the row again.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "reduce.cuh"
+
+namespace kw {
+
+template <class P, class C>
+__global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P::Args a) {
+  constexpr int V = C::kVec;
+  const int64_t row = blockIdx.x;
+  const int64_t elements = P::elements(a);
+  typename P::template Scalars<1> s;
+  for_each_stage<P>([&](auto stage) {
+    constexpr int I = decltype(stage)::value;
+    constexpr Combine kOp = P::kCombine[I];
+    Vec<1> total{{identity<kOp>()}};
+#pragma unroll 4
+    for (int64_t e = int64_t{threadIdx.x} * V; e < elements; e += C::kThreads * V) {
+      typename P::template Fields<V> f;
+      replay<P, I, V, 1>(f, s, a, Cursor{row, e});
+      const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, e});
+      total[0] = combine<kOp>(total[0], combine_lanes<kOp>(x));
+    }
+    total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
+    P::finish(stage, s, total, a);
+  });
+  if constexpr (P::kStoresElements) {
+#pragma unroll 4
+    for (int64_t e = int64_t{threadIdx.x} * V; e < elements; e += C::kThreads * V) {
+      typename P::template Fields<V> f;
+      replay<P, P::kStages, V, 1>(f, s, a, Cursor{row, e});
+      P::store_elements(f, s, a, Cursor{row, e});
+    }
+  }
+  if (threadIdx.x == 0) P::store_row(s, a, Cursor{row, 0});
+}
+
+template <class P, class C>
+cudaError_t streaming(const typename P::Args& a, cudaStream_t stream) {
+  const int64_t rows = P::rows(a);
+  if (rows == 0) return cudaSuccess;
+  streaming_kernel<P, C><<<static_cast<unsigned>(rows), C::kThreads, 0, stream>>>(a);
+  return cudaGetLastError();
+}
+
+}  // namespace kw

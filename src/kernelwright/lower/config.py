@@ -1,0 +1,143 @@
+"""How threads and lanes are laid over a program: a problem description in, a configuration out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernelwright.graph import Dim, Graph, as_dim
+from kernelwright.plan import Program
+from kernelwright.plan.domain import quotient
+
+CPU_LANES = 16
+CPU_SCRATCH = 1 << 18
+WARP = 32
+# Floats of a row that a thread keeps: enough loads in flight, few enough registers.
+FLOATS_PER_THREAD = 16
+MOST_FLOATS_PER_THREAD = 32
+MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Config:
+    """The named constants of a generated `struct Config`, and why this shape was chosen."""
+
+    shape: str
+    constants: tuple[tuple[str, int], ...]
+    why: str
+    # A run of lanes whose length is only known at launch has a second instance, one lane wide.
+    dynamic_run: Dim | None = None
+
+    def __str__(self) -> str:
+        inside = ", ".join(f"{k}={v}" for k, v in self.constants)
+        return f"{self.shape} ({inside}): {self.why}"
+
+
+def configure(graph: Graph, program: Program, device: str) -> Config:
+    return _cuda(graph, program) if device == "cuda" else _cpu(program)
+
+
+# ---- CUDA ------------------------------------------------------------------------------------
+
+
+def _cuda(graph: Graph, program: Program) -> Config:
+    if program.strided:
+        return _strided(program)
+    vec, dynamic = _vector_width(graph, program)
+    elements = program.count(program.elements)
+    if not program.stages:
+        constants = (("kVec", vec), ("kThreads", 256))
+        return Config("pointwise", constants, "no reduction: a flat grid", dynamic)
+    segment = program.count(program.inner)
+    if isinstance(elements, int) and isinstance(segment, int):
+        found = _resident(program, elements, segment, vec)
+        if found is not None:
+            return found
+    constants = (("kVec", vec), ("kThreads", MOST_THREADS))
+    return Config("streaming", constants, "the row is too long, or of unknown length, to stay", dynamic)
+
+
+def _vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:
+    """Lanes of a 16-byte access that divide the run; a symbolic run is checked at launch."""
+    lane = program.lanes[-1:]
+    sizes = [
+        graph[a.buffer].type.dtype.itemsize
+        for a in program.accesses
+        if lane and a.stride(lane[0]) == 1
+    ]
+    widest = 16 // max([*sizes, 2])
+    run = program.count(program.lanes)
+    for vec in (8, 4, 2):
+        if vec <= widest and quotient(run, vec) is not None:
+            return vec, None
+    if isinstance(run, int) or not lane:
+        return 1, None
+    return min(widest, 4), run
+
+
+def _resident(program: Program, elements: int, segment: int, vec: int) -> Config | None:
+    lanes = min(_power_of_two(math.ceil(segment / vec)), WARP)
+    if not program.segmented:
+        while lanes < MOST_THREADS and math.ceil(segment / (lanes * vec)) * vec > FLOATS_PER_THREAD:
+            lanes *= 2
+        teams = 1
+        floats = math.ceil(segment / (lanes * vec)) * vec
+    else:
+        segments = elements // segment
+        per_segment = math.ceil(segment / (lanes * vec)) * vec
+        teams = _power_of_two(math.ceil(segments * per_segment / FLOATS_PER_THREAD))
+        teams = max(1, min(teams, _power_of_two(segments), MOST_THREADS // lanes))
+        floats = math.ceil(segments / teams) * per_segment
+    limit = 2 * MOST_FLOATS_PER_THREAD if lanes * teams <= 512 else MOST_FLOATS_PER_THREAD
+    if floats > limit:
+        return None
+    row_threads = lanes * teams
+    rows = max(1, 256 // row_threads) if row_threads <= WARP else 1
+    constants = (
+        ("kVec", vec),
+        ("kLanes", lanes),
+        ("kTeams", teams),
+        ("kRows", rows),
+        ("kThreads", row_threads * rows),
+    )
+    return Config("resident", constants, f"a row of {elements} elements stays in registers")
+
+
+def _strided(program: Program) -> Config:
+    elements = program.count(program.elements)
+    depth = 16
+    if isinstance(elements, int):
+        depth = min(16, _power_of_two(math.ceil(elements / 8)))
+    constants = (("kVec", 1), ("kDepth", depth), ("kThreads", WARP * depth))
+    return Config("strided", constants, "neighbours in memory belong to different rows")
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
+
+
+# ---- CPU -------------------------------------------------------------------------------------
+
+
+def _cpu(program: Program) -> Config:
+    run = program.count(program.lanes)
+    elements = program.count(program.elements)
+    vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
+    if program.strided:
+        return _cpu_strided(program, run, vec)
+    if not program.stages:
+        return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
+    whole = not isinstance(run, int)
+    constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
+    if isinstance(elements, int) and elements <= CPU_SCRATCH:
+        return Config("resident", constants, f"a row of {elements} elements stays in the cache")
+    return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
+
+
+def _cpu_strided(program: Program, run: Dim, vec: int) -> Config:
+    why = "neighbours in memory belong to different rows"
+    if run == as_dim(program.count(program.rows)):
+        return Config("strided", (("kVec", vec), ("kRun", 0)), why)
+    if not isinstance(run, int):
+        return Config("strided", (("kVec", 1), ("kRun", 1)), why)
+    return Config("strided", (("kVec", vec), ("kRun", run)), why)

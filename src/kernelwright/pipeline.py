@@ -1,0 +1,131 @@
+"""All passes, in order. Read this file first.
+
+    Problem --capture--> Graph --rewrite--> Graph --expand--> Graph of primitives
+            --plan--> Plan --lower--> Kernels --emit--> source text
+
+Each arrow is one pure function; every value on the way prints as something worth reading, and
+spec.py checks the invariants in between. Proving (verify/) and timing (bench/) work on the emitted
+file alone, so that they hold for anybody's ModelNew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from kernelwright import spec
+from kernelwright.capture import capture
+from kernelwright.emit import emit
+from kernelwright.expand import expand
+from kernelwright.graph import Graph, hint
+from kernelwright.ledger import LedgerRow, ledger, render
+from kernelwright.live import instantiate
+from kernelwright.lower import Kernel, lower
+from kernelwright.pattern import rewrite
+from kernelwright.plan import Plan, limits_for, plan
+from kernelwright.problem import Problem
+from kernelwright.rules import ALL_RULES
+
+Progress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class RegionRow:
+    """One step of the emitted forward, with its estimates at a typical batch size."""
+
+    name: str
+    kind: str
+    ops: str
+    bytes: int
+    flops: int
+    launches: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Everything that compiling a Problem gave: the emitted source, and the reasons for it."""
+
+    problem: Problem
+    captured: Graph
+    primitives: Graph
+    planned: Plan
+    kernels: tuple[Kernel, ...]
+    rewrites: tuple[str, ...]
+    ledger: tuple[LedgerRow, ...]
+    source: str
+
+    @property
+    def regions(self) -> tuple[RegionRow, ...]:
+        rows = []
+        for r in self.planned.regions:
+            origins = dict.fromkeys(self.planned.graph[n].origin.op for n in r.nodes)
+            ops = ", ".join(o for o in origins if o != "getitem")
+            cost = (hint(r.bytes, self.batch), hint(r.flops, self.batch), r.launches)
+            rows.append(RegionRow(r.name, r.kind, ops, *cost, str(r.why)))
+        return tuple(rows)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(r) for r in self.planned.refusals))
+
+    @property
+    def batch(self) -> int:
+        sizes = [x.shape[0] for x in self.problem.inputs if getattr(x, "ndim", 0)]
+        return int(sizes[0]) if sizes else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "problem": str(self.problem),
+            "rewrites": list(self.rewrites),
+            "ledger": [asdict(row) for row in self.ledger],
+            "regions": [asdict(row) for row in self.regions],
+            "refusals": list(self.refusals),
+            "kernels": [str(k) for k in self.kernels],
+        }
+
+    def instantiate(self) -> nn.Module:
+        """ModelNew over the parameters of the module that was compiled."""
+        return instantiate(self.problem, self.source)
+
+    def __str__(self) -> str:
+        return str(self.planned)
+
+
+def compile_problem(problem: Problem, progress: Progress | None = None) -> Compiled:
+    """Run every pass; `progress` hears of each one as it ends."""
+    device = problem.device.type
+    report = progress or (lambda name, summary: None)
+
+    captured = capture(problem)
+    spec.check_graph(captured, "capture")
+    report("capture", f"{_count(captured)} operators, {captured.mode} mode")
+
+    rewritten, rewrites = rewrite(captured, ALL_RULES)
+    spec.check_graph(rewritten, "rewrite")
+    report("rewrite", f"{len(rewrites)} laws applied")
+
+    primitives = expand(rewritten)
+    spec.check_graph(primitives, "expand")
+    report("expand", f"{_count(primitives)} primitives")
+
+    planned = plan(primitives, limits_for(device))
+    report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
+
+    kernels = lower(planned, device)
+    report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
+
+    rows = ledger(captured, rewrites, planned)
+    source = emit(problem, planned, kernels, render(rows))
+    report("emit", f"{len(source.splitlines())} lines")
+    laws = tuple(str(r) for r in rewrites)
+    return Compiled(problem, captured, primitives, planned, kernels, laws, rows, source)
+
+
+def _count(graph: Graph) -> int:
+    return sum(1 for n in graph if n.payload is not None)
+
+

@@ -1,0 +1,208 @@
+"""What a captured graph knows about the user's program, and what capture refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch import nn
+
+from kernelwright.capture import capture
+from kernelwright.errors import UnsupportedError
+from kernelwright.graph import Graph, Node, Ref
+from kernelwright.interpret import run
+from kernelwright.problem import load_problem, problem_from_module
+from kernelwright.spec import check_graph
+
+Tensor = torch.Tensor
+BATCH = sympy.Symbol("batch", integer=True, positive=True)
+
+
+def captured(module: nn.Module, *inputs: Tensor) -> Graph:
+    graph = capture(problem_from_module(module, inputs))
+    check_graph(graph, "capture")
+    return graph
+
+
+def only(graph: Graph, op: str) -> Node:
+    (node,) = (n for n in graph if n.op == op)
+    return node
+
+
+def test_origins_name_the_line_and_the_module(tmp_path: Path) -> None:
+    path = tmp_path / "two_layers.py"
+    path.write_text(
+        dedent(
+            """\
+            import torch
+            from torch import nn
+
+
+            class Head(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.project = nn.Linear(8, 4)
+
+                def forward(self, x):
+                    return self.project(x)
+
+
+            class Model(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.head = Head()
+
+                def forward(self, x):
+                    y = self.head(x)
+                    return torch.relu(y)
+
+
+            def get_inputs():
+                return [torch.rand(5, 8)]
+
+
+            def get_init_inputs():
+                return []
+            """
+        )
+    )
+    graph = capture(load_problem(path, "cpu"))
+    linear, relu = only(graph, "linear"), only(graph, "relu")
+    assert (linear.origin.file, linear.origin.line) == ("two_layers.py", 11)
+    assert linear.origin.module == "head.project"
+    assert str(linear.origin) == "linear at two_layers.py:11 in head.project"
+    assert str(relu.origin) == "relu at two_layers.py:21"
+    assert relu.sources == (relu.name,)
+    assert set(graph.targets.values()) == {"head.project.weight", "head.project.bias"}
+
+
+def test_the_batch_is_symbolic_and_the_features_are_not() -> None:
+    graph = captured(nn.Linear(8, 4), torch.rand(5, 8))
+    assert only(graph, "input").type.shape == (BATCH, 8)
+    assert only(graph, "linear").type.shape == (BATCH, 4)
+    (name,) = graph.symbols
+    assert name == "batch" and graph.symbols[name] == (only(graph, "input").name, 0)
+
+
+def test_a_batch_of_one_is_still_a_batch() -> None:
+    module = nn.Linear(8, 4)
+    graph = captured(module, torch.rand(1, 8))
+    assert only(graph, "input").type.shape == (BATCH, 8)
+    for batch in (1, 2, 7):
+        x = torch.rand(batch, 8)
+        torch.testing.assert_close(run(graph, module, (x,))[0], module(x))
+
+
+class Flatten(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0] * 3, 2)
+
+
+def test_sizes_are_polynomials_of_the_batch() -> None:
+    graph = captured(Flatten(), torch.rand(5, 6))
+    assert graph[graph.results[0]].type.shape == (3 * BATCH, 2)
+    x = torch.rand(4, 6)
+    assert run(graph, Flatten(), (x,))[0].shape == (12, 2)
+
+
+def test_arguments_are_complete_and_in_schema_order() -> None:
+    class Add(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.add(x, 2.0)
+
+    node = only(captured(Add(), torch.rand(3, 2)), "add")
+    assert node.args == (Ref("x"), 2.0, 1)
+    assert str(node.payload) == "torch.ops.aten.add.Tensor(%x, 2.0, alpha=1)"
+
+
+def test_batch_norm_in_training_writes_its_buffers() -> None:
+    module = nn.BatchNorm1d(6)
+    x = torch.rand(5, 6)
+    graph = captured(module, x)
+    assert {buffer for buffer, _ in graph.mutations} == {
+        "running_mean",
+        "running_var",
+        "num_batches_tracked",
+    }
+    output, written = run(graph, module, (x,))
+    torch.testing.assert_close(output, module(x))
+    for name, buffer in module.named_buffers():
+        torch.testing.assert_close(written[name], buffer)
+
+
+def test_batch_norm_in_evaluation_writes_nothing() -> None:
+    assert captured(nn.BatchNorm1d(6).eval(), torch.rand(5, 6)).mutations == ()
+
+
+def test_several_outputs_keep_their_structure() -> None:
+    class Several(nn.Module):
+        def forward(self, x: Tensor) -> dict[str, Any]:
+            values, indices = torch.max(x, 1)
+            return {"values": values, "rest": [indices, x.exp(), None]}
+
+    module, x = Several(), torch.rand(3, 5)
+    graph = captured(module, x)
+    assert list(graph.outputs) == ["values", "rest"]
+    result, _ = run(graph, module, (x,))
+    expected = module(x)
+    assert torch.equal(result["values"], expected["values"])
+    assert torch.equal(result["rest"][0], expected["rest"][0])
+    assert result["rest"][2] is None
+
+
+def test_tensors_that_forward_makes_are_constants() -> None:
+    class Scale(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.tensor([1.0, 2.0])
+
+    graph = captured(Scale(), torch.rand(3, 2))
+    (value,) = graph.constants.values()
+    assert value.tolist() == [1.0, 2.0]
+
+
+def test_unused_work_is_dropped_but_sources_stay() -> None:
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spare = nn.Parameter(torch.rand(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            torch.exp(x)
+            return x.tanh()
+
+    graph = captured(Idle(), torch.rand(3, 2))
+    assert [n.op for n in graph] == ["parameter", "input", "tanh"]
+
+
+class Branch(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp() if x.sum() > 0 else x.tanh()
+
+
+class WriteInput(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (Branch(), "The forward branches on the values of tensors"),
+        (WriteInput(), "The forward writes into one of its inputs; return a new tensor instead."),
+    ],
+    ids=["data-dependent branch", "input mutation"],
+)
+def test_what_has_no_graph_is_refused_in_one_sentence(module: nn.Module, sentence: str) -> None:
+    with pytest.raises(UnsupportedError, match=sentence):
+        captured(module, torch.rand(3, 2))
+
+
+def test_every_node_prints_as_a_line() -> None:
+    text = str(captured(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), torch.rand(5, 8)))
+    assert "f32[batch, 4] = linear(" in text
+    assert text.splitlines()[-1].startswith("return ")
