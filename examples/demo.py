@@ -38,10 +38,9 @@ def main() -> int:
                 quick=not on_gpu,
                 time_it=False,
                 progress=output.progress,
+                on_compiled=lambda compiled: output.show(ledger_table(compiled.ledger)),
+                on_certified=lambda certificate: output.show(render(certificate)),
             )
-            output.show(ledger_table(outcome.compiled.ledger))
-            if outcome.certificate is not None:
-                output.show(render(outcome.certificate))
             if outcome.output is None:
                 output.error(f"{name} failed verification.")
                 return 3

@@ -71,9 +71,8 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
         batch=arguments.batch,
         progress=output.progress,
         on_compiled=lambda compiled: output.show(ledger_table(compiled.ledger)),
+        on_certified=lambda certificate: _show_certificate(certificate, output),
     )
-    if outcome.certificate is not None:
-        _show_certificate(outcome.certificate, output)
     if outcome.timings is not None:
         output.show(timings_table(outcome.timings))
     output.json(outcome.to_json())

@@ -54,8 +54,12 @@ def optimize_file(
     batch: int | None = None,
     progress: Progress | None = None,
     on_compiled: Callable[[Compiled], None] | None = None,
+    on_certified: Callable[[Certificate], None] | None = None,
 ) -> Outcome:
-    """Compile a model file, certify the result, put it in place, and time it."""
+    """Compile a model file, certify the result, put it in place, and time it.
+
+    The two callbacks hear of a result as soon as it is there, before the next long step.
+    """
     model = Path(model)
     target = Path(output) if output else model.with_name(f"{model.stem}_new.py")
     check_writable(target)
@@ -69,6 +73,8 @@ def optimize_file(
         if verify:
             certificate = verify_files(model, stage, device, precision, quick, progress)
             certificate = replace(certificate, candidate=str(target))
+            if on_certified:
+                on_certified(certificate)
             if not certificate.passed:
                 return Outcome(compiled, None, certificate, None)
         os.replace(stage, target)

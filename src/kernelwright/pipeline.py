@@ -95,9 +95,15 @@ class Compiled:
         return str(self.planned)
 
 
-def compile_problem(problem: Problem, progress: Progress | None = None) -> Compiled:
-    """Run every pass; `progress` hears of each one as it ends."""
-    device = problem.device.type
+def compile_problem(
+    problem: Problem, progress: Progress | None = None, target: str | None = None
+) -> Compiled:
+    """Run every pass; `progress` hears of each one as it ends.
+
+    `target` is the backend, `cuda` or `cpu`: by default that of the device the problem is on. Source
+    for a GPU can be emitted on a machine without one.
+    """
+    device = target or problem.device.type
     report = progress or (lambda name, summary: None)
 
     captured = capture(problem)
@@ -119,7 +125,7 @@ def compile_problem(problem: Problem, progress: Progress | None = None) -> Compi
     report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, kernels, render(rows))
+    source = emit(problem, planned, kernels, render(rows), device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
     return Compiled(problem, captured, primitives, planned, kernels, laws, rows, source)

@@ -459,10 +459,10 @@ def test_lazy_build_failure_is_a_build_error(tmp_path: Path) -> None:
         run_check(subject, "runs")
 
 
-@pytest.mark.parametrize("bits_dropped", [0, 7])
-def test_near_miss_is_decided_by_accuracy(bits_dropped: int, tmp_path: Path) -> None:
-    """Groups of two elements are ill-conditioned: another order of summation must still pass."""
-    model = LINEAR.replace("return [32, 4]", "return [32, 16]")
+@pytest.mark.parametrize(("groups", "bits_dropped"), [(16, 0), (8, 0), (8, 7)])
+def test_accuracy_decides_and_not_luck(groups: int, bits_dropped: int, tmp_path: Path) -> None:
+    """Small groups are ill-conditioned: another order of summation must pass, fewer bits not."""
+    model = LINEAR.replace("return [32, 4]", f"return [32, {groups}]")
     weight = "self.linear.weight.flip(1)"
     if bits_dropped:
         mask = -(1 << bits_dropped)

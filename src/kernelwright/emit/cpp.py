@@ -144,7 +144,8 @@ class ProgramPrinter:
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
             f"  static constexpr int kSegment = {self.segment()};",
             f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
-            f"  static constexpr bool kStoresElements = {str(bool(plan.steps[-1].roots)).lower()};",
+            f"  static constexpr bool kStoresElements = {self.stores_at('element')};",
+            f"  static constexpr bool kStoresSegments = {self.stores_at('segment')};",
             *_function("static int64_t rows", [("const Args&", "a")],
                        [f"return {dim(program.count(program.rows))};"]),
             *_function("static int64_t elements", [("const Args&", "a")],
@@ -158,6 +159,9 @@ class ProgramPrinter:
         lines += ["", *self.store_elements()]
         lines += ["", *self.store_uniform("segment"), "", *self.store_uniform("row"), "};"]
         return "\n".join(lines)
+
+    def stores_at(self, level: str) -> str:
+        return str(any(s.level == level for s in self.program.stores)).lower()
 
     def title(self) -> str:
         sources = [self.graph[n].origin for n in self.kernel.region.nodes]

@@ -25,8 +25,11 @@ FRIENDLY = {
 class ForwardWriter:
     """Prints the guard and the forward of one plan."""
 
-    def __init__(self, problem: Problem, plan: Plan, kernels: tuple[Kernel, ...]) -> None:
+    def __init__(
+        self, problem: Problem, plan: Plan, kernels: tuple[Kernel, ...], device: str
+    ) -> None:
         self.problem = problem
+        self.device = device
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
@@ -77,7 +80,6 @@ class ForwardWriter:
 
     def outside(self) -> list[str]:
         """The method that says why a call is outside of what the kernels cover."""
-        device = self.problem.device.type
         first = self.inputs[self.first]
         lines = [
             f"    def _outside(self, {self.signature()}):",
@@ -86,7 +88,7 @@ class ForwardWriter:
         for name, value in self.constants.items():
             lines += _when(f"{name} != {value!r}", f"compiled for {name} = {value!r}")
         for graph_name, name in self.inputs.items():
-            lines += self._input_checks(self.graph[graph_name], name, device)
+            lines += self._input_checks(self.graph[graph_name], name)
         lines += self._symbol_checks()
         sources = [n for n in self.graph if n.op in ("parameter", "buffer") and self.used(n.name)]
         if sources:
@@ -109,8 +111,8 @@ class ForwardWriter:
         lines += _when(f"torch.is_grad_enabled() and ({needs})", "gradients are needed, and no backward was generated")
         return [*lines, "        return None"]
 
-    def _input_checks(self, node: Node, name: str, device: str) -> list[str]:
-        shape = node.type.shape
+    def _input_checks(self, node: Node, name: str) -> list[str]:
+        shape, device = node.type.shape, self.device
         lines = _when(f"not isinstance({name}, torch.Tensor)", f"{name} is not a tensor")
         lines += _when(f'{name}.device.type != "{device}"', f"{name} is not on a {device} device")
         lines += _when(f"{name}.dtype != {node.type.dtype}", f"{name} is not {str(node.type.dtype)[6:]}")
@@ -177,7 +179,7 @@ class ForwardWriter:
         assert region.call is not None
         target = self.variable(region.outputs[0].name)
         text = f"{target} = {self.call(region.call)}"
-        if region.kind == "contract" and self.problem.device.type == "cuda":
+        if region.kind == "contract" and self.device == "cuda":
             return ["with _Precision():", f"    {text}"]
         return [text]
 

@@ -92,7 +92,8 @@ def _ready(tensor):
 def _call(name, tensors, sizes, place, stream):
     addresses = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
     numbers = (ctypes.c_int64 * len(sizes))(*sizes)
-    return getattr(_KERNELS, name)(addresses, numbers, ctypes.c_int(place), ctypes.c_void_p(stream))
+    launch = getattr(_KERNELS, f"launch_{name}")
+    return launch(addresses, numbers, ctypes.c_int(place), ctypes.c_void_p(stream))
 '''
 
 CUDA_LAUNCH = '''

@@ -66,4 +66,4 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
     else:
         lines.append(f"  kw::{call}<{struct}, {struct}Config>(a, threads);")
         lines.append("  return 0;")
-    return "\n".join([f'extern "C" int {kernel.name}({PARAMETERS[device]}) {{', *lines, "}"])
+    return "\n".join([f'extern "C" int launch_{kernel.name}({PARAMETERS[device]}) {{', *lines, "}"])

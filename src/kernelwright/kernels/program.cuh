@@ -12,6 +12,7 @@
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
 //   P::finish(Stage<I>, scalars, total, a)
 //   P::store_elements(fields, scalars, a, at), P::store_segment(scalars, a, at), P::store_row(...)
+//   P::kStoresElements, P::kStoresSegments         whether the first two do anything
 #pragma once
 
 #include "storage.cuh"
@@ -48,9 +49,16 @@ KW_FN float combine(float x, float y) {
 
 template <Combine C, int V>
 KW_FN float combine_lanes(const Vec<V>& x) {
-  float total = x.lanes[0];
-  for (int v = 1; v < V; ++v) total = combine<C>(total, x.lanes[v]);
-  return total;
+  // Halves onto halves: a short chain, and the compiler keeps it in vector registers.
+  Vec<V> y = x;
+  int width = V;
+  while (width > 1) {
+    const int half = width / 2;
+    KW_LANES
+    for (int v = 0; v < half; ++v) y.lanes[v] = combine<C>(y.lanes[v], y.lanes[width - half + v]);
+    width -= half;
+  }
+  return y.lanes[0];
 }
 
 // Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.

@@ -7,8 +7,11 @@
 
 #include "scalar.cuh"
 
-#ifdef __CUDACC__
+// Before a loop over lanes: unrolled on the device, vectorised on the host.
+#if defined(__CUDA_ARCH__)
 #define KW_LANES _Pragma("unroll")
+#elif defined(__CUDACC__)
+#define KW_LANES
 #else
 #define KW_LANES _Pragma("omp simd")
 #endif
