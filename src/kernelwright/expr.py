@@ -182,16 +182,14 @@ def leaves(expr: Expr, op: str) -> list[Expr]:
 def postorder(*roots: Expr) -> list[Expr]:
     """Every distinct node once, arguments before their users."""
     seen: dict[int, Expr] = {}
-
-    def visit(e: Expr) -> None:
-        if id(e) in seen:
-            return
-        for a in e.args:
-            visit(a)
-        seen[id(e)] = e
-
-    for root in roots:
-        visit(root)
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        e, arguments_done = stack.pop()
+        if arguments_done:
+            seen.setdefault(id(e), e)
+        elif id(e) not in seen:
+            stack.append((e, True))
+            stack += [(a, False) for a in reversed(e.args)]
     return list(seen.values())
 
 

@@ -16,18 +16,19 @@ are integers or sympy expressions of the batch size.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 
 from kernelwright.expr import Expr, show
 
-Dim = int | sympy.Expr
-Shape = tuple[Dim, ...]
+Dim: TypeAlias = "int | sympy.Expr"
+Shape: TypeAlias = tuple[Dim, ...]
 
 PRIMITIVES = ("map", "reduce", "contract", "view", "window", "opaque")
 SOURCES = ("input", "parameter", "buffer", "constant")
@@ -187,25 +188,40 @@ class Graph:
     def with_nodes(self, nodes: list[Node]) -> Graph:
         """The same graph with other nodes, in running order, without those nothing depends on."""
         by_name = {n.name: n for n in nodes}
-        kept: dict[str, Node] = {}
-
-        def keep(name: str) -> None:
-            if name not in kept:
-                for operand in by_name[name].inputs:
-                    keep(operand)
-                kept[name] = by_name[name]
-
-        for n in nodes:
-            if n.op in SOURCES:
-                keep(n.name)
-        for name in self.results:
-            keep(name)
-        return replace(self, nodes=tuple(kept.values()))
+        needed = {n.name for n in nodes if n.op in SOURCES}
+        stack = list(self.results)
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                stack += by_name[name].inputs
+        return replace(self, nodes=tuple(_running_order([n for n in nodes if n.name in needed])))
 
     def __str__(self) -> str:
         lines = [str(n) for n in self.nodes]
         lines += [f"{buffer} <- %{value}" for buffer, value in self.mutations]
         return "\n".join([*lines, f"return {self.outputs}"])
+
+
+def _running_order(nodes: list[Node]) -> list[Node]:
+    """Operands first, and otherwise the given order: random operators must not change places."""
+    position = {n.name: i for i, n in enumerate(nodes)}
+    waiting = {n.name: len(set(n.inputs)) for n in nodes}
+    users: dict[str, list[str]] = {n.name: [] for n in nodes}
+    for n in nodes:
+        for name in set(n.inputs):
+            users[name].append(n.name)
+    ready = [position[name] for name, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order: list[Node] = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for user in users[node.name]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, position[user])
+    return order
 
 
 def refs(value: Any) -> list[str]:

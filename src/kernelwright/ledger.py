@@ -59,7 +59,12 @@ def _homes(name: str, plan: Plan) -> list[tuple[Region, str]]:
         if any(n.op != "view" for n in own):
             is_bias = region.kind == "rowwise" and f"{name}_without_bias" in plan.graph.by_name
             found.append((region, "bias" if is_bias else ""))
-    return found
+    # A bias that a law merged into a contraction's own is not the contraction.
+    return [(r, own) for r, own in found if r.kind != "contract" or name in _stem(r)] or found
+
+
+def _stem(region: Region) -> set[str]:
+    return {n.removesuffix("_without_bias") for n in region.nodes}
 
 
 def render(rows: tuple[LedgerRow, ...]) -> str:

@@ -227,12 +227,12 @@ class ProgramPrinter:
     def store_elements(self) -> list[str]:
         step = self.kernel.schedule.steps[-1]
         stores = [s for s in self.program.stores if s.level == "element"]
-        targets = [self.fresh(f"{s.access.buffer}_lanes") for s in stores]
-        body = [f"kw::Vec<V> {t};" for t in targets]
+        targets = [self.fresh(f"{s.access.buffer}_out") for s in stores]
+        body = [self.store(s, t, "V") for s, t in zip(stores, targets, strict=True)]
         roots = [(s.expr, t) for s, t in zip(stores, targets, strict=True)]
         if stores:
             body += self.lanes(roots, (), len(self.program.stages))
-        body += [self.store(s, t, "V") for s, t in zip(stores, targets, strict=True)]
+        body += [f"{t}.commit();" for t in targets]
         return _function("static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>")
 
     def store_uniform(self, level: str) -> list[str]:
@@ -240,13 +240,13 @@ class ProgramPrinter:
         stores = [s for s in self.program.stores if s.level == level]
         body: list[str] = []
         for s in stores:
-            target = self.fresh(f"{s.access.buffer}_lanes")
+            target = self.fresh(f"{s.access.buffer}_out")
             known = {e: f"s.{self.name(e)}[l]" for e, _ in self.scalars()}
             loads = [e for e in postorder(s.expr) if e.op == "load"]
             body += [self.load(e, known, "l", "L") for e in loads]
-            body.append(f"kw::Vec<L> {target};")
-            body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
             body.append(self.store(s, target, "L"))
+            body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
+            body.append(f"{target}.commit();")
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
         return _function(f"static void store_{level}(", parameters, body, "template <int L>")
 
@@ -299,8 +299,8 @@ class ProgramPrinter:
         pointer = f"a.{self.member(access.buffer)}_out{self.offset(access)}"
         stride = self.lane_stride(access)
         if stride == 1 or (width == "L" and not self.program.strided):
-            return f"kw::store_row<{width}>({pointer}, {value});"
-        return f"kw::store_strided<{width}>({pointer}, {dim(stride)}, {value});"
+            return f"auto {value} = kw::store_row<{width}>({pointer});"
+        return f"auto {value} = kw::store_strided<{width}>({pointer}, {dim(stride)});"
 
     def lane_stride(self, access: Access) -> Dim:
         lanes = self.program.lanes

@@ -8,24 +8,27 @@ from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.graph import Call, Node, Ref
 
 BIAS = "without_bias"
+BIAS_SLOT = 2
 
 
-def _with_bias(bias_slot: int, channel_axis: int) -> Lowering:
-    """linear and the convolutions: (x, W, bias, ...) becomes a contraction and a broadcast add."""
+def _with_bias(spatial: int) -> Lowering:
+    """linear and the convolutions: (x, W, bias, ...) becomes a contraction and a broadcast add.
+
+    `spatial` counts the axes behind the channels, over which the bias is the same.
+    """
 
     def lower(builder: Builder, node: Node) -> str | None:
         args, payload = list(node.args), node.payload
         assert isinstance(payload, Call)
-        bias = args[bias_slot]
+        bias = args[BIAS_SLOT]
         operands = [args[0].name, args[1].name]
         if not builder.floating(*operands):
             return None
-        plain = Call(payload.target, _without(payload.args, bias_slot), payload.kwargs)
+        plain = Call(payload.target, _without(payload.args, BIAS_SLOT), payload.kwargs)
         if bias is None:
             return builder.contract(plain, operands)
         product = builder.contract(plain, operands, label=BIAS)
-        trailing = len(node.type.shape) - 1 - channel_axis % len(node.type.shape)
-        shape = (*builder.shape(bias.name), *(1 for _ in range(trailing)))
+        shape = (*builder.shape(bias.name), *(1 for _ in range(spatial)))
         viewed = builder.view("reshape", bias.name, shape, label="bias")
         return builder.apply("add", product, viewed, label=node.name)
 
@@ -52,11 +55,10 @@ def _addmm(builder: Builder, node: Node) -> str | None:
 
 
 LOWERINGS: dict[str, Lowering] = {
-    "linear": _with_bias(2, -1),
-    **{f"conv{n}d": _with_bias(2, 1) for n in (1, 2, 3)},
-    "conv_transpose1d": _with_bias(2, 1),
-    "conv_transpose2d": _with_bias(2, 1),
-    "conv_transpose3d": _with_bias(2, 1),
+    "linear": _with_bias(0),
+    **{f"conv{n}d": _with_bias(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _with_bias(n) for n in (1, 2, 3)},
+    **{f"conv{n}d.padding": _with_bias(n) for n in (1, 2, 3)},
     "mm": _product,
     "bmm": _product,
     "matmul": _product,

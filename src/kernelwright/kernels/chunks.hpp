@@ -7,6 +7,9 @@
 
 #include "program.cuh"
 
+// GCC leaves lambdas out of line when they are large; their captures then live in memory.
+#define KW_INLINE __attribute__((always_inline))
+
 namespace kw {
 
 template <Combine C, int V>
@@ -20,6 +23,12 @@ KW_FN Vec<V> identities() {
   Vec<V> x;
   for (int v = 0; v < V; ++v) x.lanes[v] = identity<C>();
   return x;
+}
+
+// Threads for a program: waking others costs more than a few thousand elements of work.
+template <class P>
+KW_FN int threads_for(const typename P::Args& a, int threads) {
+  return P::rows(a) * P::elements(a) < 32768 ? 1 : threads;
 }
 
 // Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then single lanes.

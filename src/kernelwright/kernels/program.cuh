@@ -47,18 +47,23 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kMin) return minimum(x, y);
 }
 
-template <Combine C, int V>
-KW_FN float combine_lanes(const Vec<V>& x) {
-  // Halves onto halves: a short chain, and the compiler keeps it in vector registers.
-  Vec<V> y = x;
-  int width = V;
-  while (width > 1) {
-    const int half = width / 2;
+// Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
+// of widths known to the compiler, which keeps it in vector registers.
+template <Combine C, int Width, int V>
+KW_FN float fold_lanes(Vec<V>& x) {
+  if constexpr (Width == 1) {
+    return x.lanes[0];
+  } else {
+    constexpr int kHalf = Width / 2;
     KW_LANES
-    for (int v = 0; v < half; ++v) y.lanes[v] = combine<C>(y.lanes[v], y.lanes[width - half + v]);
-    width -= half;
+    for (int v = 0; v < kHalf; ++v) x.lanes[v] = combine<C>(x.lanes[v], x.lanes[Width - kHalf + v]);
+    return fold_lanes<C, Width - kHalf>(x);
   }
-  return y.lanes[0];
+}
+
+template <Combine C, int V>
+KW_FN float combine_lanes(Vec<V> x) {
+  return fold_lanes<C, V>(x);
 }
 
 // Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.

@@ -30,7 +30,7 @@ struct ResidentRow {
 
     template <class F>
     KW_FN void chunks(int64_t begin, F&& body) {
-      for_each_chunk<V>(begin, begin + kSegment, kRun, [&](auto lanes, int64_t i, int64_t e) {
+      for_each_chunk<V>(begin, begin + kSegment, kRun, [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
         if constexpr (decltype(lanes)::value == V) {
           body(lanes, wide[i], e);
         } else {
@@ -58,7 +58,7 @@ struct ResidentRow {
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,
                                        const typename P::Args& a, Cursor at) {
     constexpr Combine kOp = P::kCombine[S::value];
-    segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) {
+    segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
       const auto x = P::contribution(stage, f, segment.scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
         accumulate<kOp, V>(total, x);
@@ -89,13 +89,13 @@ struct ResidentRow {
     Scalars last;
     for (int64_t q = 0; q < kSegments; ++q) {
       const Cursor at{row, q * kSegment};
-      const auto walk = [&](Segment& segment) {
+      const auto walk = [&](Segment& segment) KW_INLINE {
         segment_stages<I, kEnd>(segment, a, at);
         if constexpr (kEnd < P::kStages) {
           accumulate_segment(Stage<kEnd>{}, segment, row_total, a, at);
         } else {
           if constexpr (P::kStoresElements) {
-            segment.chunks(at.element, [&](auto, auto& f, int64_t e) {
+            segment.chunks(at.element, [&](auto, auto& f, int64_t e) KW_INLINE {
               P::store_elements(f, segment.scalars, a, Cursor{row, e});
             });
           }
@@ -126,7 +126,7 @@ struct ResidentRow {
 template <class P, class C>
 void resident(const typename P::Args& a, int threads) {
   const int64_t rows = P::rows(a);
-#pragma omp parallel num_threads(threads) if (rows > 1)
+#pragma omp parallel num_threads(threads_for<P>(a, threads))
   {
     ResidentRow<P, C> row_program;
 #pragma omp for schedule(static)

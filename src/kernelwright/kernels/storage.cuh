@@ -131,12 +131,23 @@ KW_FN Vec<V> load_row(const T* at) {
   return out;
 }
 
+// Lanes on their way to memory: one vector store when they are complete.
 template <int V, class T>
-KW_FN void store_row(T* at, const Vec<V>& x) {
-  Pack<T, V> pack;
-  KW_LANES
-  for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(x.lanes[v]);
-  *reinterpret_cast<Pack<T, V>*>(at) = pack;
+struct RowOut {
+  T* at;
+  Vec<V> lanes;
+  KW_FN float& operator[](int v) { return lanes[v]; }
+  KW_FN void commit() const {
+    Pack<T, V> pack;
+    KW_LANES
+    for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(lanes.lanes[v]);
+    *reinterpret_cast<Pack<T, V>*>(at) = pack;
+  }
+};
+
+template <int V, class T>
+KW_FN RowOut<V, T> store_row(T* at) {
+  return {at, {}};
 }
 
 #else
@@ -152,18 +163,31 @@ KW_FN Row<T> load_row(const T* at) {
   return {at};
 }
 
-template <int V, class T>
-KW_FN void store_row(T* at, const Vec<V>& x) {
-  KW_LANES
-  for (int v = 0; v < V; ++v) at[v] = from_float<T>(x.lanes[v]);
-}
-
 #endif
 
+// Lanes that are written where they belong as soon as they are known.
+template <class T>
+struct StridedOut {
+  T* at;
+  int64_t stride;
+  struct Slot {
+    T* at;
+    KW_FN void operator=(float x) const { *at = from_float<T>(x); }
+  };
+  KW_FN Slot operator[](int v) const { return {at + v * stride}; }
+  KW_FN void commit() const {}
+};
+
 template <int V, class T>
-KW_FN void store_strided(T* at, int64_t stride, const Vec<V>& x) {
-  KW_LANES
-  for (int v = 0; v < V; ++v) at[v * stride] = from_float<T>(x.lanes[v]);
+KW_FN StridedOut<T> store_strided(T* at, int64_t stride) {
+  return {at, stride};
 }
+
+#ifndef __CUDACC__
+template <int V, class T>
+KW_FN StridedOut<T> store_row(T* at) {
+  return {at, 1};
+}
+#endif
 
 }  // namespace kw

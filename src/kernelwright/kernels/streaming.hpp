@@ -11,11 +11,11 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
   const int64_t elements = P::elements(a);
   const int64_t run = C::kRun ? C::kRun : elements;
   typename P::template Scalars<1> s;
-  for_each_stage<P>([&](auto stage) {
+  for_each_stage<P>([&](auto stage) KW_INLINE {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
     Vec<V> total = identities<kOp, V>();
-    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) {
+    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
       replay<P, I, W, 1>(f, s, a, Cursor{row, e});
@@ -29,7 +29,7 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
     P::finish(stage, s, Vec<1>{{combine_lanes<kOp, V>(total)}}, a);
   });
   if constexpr (P::kStoresElements) {
-    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) {
+    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
       replay<P, P::kStages, W, 1>(f, s, a, Cursor{row, e});
@@ -41,7 +41,7 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
 
 template <class P, class C>
 void streaming(const typename P::Args& a, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for<P>(a, threads)) schedule(static)
   for (int64_t row = 0; row < P::rows(a); ++row) streaming_row<P, C>(a, row);
 }
 

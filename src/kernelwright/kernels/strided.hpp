@@ -10,7 +10,7 @@ template <class P, int V>
 KW_FN void strided_rows(const typename P::Args& a, int64_t row) {
   const int64_t elements = P::elements(a);
   typename P::template Scalars<V> s;
-  for_each_stage<P>([&](auto stage) {
+  for_each_stage<P>([&](auto stage) KW_INLINE {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
     Vec<V> total = identities<kOp, V>();
@@ -39,7 +39,7 @@ void strided(const typename P::Args& a, int threads) {
   if (rows == 0) return;
   const int64_t run = C::kRun ? C::kRun : rows;
   const int64_t blocks = (run + V - 1) / V;
-#pragma omp parallel for num_threads(threads) schedule(static)
+#pragma omp parallel for num_threads(threads_for<P>(a, threads)) schedule(static)
   for (int64_t i = 0; i < rows / run * blocks; ++i) {
     const int64_t begin = i / blocks * run + i % blocks * V;
     const int64_t end = std::min(begin + V, (i / blocks + 1) * run);
