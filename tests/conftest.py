@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,3 +41,12 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(), f"{path} differs; run pytest --update-golden and review"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A build cache of this session's own, so that tests compile for real."""
+    folder = tmp_path_factory.mktemp("extensions")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
+        yield folder

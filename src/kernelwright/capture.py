@@ -32,6 +32,12 @@ PLAIN_OVERLOADS = {
     "default", "Tensor", "Scalar", "int", "self", "input", "Tensor_Scalar", "Tensor_Tensor",
     "Tensor_Other", "ScalarSelf", "ScalarOther",
 }  # fmt: skip
+SHORT_NAMES = {
+    "_native_batch_norm_legit_functional": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "native_dropout": "dropout",
+    "linalg_vector_norm": "norm",
+}
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -243,7 +249,7 @@ class _Reader:
         own = [f for f in frames if self.problem.path and Path(f[0]) == self.problem.path]
         outside = [f for f in frames if f"{Path('torch')}/" not in f[0]]
         chosen = (own or outside or frames)[-1:] or [("", "0")]
-        return Origin(op, Path(chosen[0][0]).name, int(chosen[0][1]), path)
+        return Origin(SHORT_NAMES.get(op, op), Path(chosen[0][0]).name, int(chosen[0][1]), path)
 
     def _results(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
         outputs: list[Any] = []

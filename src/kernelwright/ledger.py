@@ -12,6 +12,12 @@ from kernelwright.pattern import Rewrite
 from kernelwright.plan import Plan, Region
 
 
+CONTRACTIONS = {
+    "linear", "mm", "bmm", "matmul", "addmm",
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class LedgerRow:
     """`fate` is fused (into the kernel `where`), folded (by the law `where`) or aten."""
@@ -33,15 +39,16 @@ def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[
 
 def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerRow]:
     op, origin = node.origin.op, node.origin.place
-    homes = _homes(node.name, plan)
+    homes = _homes(node, plan)
     law = next((r for r in rewrites if node.name in r.consumed), None)
     if law is not None and not homes:
         return [LedgerRow(op, origin, "folded", law.rule, str(law.exactness))]
+    rewritten = next((f"{r.rule}; " for r in rewrites if r.where == node.origin), "")
     rows = []
-    for region, own in homes:
-        why = str(region.why)
+    for region in homes:
+        why = rewritten + str(region.why)
         if region.kind == "rowwise":
-            what = "its bias: " if own == "bias" else ""
+            what = "its bias: " if _is_contraction(node) else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why))
         else:
             called = region.call.target.removeprefix("torch.ops.aten.") if region.call else region.kind
@@ -51,20 +58,20 @@ def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerR
     return [LedgerRow(op, origin, "folded", "a view", "an index map: no data moves, no kernel runs")]
 
 
-def _homes(name: str, plan: Plan) -> list[tuple[Region, str]]:
+def _homes(node: Node, plan: Plan) -> list[Region]:
     """The regions that carry out a captured operator; a contraction's bias may live elsewhere."""
-    found: list[tuple[Region, str]] = []
+    found = []
     for region in plan.regions:
-        own = [plan.graph[n] for n in region.nodes if name in plan.graph[n].sources]
+        own = [plan.graph[n] for n in region.nodes if node.name in plan.graph[n].sources]
         if any(n.op != "view" for n in own):
-            is_bias = region.kind == "rowwise" and f"{name}_without_bias" in plan.graph.by_name
-            found.append((region, "bias" if is_bias else ""))
-    # A bias that a law merged into a contraction's own is not the contraction.
-    return [(r, own) for r, own in found if r.kind != "contract" or name in _stem(r)] or found
+            found.append(region)
+    # A bias that a law merged into a contraction's own is no contraction.
+    others = [r for r in found if r.kind != "contract" or _is_contraction(node)]
+    return others or found
 
 
-def _stem(region: Region) -> set[str]:
-    return {n.removesuffix("_without_bias") for n in region.nodes}
+def _is_contraction(node: Node) -> bool:
+    return node.op.split(".")[0] in CONTRACTIONS
 
 
 def render(rows: tuple[LedgerRow, ...]) -> str:

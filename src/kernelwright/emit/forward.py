@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from kernelwright.graph import Call, Dim, Node, Ref, View
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View
 from kernelwright.lower import Kernel
 from kernelwright.plan import Plan, Region
 from kernelwright.problem import Problem
@@ -81,8 +81,9 @@ class ForwardWriter:
     def outside(self) -> list[str]:
         """The method that says why a call is outside of what the kernels cover."""
         first = self.inputs[self.first]
+        state = ["state"] if self.state() else []
         lines = [
-            f"    def _outside(self, {self.signature()}):",
+            f"    def _outside({', '.join(['self', *state, self.signature()])}):",
             '        """Why the kernels cannot take this call, or None when they can."""',
         ]
         for name, value in self.constants.items():
@@ -90,17 +91,14 @@ class ForwardWriter:
         for graph_name, name in self.inputs.items():
             lines += self._input_checks(self.graph[graph_name], name)
         lines += self._symbol_checks()
-        sources = [n for n in self.graph if n.op in ("parameter", "buffer") and self.used(n.name)]
-        if sources:
-            lines.append("        for tensor, dtype, shape in (")
-            for n in sources:
-                shape = tuple(int(str(d)) for d in n.type.shape)
-                lines.append(f"            ({self.attribute(n.name)}, {n.type.dtype}, {shape}),")
-            lines.append("        ):")
-            lines.append(
-                f"            if (tensor.dtype, tensor.shape, tensor.device) != (dtype, shape, {first}.device):"
-            )
-            lines.append('                return "a parameter has another type, shape or device"')
+        if self.state():
+            lines += [
+                "        for tensor, (dtype, shape) in zip(state, self.state_types):",
+                "            if tensor.dtype != dtype or tensor.shape != shape:",
+                '                return "a parameter has another type or shape"',
+                f"            if tensor.device != {first}.device:",
+                '                return "a parameter is on another device"',
+            ]
         if self.graph.mode != "any":
             state = "training" if self.problem.training else "eval"
             test = "not self.training" if self.problem.training else "self.training"
@@ -149,22 +147,41 @@ class ForwardWriter:
                     found |= {str(s): None for s in size.free_symbols}
         return list(found)
 
-    def used(self, name: str) -> bool:
-        return any(name in r.reads for r in self.plan.regions) or name in self.bases()
+    def state(self) -> list[Node]:
+        """The parameters and buffers that the forward reads."""
+        bases = {self.base(r) for region in self.plan.regions for r in region.reads}
+        bases |= {self.base(r) for r in self.graph.results}
+        return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
-    def bases(self) -> set[str]:
-        return {self.base(r) for region in self.plan.regions for r in region.reads}
+    def state_types(self) -> list[str]:
+        """The class attribute that _outside compares the state with."""
+        if not self.state():
+            return []
+        lines = ["    state_types = ("]
+        for n in self.state():
+            shape = tuple(int(str(d)) for d in n.type.shape)
+            lines.append(f"        ({n.type.dtype}, {shape}),  # {self.graph.targets[n.name]}")
+        return [*lines, "    )", ""]
 
     # ---- the forward -----------------------------------------------------------------------
 
     def forward(self) -> list[str]:
-        lines = [
-            f"    def forward(self, {self.signature()}):",
-            f"        cause = self._outside({self.arguments()})",
+        lines = [f"    def forward(self, {self.signature()}):"]
+        passed = self.arguments()
+        if self.state():
+            lines.append("        state = (")
+            lines += [f"            {self.attribute(n.name)}," for n in self.state()]
+            lines.append("        )")
+            passed = f"state, {passed}"
+        lines += [
+            f"        cause = self._outside({passed})",
             "        if cause is not None:",
             "            self._fall_back(cause)",
             f"            return super().forward({self.arguments()})",
         ]
+        if self.state():
+            names = ", ".join(self.variable(n.name) for n in self.state())
+            lines.append(f"        {names}{',' if len(self.state()) == 1 else ''} = state")
         for symbol in self.graph.symbols:
             lines.append(f"        {symbol} = {self.symbol(symbol)}")
         for region in self.plan.regions:
@@ -194,13 +211,12 @@ class ForwardWriter:
         tensors = [self.value(r) for r in region.reads] + [self.variable(b.name) for b in region.outputs]
         stores = region.program.stores if region.program else ()
         assert [s.access.buffer for s in stores] == [b.name for b in region.outputs]
-        sizes = "".join(f"{s}, " for s in self.graph.symbols).rstrip(" ")
         lines += [
             "_launch(",
             f'    "{region.name}",',
             f"    {self.inputs[self.first]}.device,",
             f"    [{', '.join(tensors)}],",
-            f"    ({sizes}),",
+            *(f"    {s}," for s in self.graph.symbols),
             ")",
         ]
         return lines
@@ -224,8 +240,6 @@ class ForwardWriter:
         node = self.graph[name]
         if node.op == "input":
             return self.inputs[name]
-        if node.op in ("parameter", "buffer"):
-            return self.attribute(name)
         if node.op == "constant":
             return f"_{name}.to({self.inputs[self.first]}.device)"
         if node.op != "view":
@@ -248,7 +262,9 @@ class ForwardWriter:
         views = [u for u in self.graph.users[name] if self.graph[u].op == "view"]
         same = [u for u in views if self.graph[u].sources == self.graph[name].sources]
         wish = same[0] if len(same) == 1 else name
-        taken = set(self.inputs.values()) | {"cause", "self", *self.graph.symbols}
+        taken = {p.name for p in self.parameters} | {"cause", "state", "self", *self.graph.symbols}
+        if self.graph[name].op in SOURCES:
+            wish = name
         return f"{wish}_" if wish in taken else wish
 
     def attribute(self, name: str) -> str:

@@ -96,6 +96,7 @@ def _model(writer: ForwardWriter, ledger: str) -> str:
             *(f"    {line}".rstrip() for line in doc.splitlines()),
             runtime.FALLBACK.rstrip(),
             "",
+            *writer.state_types(),
             *writer.outside(),
             "",
             *writer.forward(),

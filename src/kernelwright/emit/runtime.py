@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import struct
 import sys
 import warnings
 
@@ -89,19 +90,18 @@ def _ready(tensor):
     return dense if dense.data_ptr() % 16 == 0 else dense.clone()
 
 
-def _call(name, tensors, sizes, place, stream):
-    addresses = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
-    numbers = (ctypes.c_int64 * len(sizes))(*sizes)
-    launch = getattr(_KERNELS, f"launch_{name}")
-    return launch(addresses, numbers, ctypes.c_int(place), ctypes.c_void_p(stream))
+def _call(name, tensors, numbers):
+    """Call a launcher with an array of addresses and an array of numbers."""
+    ready = [_ready(t) for t in tensors]  # kept until the launch has read the addresses
+    addresses = struct.pack(f"{len(ready)}P", *[t.data_ptr() for t in ready])
+    return getattr(_KERNELS, name)(addresses, struct.pack(f"{len(numbers)}q", *numbers))
 '''
 
 CUDA_LAUNCH = '''
-def _launch(name, device, tensors, sizes):
+def _launch(name, device, tensors, *sizes):
     """Run a kernel on torch's current stream; nothing here waits for the device."""
-    ready = [_ready(t) for t in tensors]
     stream = torch.cuda.current_stream(device).cuda_stream
-    code = _call(name, ready, sizes, device.index, stream)
+    code = _call(f"launch_{name}", tensors, (*sizes, device.index, stream))
     if code:
         _KERNELS.cuda_error_text.restype = ctypes.c_char_p
         raise RuntimeError(f"The launch of {name} failed: {_KERNELS.cuda_error_text(code).decode()}.")
@@ -111,9 +111,9 @@ _KERNELS = _build() if ARCHITECTURE else None
 '''
 
 CPU_LAUNCH = '''
-def _launch(name, device, tensors, sizes):
+def _launch(name, device, tensors, *sizes):
     """Run a kernel with as many threads as torch itself uses."""
-    _call(name, [_ready(t) for t in tensors], sizes, torch.get_num_threads(), None)
+    _call(f"launch_{name}", tensors, (*sizes, torch.get_num_threads()))
 
 
 _KERNELS = _build()

@@ -8,11 +8,9 @@ from kernelwright.graph import Graph
 from kernelwright.lower import Kernel
 
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
-# One signature for every launcher, so that Python needs no binding compiled for it.
-PARAMETERS = {
-    "cuda": "void* const* tensors, const int64_t* sizes, int device, void* stream",
-    "cpu": "void* const* tensors, const int64_t* sizes, int threads, void*",
-}
+# One signature for every launcher, so that Python needs no binding compiled for it. Behind the sizes
+# stand the device and the stream, or the number of threads.
+PARAMETERS = "void* const* tensors, const int64_t* numbers"
 
 
 def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
@@ -49,14 +47,13 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
     types = [f"const {printer.storage(b)}*" for b in printer.reads()]
     types += [f"{printer.storage(b)}*" for b in outputs]
     values = [f"static_cast<{t}>(tensors[{i}])" for i, t in enumerate(types)]
-    values += [f"sizes[{i}]" for i in range(len(printer.symbols()))]
+    sizes = len(printer.symbols())
+    values += [f"numbers[{i}]" for i in range(sizes)]
     lines = [f"  const {struct}::Args a{{", *(f"      {v}," for v in values), "  };"]
-    if not printer.symbols():
-        lines.insert(0, "  (void)sizes;")
     run = kernel.config.dynamic_run
     if device == "cuda":
-        lines.append("  const kw::DeviceGuard guard(device);")
-        lines.append("  const auto on = static_cast<cudaStream_t>(stream);")
+        lines.append(f"  const kw::DeviceGuard guard(static_cast<int>(numbers[{sizes}]));")
+        lines.append(f"  const auto on = reinterpret_cast<cudaStream_t>(numbers[{sizes + 1}]);")
         if run is not None:
             lanes = dict(kernel.config.constants)["kVec"]
             lines.append(f"  if ({dim(run)} % {lanes} != 0) {{")
@@ -64,6 +61,6 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
             lines.append("  }")
         lines.append(f"  return kw::{call}<{struct}, {struct}Config>(a, on);")
     else:
-        lines.append(f"  kw::{call}<{struct}, {struct}Config>(a, threads);")
+        lines.append(f"  kw::{call}<{struct}, {struct}Config>(a, static_cast<int>(numbers[{sizes}]));")
         lines.append("  return 0;")
-    return "\n".join([f'extern "C" int launch_{kernel.name}({PARAMETERS[device]}) {{', *lines, "}"])
+    return "\n".join([f'extern "C" int launch_{kernel.name}({PARAMETERS}) {{', *lines, "}"])

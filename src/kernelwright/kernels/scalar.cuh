@@ -201,6 +201,16 @@ KW_FN float log1p_exp_minus_abs(float x) {
 #endif
 }
 
+// a / b within 2 ulp for b up to 2^126, beyond which the quotients below are as good as 0. The
+// device's exact division takes three times the instructions of the approximate one.
+KW_FN float ratio(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdividef(a, b);
+#else
+  return a / b;
+#endif
+}
+
 }  // namespace detail
 
 // Arithmetic and rounding.
@@ -334,7 +344,7 @@ KW_FN float log1p(float x) {
 
 KW_FN float sigmoid(float x) {
 #ifdef __CUDA_ARCH__
-  return 1.0f / (1.0f + ::expf(-x));
+  return detail::ratio(1.0f, 1.0f + ::expf(-x));
 #else
   return detail::keep_nan(x, detail::sigmoid_of_number(x));
 #endif
@@ -426,7 +436,7 @@ KW_FN float softplus(float x, float beta, float threshold) {
 
 KW_FN float silu(float x) {
 #ifdef __CUDA_ARCH__
-  return x / (1.0f + ::expf(-x));
+  return detail::ratio(x, 1.0f + ::expf(-x));
 #else
   return x * detail::sigmoid_of_number(x);
 #endif
@@ -443,7 +453,7 @@ KW_FN float mish(float x) {
   const bool negative = detail::sign_bit(x);
   const float n = negative ? e * (e + 2.0f) : 1.0f + 2.0f * e;
   const float d = negative ? 2.0f : 2.0f * e * e;
-  return x * (n / (n + d));
+  return x * detail::ratio(n, n + d);
 }
 
 // x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t =

@@ -46,7 +46,7 @@ def _cuda(graph: Graph, program: Program) -> Config:
     vec, dynamic = _vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
-        constants = (("kVec", vec), ("kThreads", 256))
+        constants = (("kVec", vec), ("kThreads", 256), ("kChunks", 2))
         return Config("pointwise", constants, "no reduction: a flat grid", dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):

@@ -274,7 +274,7 @@ def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
     by_output = {b.name: s for s in steps for b in s.outputs}
     result = list(steps)
     for step in steps:
-        maps = [n for n in step.nodes if graph[n].op == "map"]
+        maps = [n for n in step.nodes if graph[n].op in ("map", "reduce")]
         if step.kind != "rowwise" or len(maps) != 1:
             continue
         add = graph[maps[0]]

@@ -5,12 +5,9 @@ from __future__ import annotations
 from kernelwright.graph import Node
 
 SHORT = {
-    "_native_batch_norm_legit_functional": "batch_norm",
-    "_native_batch_norm_legit_no_training": "batch_norm",
     "linear": "bias",
     "addmm": "bias",
     "adaptive_avg_pool2d": "global_average",
-    "linalg_vector_norm": "norm",
 }
 MOST = 5
 

@@ -1,0 +1,216 @@
+"""What a compiled model must satisfy, shared by the CPU and the CUDA tier.
+
+The oracle is the original in float64; the tolerance is twice eager's own error plus a few eps. A
+model with live Dropout has no float64 oracle (the mask depends on the type): there eager is it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.problem import load_problem, load_source
+from kernelwright.verify.compare import first_misplaced, measure, same_bits
+
+TESTS = Path(__file__).parent
+MODELS = sorted((TESTS / "models").glob("*.py"))
+EXAMPLES = sorted((TESTS.parent / "examples").glob("*/model.py"))
+REDUCED = {"batch_size = 1024": "batch_size = 33", "features = 8192": "features = 256"}
+REDUCED |= {"num_groups = 512": "num_groups = 16", "num_groups = 256": "num_groups = 8"}
+NEEDS_TWO = "statistics over a batch of fewer than two"
+
+
+def name_of(path: Path) -> str:
+    return path.parent.name if path.name == "model.py" else path.stem
+
+
+def reduced_example(path: Path, folder: Path) -> Path:
+    """A founding example with small sizes and the same line numbers."""
+    text = path.read_text()
+    for large, small in REDUCED.items():
+        text = text.replace(large, small)
+    small_file = folder / f"{path.parent.name}.py"
+    small_file.write_text(text)
+    return small_file
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model file, what was compiled from it, and the emitted file as a loaded module."""
+
+    user: ModuleType
+    compiled: Compiled
+    emitted: ModuleType
+    device: str
+
+    @property
+    def new_class(self) -> Any:
+        return self.emitted.ModelNew
+
+    @property
+    def random(self) -> bool:
+        return getattr(self.user, "RANDOM", False)
+
+    def inputs(self, batch: int | None = None, seed: int = 7) -> tuple[Any, ...]:
+        """Normal inputs like those of the file, with another leading size where one is given."""
+        generator = torch.Generator().manual_seed(seed)
+        made = []
+        for x in self.compiled.problem.inputs:
+            shape = x.shape if batch is None else (batch, *x.shape[1:])
+            values = torch.randn(shape, generator=generator)
+            made.append((values > 0 if x.dtype == torch.bool else values.to(x.dtype)).to(self.device))
+        return tuple(made)
+
+    def modules(self) -> tuple[nn.Module, nn.Module, nn.Module]:
+        """The candidate, eager and float64, all with the same random parameters and buffers."""
+        arguments = self.user.get_init_inputs()
+        eager = self.user.Model(*arguments)
+        randomise(eager)
+        candidate = self.new_class(*arguments)
+        candidate.load_state_dict(copy.deepcopy(eager.state_dict()), strict=True)
+        eager = eager.to(self.device)
+        oracle = copy.deepcopy(eager) if self.random else copy.deepcopy(eager).double()
+        return candidate.to(self.device), eager, oracle
+
+
+def subject(path: Path, folder: Path, device: str, emitted: Path | None = None) -> Subject:
+    """Compile a model file and load what was emitted for it."""
+    compiled = compile_problem(load_problem(path, device))
+    if emitted is None:
+        emitted = folder / f"{path.stem}_new.py"
+        emitted.write_text(compiled.source)
+    return Subject(load_source(path), compiled, load_source(emitted), device)
+
+
+def randomise(module: nn.Module) -> None:
+    """Weights of their usual size, but biases, scales and running statistics of any value."""
+    generator = torch.Generator().manual_seed(11)
+    for name, value in [*module.named_parameters(), *module.named_buffers()]:
+        if not value.is_floating_point():
+            continue
+        drawn = torch.randn(value.shape, generator=generator)
+        if value.ndim > 1:
+            drawn *= value[0].numel() ** -0.5
+        value.data.copy_(drawn.abs() + 0.5 if name.endswith("running_var") else drawn)
+
+
+def widened(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.double() if x.is_floating_point() else x for x in inputs)
+
+
+def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    torch.manual_seed(5)
+    with torch.no_grad():
+        return module(*inputs)
+
+
+def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
+    """Same structure, shapes and types; errors within twice eager's; NaN and inf where they were."""
+    flat, structure = pytree.tree_flatten(ours)
+    flat_eager, expected = pytree.tree_flatten(theirs)
+    assert structure == expected, f"{what}: {structure} instead of {expected}"
+    for i, (a, b, c) in enumerate(zip(flat, flat_eager, pytree.tree_leaves(exact), strict=True)):
+        place = f"{what}, output {i}"
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), place
+        assert a.device == b.device, place
+        if not a.is_floating_point():
+            assert torch.equal(a, b), place
+            continue
+        assert first_misplaced(a, b, c) is None, f"{place}: a NaN or an infinity is elsewhere"
+        figures = measure(a, b, c)
+        assert figures.worst.ratio <= 1, f"{place}: {figures.worst}"
+
+
+def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:
+    candidate, eager, oracle = subject.modules()
+    before = [x.clone() for x in inputs]
+    ours = run(candidate, inputs)
+    theirs = run(eager, inputs)
+    exact = run(oracle, inputs if subject.random else widened(inputs))
+    check_close(what, ours, theirs, exact)
+    assert all(same_bits(x, y) for x, y in zip(inputs, before, strict=True)), "an input was written"
+
+
+def batches(subject: Subject) -> dict[str, int]:
+    own = subject.compiled.batch
+    return {"batch 1": 1, "an odd batch": 5, "a larger batch": 2 * own + 3, "batch 0": 0}
+
+
+def check_batches(subject: Subject) -> None:
+    """Other batch sizes: what eager takes is right, a batch of one that it refuses is refused."""
+    for what, batch in batches(subject).items():
+        inputs = subject.inputs(batch)
+        candidate, eager, _ = subject.modules()
+        error = raised(lambda e=eager, x=inputs: run(e, x))
+        if error is None:
+            check_values(subject, inputs, what)
+        elif batch:
+            assert raised(lambda c=candidate, x=inputs: run(c, x)) is error, what
+
+
+def raised(call: Callable[[], Any]) -> type[Exception] | None:
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def scattered(x: Tensor) -> Tensor:
+    """The same values with the memory of the transpose, one element into its storage."""
+    order = list(reversed(range(x.ndim)))
+    storage = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+    memory = storage[1:].view([x.shape[d] for d in order])
+    return memory.copy_(x.permute(order)).permute(order)
+
+
+def with_specials(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """NaN and both infinities in the first input, in different samples where there are several."""
+    first = inputs[0].clone()
+    flat = first.view(-1)
+    for i, value in enumerate((float("nan"), float("inf"), float("-inf"))):
+        flat[i * (flat.numel() - 1) // 2] = value
+    return (first, *inputs[1:])
+
+
+def check_state(subject: Subject) -> None:
+    """Running statistics after two steps, and a strict state dict in both directions."""
+    candidate, eager, oracle = subject.modules()
+    for step in range(2):
+        inputs = subject.inputs(seed=step)
+        run(candidate, inputs)
+        run(eager, inputs)
+        run(oracle, inputs if subject.random else widened(inputs))
+    states = [dict(m.named_buffers()) for m in (candidate, eager, oracle)]
+    assert list(states[0]) == list(states[1])
+    for name in states[0]:
+        check_close(name, *(s[name] for s in states))
+    eager.load_state_dict(candidate.state_dict(), strict=True)
+
+
+def check_fallbacks(subject: Subject) -> None:
+    """Nothing fell back, but for statistics over a batch that has none."""
+    causes = set(subject.new_class.fallbacks) - {NEEDS_TWO}
+    assert not causes, causes
+
+
+def check_expectations(subject: Subject) -> None:
+    """At least one kernel; exactly what EXPECTED says where the file has it."""
+    compiled = subject.compiled
+    assert compiled.kernels
+    expected = getattr(subject.user, "EXPECTED", None)
+    if expected is None:
+        return
+    left = Counter(row.op for row in compiled.ledger if row.fate == "aten")
+    assert len(compiled.kernels) == expected["kernels"]
+    assert left == Counter(expected["aten"])
