@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from kernelwright.emit.cpp import camel
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import load_problem, load_source
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
@@ -214,3 +215,19 @@ def check_expectations(subject: Subject) -> None:
     left = Counter(row.op for row in compiled.ledger if row.fate == "aten")
     assert len(compiled.kernels) == expected["kernels"]
     assert left == Counter(expected["aten"])
+
+
+def kernel_text(compiled: Compiled) -> str:
+    """The C++ or CUDA source inside the emitted file."""
+    return compiled.source.split('KERNELS = r"""\n', 1)[1].split('"""', 1)[0]
+
+
+def programs(compiled: Compiled) -> str:
+    """The generated part of it: what follows the templates."""
+    text = kernel_text(compiled)
+    struct = text.index(f"struct {camel(compiled.kernels[0].name)} {{")
+    return text[text.rindex("\n\n", 0, struct) + 2 :]
+
+
+def model_class(compiled: Compiled) -> str:
+    return compiled.source[compiled.source.index("class ModelNew(Model):") :]

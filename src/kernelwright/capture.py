@@ -107,7 +107,9 @@ def _explain(error: Exception | None) -> str:
             "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."
         )
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
+    return (
+        f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
+    )
 
 
 class _Reader:
@@ -132,9 +134,7 @@ class _Reader:
             elif fx_node.op == "call_function":
                 self._call(fx_node)
         outputs, mutations = self._results()
-        graph = Graph(
-            tuple(self.nodes), outputs, mutations, self.targets, constants, self.sizes
-        )
+        graph = Graph(tuple(self.nodes), outputs, mutations, self.targets, constants, self.sizes)
         return graph.with_nodes(list(graph.nodes))
 
     def _source(self, fx_node: Any, spec: Any, constants: dict[str, torch.Tensor]) -> None:
@@ -142,12 +142,16 @@ class _Reader:
             self.values[fx_node.name] = spec.arg.value
             return
         if spec.kind not in SOURCE_KINDS:
-            raise UnsupportedError(f"The model holds a value of kind {spec.kind.name}, not a tensor.")
+            raise UnsupportedError(
+                f"The model holds a value of kind {spec.kind.name}, not a tensor."
+            )
         kind = SOURCE_KINDS[spec.kind]
         name = self._fresh(fx_node.name if kind == "input" else spec.target)
         tensor = fx_node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
-            raise UnsupportedError(f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor.")
+            raise UnsupportedError(
+                f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor."
+            )
         if kind == "input":
             self._name_symbols(name, tensor)
         else:
@@ -235,7 +239,9 @@ class _Reader:
             return size
         expr = size.node.expr.subs(self.symbols)
         if not expr.is_polynomial(*self.symbols.values()):
-            raise UnsupportedError(f"A size of the model is {expr}, which is no multiple of the batch.")
+            raise UnsupportedError(
+                f"A size of the model is {expr}, which is no multiple of the batch."
+            )
         return as_dim(expr)
 
     def _type(self, tensor: torch.Tensor) -> TensorType:

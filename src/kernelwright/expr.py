@@ -1,10 +1,10 @@
 """The scalar expression: what one element of a map computes.
 
-An Expr is hash-consed, so equal expressions are the same object and common subexpressions are found
-by identity. It has three interpretations: `evaluate` (torch, the test oracle), the C++ printer in
-emit/, and its cost. OPS has one row per operation; a new scalar op is one row here and one function
-in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so an Expr carries
-no type of its own; comparisons give 1 or 0.
+An Expr is hash-consed, so equal expressions are the same object and common subexpressions are
+found by identity. It has three interpretations: `evaluate` (torch, the test oracle), the C++
+printer in emit/, and its cost. OPS has one row per operation; a new scalar op is one row here and
+one function in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so
+an Expr carries no type of its own; comparisons give 1 or 0.
 
     expr := load(key) | const(number) | size(dim) | acc(index) | call(op, expr, ...)
 """
@@ -205,7 +205,7 @@ def substitute(expr: Expr, mapping: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
-    """The torch interpretation: leaves come from `env` by load key, ("acc", index) or ("size", dim)."""
+    """The torch interpretation; `env` has leaves by load key, ("acc", index) or ("size", dim)."""
     done: dict[int, Tensor] = {}
     like = next(iter(env.values()))
     for e in postorder(expr):
@@ -240,7 +240,9 @@ def show(expr: Expr) -> str:
     infix = OPS[expr.op].infix
     parts = [show(a) for a in expr.args]
     if infix:
-        left, right = (f"({t})" if _is_infix(a) else t for a, t in zip(expr.args, parts, strict=True))
+        left, right = (
+            f"({t})" if _is_infix(a) else t for a, t in zip(expr.args, parts, strict=True)
+        )
         return f"{left} {infix} {right}"
     return f"{expr.op}({', '.join(parts)})"
 

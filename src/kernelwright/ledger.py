@@ -5,12 +5,12 @@ In: the captured graph, the laws that fired, the finished plan. Out: one row per
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 from kernelwright.graph import SOURCES, Graph, Node
 from kernelwright.pattern import Rewrite
 from kernelwright.plan import Plan, Region
-
 
 CONTRACTIONS = {
     "linear", "mm", "bmm", "matmul", "addmm",
@@ -51,11 +51,15 @@ def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerR
             what = "its bias: " if _is_contraction(node) else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why))
         else:
-            called = region.call.target.removeprefix("torch.ops.aten.") if region.call else region.kind
+            called = (
+                region.call.target.removeprefix("torch.ops.aten.") if region.call else region.kind
+            )
             rows.append(LedgerRow(op, origin, "aten", called, why))
     if rows:
         return rows
-    return [LedgerRow(op, origin, "folded", "a view", "an index map: no data moves, no kernel runs")]
+    return [
+        LedgerRow(op, origin, "folded", "a view", "an index map: no data moves, no kernel runs")
+    ]
 
 
 def _homes(node: Node, plan: Plan) -> list[Region]:
@@ -76,8 +80,10 @@ def _is_contraction(node: Node) -> bool:
 
 def render(rows: tuple[LedgerRow, ...]) -> str:
     """Plain text for the docstring of the emitted file."""
-    width = max((len(f"{r.op} ({r.origin})") for r in rows), default=0)
     fates = {"fused": "fused into", "folded": "folded:", "aten": "left to ATen:"}
-    return "\n".join(
-        f"{f'{r.op} ({r.origin})':<{width}}  {fates[r.fate]} {r.where}; {r.why}" for r in rows
-    )
+    wide = max((len(f"{r.op} ({r.origin})") for r in rows), default=0) + 2
+    lines = ["Where each operator of Model.forward went.", ""]
+    for r in rows:
+        text = f"{f'{r.op} ({r.origin})':<{wide}}{fates[r.fate]} {r.where}; {r.why}"
+        lines += textwrap.wrap(text, 92, subsequent_indent=" " * wide)
+    return "\n".join(lines)

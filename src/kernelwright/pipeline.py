@@ -100,8 +100,8 @@ def compile_problem(
 ) -> Compiled:
     """Run every pass; `progress` hears of each one as it ends.
 
-    `target` is the backend, `cuda` or `cpu`: by default that of the device the problem is on. Source
-    for a GPU can be emitted on a machine without one.
+    `target` is the backend, `cuda` or `cpu`: by default that of the device the problem is on.
+    Source for a GPU can be emitted on a machine without one.
     """
     device = target or problem.device.type
     report = progress or (lambda name, summary: None)
@@ -133,5 +133,3 @@ def compile_problem(
 
 def _count(graph: Graph) -> int:
     return sum(1 for n in graph if n.payload is not None)
-
-

@@ -1,4 +1,4 @@
-"""A model file, or a live module, becomes a Problem: everything the later passes need to know of it.
+"""A model file, or a live module, becomes a Problem: all that later passes need to know of it.
 
 In: a path to a file in KernelBench's format (`class Model`, `get_inputs()`, `get_init_inputs()`) or
 an `nn.Module` with example inputs. Out: a frozen Problem. Loading a file runs it: only load files
@@ -48,7 +48,8 @@ class Problem:
     def __str__(self) -> str:
         mode = "train" if self.training else "eval"
         inputs = ", ".join(describe(x) for x in self.inputs)
-        return f"{self.name} on {self.device}, {mode} mode, float32 matmul {self.precision}: ({inputs})"
+        where = f"{self.device}, {mode} mode, float32 matmul {self.precision}"
+        return f"{self.name} on {where}: ({inputs})"
 
 
 CPU = torch.device("cpu")
@@ -63,7 +64,7 @@ def describe(value: object) -> str:
 
 
 def load_source(path: Path) -> types.ModuleType:
-    """Run a Python file as a fresh module that is importable by its own classes (pickle, inspect)."""
+    """Run a Python file as a fresh module that its own classes can find (pickle, inspect)."""
     if not path.is_file():
         raise InputError(f"There is no file {path}; give the path of a Python model file.")
     text = path.read_text()
@@ -88,7 +89,9 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda", 0) if torch.cuda.is_available() else CPU
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda was asked for, but torch sees no GPU here; use --device cpu.")
+        raise InputError(
+            "--device cuda was asked for, but torch sees no GPU here; use --device cpu."
+        )
     return device
 
 
@@ -97,7 +100,7 @@ def resolve_precision(name: str) -> MatmulPrecision:
     chosen = torch.get_float32_matmul_precision() if name == "current" else name
     if chosen not in PRECISIONS:
         raise InputError(f"Unknown precision {name!r}; use current, highest, high or medium.")
-    return cast(MatmulPrecision, chosen)
+    return chosen
 
 
 def load_problem(
@@ -162,9 +165,7 @@ def _conv_tf32() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 
 
-def _call_list(
-    user: types.ModuleType, name: str, path: Path, optional: bool = False
-) -> list[Any]:
+def _call_list(user: types.ModuleType, name: str, path: Path, optional: bool = False) -> list[Any]:
     function = cast("Callable[[], Any] | None", getattr(user, name, None))
     if function is None and optional:
         return []

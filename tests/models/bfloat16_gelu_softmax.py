@@ -12,6 +12,7 @@ class Model(nn.Module):
 
 batch_size = 13
 features = 67
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

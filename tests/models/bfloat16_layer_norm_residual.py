@@ -17,6 +17,7 @@ class Model(nn.Module):
 batch_size = 5
 length = 9
 features = 40
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -13,6 +13,7 @@ class Model(nn.Module):
 
 batch_size = 6
 features = 44
+EXPECTED = {"kernels": 1, "aten": ["split"]}
 
 
 def get_inputs():

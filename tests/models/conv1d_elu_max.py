@@ -18,6 +18,7 @@ batch_size = 6
 in_channels = 4
 out_channels = 8
 kernel_size = 3
+EXPECTED = {"kernels": 1, "aten": ["conv1d"]}
 
 
 def get_inputs():

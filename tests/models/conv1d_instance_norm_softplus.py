@@ -19,6 +19,7 @@ batch_size = 4
 in_channels = 3
 out_channels = 6
 kernel_size = 5
+EXPECTED = {"kernels": 1, "aten": ["conv1d"]}
 
 
 def get_inputs():

@@ -19,6 +19,7 @@ in_channels = 3
 out_channels = 8
 kernel_size = 3
 num_groups = 4
+EXPECTED = {"kernels": 1, "aten": ["conv3d"]}
 
 
 def get_inputs():

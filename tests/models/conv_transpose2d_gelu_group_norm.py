@@ -20,6 +20,7 @@ in_channels = 3
 out_channels = 8
 kernel_size = 4
 num_groups = 4
+EXPECTED = {"kernels": 1, "aten": ["conv_transpose2d"]}
 
 
 def get_inputs():

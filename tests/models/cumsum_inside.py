@@ -13,6 +13,7 @@ class Model(nn.Module):
 
 batch_size = 6
 features = 45
+EXPECTED = {"kernels": 2, "aten": ["cumsum"]}
 
 
 def get_inputs():

@@ -19,6 +19,7 @@ class Model(nn.Module):
 batch_size = 14
 in_features = 64
 out_features = 72
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

@@ -18,6 +18,7 @@ batch_size = 2
 channels = 8
 height = 143
 width = 143
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

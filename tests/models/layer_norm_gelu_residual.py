@@ -17,6 +17,7 @@ class Model(nn.Module):
 batch_size = 5
 length = 7
 features = 36
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

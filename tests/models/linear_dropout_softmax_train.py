@@ -18,6 +18,7 @@ batch_size = 17
 in_features = 30
 out_features = 100
 RANDOM = True
+EXPECTED = {"kernels": 1, "aten": ["linear", "dropout"]}
 
 
 def get_inputs():

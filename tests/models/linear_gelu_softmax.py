@@ -17,6 +17,7 @@ class Model(nn.Module):
 batch_size = 20
 in_features = 30
 out_features = 517
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

@@ -20,6 +20,7 @@ batch_size = 33
 in_features = 64
 out_features = 128
 num_groups = 8
+EXPECTED = {"kernels": 2, "aten": ["linear"]}
 
 
 def get_inputs():

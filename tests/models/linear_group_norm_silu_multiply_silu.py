@@ -21,6 +21,7 @@ batch_size = 33
 in_features = 48
 out_features = 192
 num_groups = 12
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

@@ -19,6 +19,7 @@ class Model(nn.Module):
 batch_size = 20
 in_features = 30
 out_features = 4001
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

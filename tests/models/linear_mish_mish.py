@@ -17,6 +17,7 @@ class Model(nn.Module):
 batch_size = 16
 in_features = 64
 out_features = 48
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

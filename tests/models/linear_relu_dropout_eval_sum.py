@@ -18,6 +18,7 @@ class Model(nn.Module):
 batch_size = 13
 in_features = 60
 out_features = 20
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

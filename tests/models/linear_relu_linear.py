@@ -18,6 +18,7 @@ batch_size = 27
 in_features = 24
 out_features = 40
 last_features = 10
+EXPECTED = {"kernels": 1, "aten": ["linear", "linear"]}
 
 
 def get_inputs():

@@ -23,6 +23,7 @@ batch_size = 23
 in_features = 32
 out_features = 129
 scale = 2.0
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

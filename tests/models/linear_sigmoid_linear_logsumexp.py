@@ -19,6 +19,7 @@ batch_size = 20
 in_features = 30
 out_features = 41
 last_features = 77
+EXPECTED = {"kernels": 2, "aten": ["linear", "linear"]}
 
 
 def get_inputs():

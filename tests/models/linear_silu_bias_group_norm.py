@@ -20,6 +20,7 @@ batch_size = 50
 in_features = 32
 out_features = 256
 num_groups = 4
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

@@ -16,6 +16,7 @@ class Model(nn.Module):
 batch_size = 37
 in_features = 50
 out_features = 33
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

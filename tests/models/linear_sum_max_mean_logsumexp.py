@@ -20,6 +20,7 @@ class Model(nn.Module):
 batch_size = 21
 in_features = 40
 out_features = 57
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

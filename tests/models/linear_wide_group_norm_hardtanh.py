@@ -19,6 +19,7 @@ batch_size = 9
 in_features = 64
 out_features = 2048
 num_groups = 4
+EXPECTED = {"kernels": 1, "aten": ["linear"]}
 
 
 def get_inputs():

@@ -11,6 +11,7 @@ class Model(nn.Module):
 
 batch_size = 3
 features = 300007
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -12,6 +12,7 @@ class Model(nn.Module):
 batch_size = 6
 length = 19
 features = 23
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

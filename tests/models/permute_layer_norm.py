@@ -15,6 +15,7 @@ class Model(nn.Module):
 
 batch_size = 3
 channels = 12
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -14,6 +14,7 @@ batch_size = 4
 heads = 6
 length = 5
 width = 8
+EXPECTED = {"kernels": 1, "aten": ["matmul"]}
 
 
 def get_inputs():

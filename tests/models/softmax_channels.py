@@ -11,6 +11,7 @@ class Model(nn.Module):
 
 batch_size = 2
 channels = 7
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

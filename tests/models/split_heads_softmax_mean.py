@@ -18,6 +18,7 @@ batch_size = 4
 length = 6
 features = 24
 heads = 4
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -13,6 +13,7 @@ class Model(nn.Module):
 
 batch_size = 12
 features = 53
+EXPECTED = {"kernels": 2, "aten": []}
 
 
 def get_inputs():

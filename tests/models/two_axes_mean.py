@@ -11,6 +11,7 @@ class Model(nn.Module):
 
 batch_size = 4
 channels = 5
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

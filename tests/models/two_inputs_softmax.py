@@ -15,6 +15,7 @@ class Model(nn.Module):
 
 batch_size = 13
 features = 29
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -15,6 +15,7 @@ class Model(nn.Module):
 
 batch_size = 5
 features = 9
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernelwright.expr import OPS, Expr, postorder
-from kernelwright.graph import Dim, Graph
+from kernelwright.graph import Dim, Graph, as_dim
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import is_scalar
 from kernelwright.plan import Access, Program, Store
@@ -24,13 +24,16 @@ STORAGE = {
 }
 COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
 PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
-RESERVED = set(
-    "a s f v l at out total V L I kw Args Fields Scalars Config auto bool break case catch char class "
-    "const continue default delete do double else enum explicit export extern false float for friend "
-    "goto if inline int long mutable namespace new operator private protected public register return "
-    "short signed sizeof static struct switch template this throw true typedef union unsigned using "
-    "virtual void volatile while and or not xor rows elements finish batch contribution "
-    "store_row store_segment store_elements".split()
+RESERVED = frozenset(
+    """
+    a s f v l at out total V L I kw Args Fields Scalars Config rows elements finish contribution
+    store_row store_segment store_elements batch
+    auto bool break case catch char class const continue default delete do double else enum
+    explicit export extern false float for friend goto if inline int long mutable namespace new
+    operator private protected public register return short signed sizeof static struct switch
+    template this throw true typedef union unsigned using virtual void volatile while and or not
+    xor
+    """.split()  # noqa: SIM905
 )
 
 
@@ -77,7 +80,7 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
         text = number(expr.value)
         return f"({text})" if text.startswith("-") and outer else text
     if expr.op == "size":
-        return f"static_cast<float>({dim(expr.value)})"  # type: ignore[arg-type]
+        return f"static_cast<float>({dim(expr.value)})"
     infix = OPS[expr.op].infix
     if infix:
         level = PRECEDENCE[infix]
@@ -158,7 +161,7 @@ class ProgramPrinter:
             lines += ["", *self.contribution(index), "", *self.finish(index)]
         lines += ["", *self.store_elements()]
         lines += ["", *self.store_uniform("segment"), "", *self.store_uniform("row"), "};"]
-        return "\n".join(lines)
+        return "\n".join(part for line in lines for part in fit(line))
 
     def stores_at(self, level: str) -> str:
         return str(any(s.level == level for s in self.program.stores)).lower()
@@ -214,7 +217,9 @@ class ProgramPrinter:
 
     def finish(self, index: int) -> list[str]:
         body = ["for (int l = 0; l < L; ++l) {"]
-        known: dict[Expr, str] = {e: f"s.{self.name(e)}[l]" for e, at in self.scalars() if at < index}
+        known: dict[Expr, str] = {
+            e: f"s.{self.name(e)}[l]" for e, at in self.scalars() if at < index
+        }
         for expr, at in self.scalars():
             if at == index:
                 text = "total[l]" if expr.op == "acc" else expression(expr, known)
@@ -222,10 +227,11 @@ class ProgramPrinter:
                 known[expr] = f"s.{self.name(expr)}[l]"
         body = [*body, "}"] if len(body) > 1 else []
         parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
-        return _function(f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>")
+        return _function(
+            f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>"
+        )
 
     def store_elements(self) -> list[str]:
-        step = self.kernel.schedule.steps[-1]
         stores = [s for s in self.program.stores if s.level == "element"]
         targets = [self.fresh(f"{s.access.buffer}_out") for s in stores]
         body = [self.store(s, t, "V") for s, t in zip(stores, targets, strict=True)]
@@ -233,10 +239,12 @@ class ProgramPrinter:
         if stores:
             body += self.lanes(roots, (), len(self.program.stages))
         body += [f"{t}.commit();" for t in targets]
-        return _function("static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>")
+        return _function(
+            "static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>"
+        )
 
     def store_uniform(self, level: str) -> list[str]:
-        """Per-row or per-segment results; lanes are rows in a strided program, else there is one."""
+        """Per-row or per-segment results; lanes are rows if the program is strided."""
         stores = [s for s in self.program.stores if s.level == level]
         body: list[str] = []
         for s in stores:
@@ -250,9 +258,7 @@ class ProgramPrinter:
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
         return _function(f"static void store_{level}(", parameters, body, "template <int L>")
 
-    def lanes(
-        self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int
-    ) -> list[str]:
+    def lanes(self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int) -> list[str]:
         """Loads, then one loop over lanes that fills the fields and the targets."""
         fields = set(self.kernel.schedule.fields)
         known: dict[Expr, str] = {
@@ -322,7 +328,7 @@ class ProgramPrinter:
         for atom in atoms:
             last = groups[-1][-1] if groups else None
             step = access.stride(atom)
-            if last is not None and str(access.stride(last)) == str(_times(step, sizes[atom])):
+            if last is not None and access.stride(last) == as_dim(step * sizes[atom]):
                 groups[-1].append(atom)
             else:
                 groups.append([atom])
@@ -345,12 +351,6 @@ ELEMENT_PARAMETERS = [
     ("const Args&", "a"),
     ("kw::Cursor", "at"),
 ]
-
-
-def _times(left: Dim, right: Dim) -> Dim:
-    from kernelwright.graph import as_dim
-
-    return as_dim(left * right)
 
 
 def _bracket(index: str) -> str:
@@ -385,6 +385,21 @@ def _function(
     opening = head if "(" in head else f"{head}("
     lines = [f"  {template}"] if template else []
     return [*lines, f"  KW_FN {opening}{joint}{listed}) {{", *(f"    {b}" for b in body), "  }"]
+
+
+def fit(line: str, width: int = 100) -> list[str]:
+    """Break a long line of C++ at the last good place, as a reader would."""
+    if len(line) <= width:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    start = "// " if line.lstrip().startswith("//") else "    "
+    for separator in (", ", " = ", " + ", " * ", " "):
+        at = line.rfind(separator, indent + 8, width)
+        if at > 0:
+            cut = at + len(separator.rstrip()) + (separator[0] == " ") if separator != " " else at
+            head, tail = line[:cut].rstrip(), line[cut:].lstrip()
+            return [head, *fit(" " * indent + start + tail, width)]
+    return [line]
 
 
 def comment(text: str) -> str:

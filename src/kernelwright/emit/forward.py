@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import torch
+
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View
-from kernelwright.lower import Kernel
-from kernelwright.plan import Plan, Region
+from kernelwright.lower import Kernel, panels
+from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
 
 FRIENDLY = {
@@ -22,6 +24,9 @@ FRIENDLY = {
 }
 
 
+LOCALS = {"self", "cause", "state", "panel", "start", "stop", "torch"}
+
+
 class ForwardWriter:
     """Prints the guard and the forward of one plan."""
 
@@ -33,6 +38,7 @@ class ForwardWriter:
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
+        self.panels = {p.product: p for p in panels(plan)} if device == "cpu" else {}
         signature = inspect.signature(problem.module.forward)
         self.parameters = list(signature.parameters.values())
         self.inputs = self._bind(signature)
@@ -49,9 +55,11 @@ class ForwardWriter:
                 names += [f"{name}[{i}]" for i in range(len(value))]
             else:
                 names.append(name)
-        import torch
-
-        flat = [n for n, v in zip(names, self.problem.inputs, strict=True) if isinstance(v, torch.Tensor)]
+        flat = [
+            n
+            for n, v in zip(names, self.problem.inputs, strict=True)
+            if isinstance(v, torch.Tensor)
+        ]
         self.constants = {
             n: v
             for n, v in zip(names, self.problem.inputs, strict=True)
@@ -62,21 +70,16 @@ class ForwardWriter:
     # ---- what the kernels cover ------------------------------------------------------------
 
     def signature(self) -> str:
-        listed = []
+        parts = []
         for p in self.parameters:
-            text = p.name
-            if p.kind is inspect.Parameter.VAR_POSITIONAL:
-                text = f"*{p.name}"
-            elif p.kind is inspect.Parameter.VAR_KEYWORD:
-                text = f"**{p.name}"
-            elif p.default is not inspect.Parameter.empty:
+            text = _stars(p) + p.name
+            if p.default is not inspect.Parameter.empty:
                 text = f"{p.name}={p.default!r}"
-            listed.append(text)
-        return ", ".join(listed)
+            parts.append(text)
+        return ", ".join(parts)
 
     def arguments(self) -> str:
-        stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-        return ", ".join(stars.get(p.kind, "") + p.name for p in self.parameters)
+        return ", ".join(_stars(p) + p.name for p in self.parameters)
 
     def outside(self) -> list[str]:
         """The method that says why a call is outside of what the kernels cover."""
@@ -100,30 +103,34 @@ class ForwardWriter:
                 '                return "a parameter is on another device"',
             ]
         if self.graph.mode != "any":
-            state = "training" if self.problem.training else "eval"
+            mode = "training" if self.problem.training else "eval"
             test = "not self.training" if self.problem.training else "self.training"
-            lines += _when(test, f"compiled for {state} mode")
-        needs = " or ".join(["any(p.requires_grad for p in self.parameters())"] + [
-            f"{name}.requires_grad" for name in self.inputs.values()
-        ])
-        lines += _when(f"torch.is_grad_enabled() and ({needs})", "gradients are needed, and no backward was generated")
-        return [*lines, "        return None"]
+            lines += _when(test, f"compiled for {mode} mode")
+        inputs = [f"{name}.requires_grad" for name in self.inputs.values()]
+        needs = " or ".join([*inputs, "any(p.requires_grad for p in self.parameters())"])
+        cause = "gradients are needed, and no backward was generated"
+        lines += ["        if torch.is_grad_enabled():", f"            if {needs}:"]
+        return [*lines, f'                return "{cause}"', "        return None"]
 
     def _input_checks(self, node: Node, name: str) -> list[str]:
         shape, device = node.type.shape, self.device
         lines = _when(f"not isinstance({name}, torch.Tensor)", f"{name} is not a tensor")
         lines += _when(f'{name}.device.type != "{device}"', f"{name} is not on a {device} device")
-        lines += _when(f"{name}.dtype != {node.type.dtype}", f"{name} is not {str(node.type.dtype)[6:]}")
+        lines += _when(
+            f"{name}.dtype != {node.type.dtype}", f"{name} is not {str(node.type.dtype)[6:]}"
+        )
         fixed = {i: d for i, d in enumerate(shape) if isinstance(d, int)}
         tests = [f"{name}.ndim != {len(shape)}"]
         start = 0 if 0 in fixed else 1
         if len(fixed) == len(shape) - start and fixed:
             sizes = tuple(fixed[i] for i in range(start, len(shape)))
-            tests.append(f"{name}.shape[{start}:] != {sizes}" if start else f"{name}.shape != {sizes}")
+            tests.append(
+                f"{name}.shape[{start}:] != {sizes}" if start else f"{name}.shape != {sizes}"
+            )
         else:
             tests += [f"{name}.shape[{i}] != {d}" for i, d in fixed.items()]
-        listed = " x ".join(str(d) for d in shape)
-        return lines + _when(" or ".join(tests), f"{name} is not of shape {listed}")
+        wanted = " x ".join(str(d) for d in shape)
+        return lines + _when(" or ".join(tests), f"{name} is not of shape {wanted}")
 
     def _symbol_checks(self) -> list[str]:
         """Sizes that must agree, and a batch that a statistic over it can digest."""
@@ -133,9 +140,13 @@ class ForwardWriter:
                 if isinstance(size, int) or self.graph.symbols.get(str(size)) == (node.name, axis):
                     continue
                 place = f"{self.inputs[node.name]}.shape[{axis}]"
-                lines += _when(f"{place} != {self.size(size, inline=True)}", "the inputs differ in batch size")
+                lines += _when(
+                    f"{place} != {self.size(size, inline=True)}", "the inputs differ in batch size"
+                )
         for symbol in self.reduced_symbols():
-            lines += _when(f"{self.symbol(symbol)} < 2", "statistics over a batch of fewer than two")
+            lines += _when(
+                f"{self.symbol(symbol)} < 2", "statistics over a batch of fewer than two"
+            )
         return lines
 
     def reduced_symbols(self) -> list[str]:
@@ -180,12 +191,19 @@ class ForwardWriter:
             f"            return super().forward({self.arguments()})",
         ]
         if self.state():
-            names = ", ".join(self.variable(n.name) for n in self.state())
-            lines.append(f"        {names}{',' if len(self.state()) == 1 else ''} = state")
+            names = [self.variable(n.name) for n in self.state()]
+            lines += listed("        ", "(", names, ") = state")
         for symbol in self.graph.symbols:
             lines.append(f"        {symbol} = {self.symbol(symbol)}")
+        by_name = {r.name: r for r in self.plan.regions}
+        paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
-            lines += [f"        {line}" for line in self.step(region)]
+            if region.name in self.panels:
+                panel = self.panels[region.name]
+                steps = self.panel(region, by_name[panel.kernel], panel.rows)
+            else:
+                steps = [] if region.name in paired else self.step(region)
+            lines += [f"        {line}" for line in steps]
         for buffer, value in self.graph.mutations:
             lines.append(f"        self.{buffer}.copy_({self.value(value)})")
         return [*lines, f"        return {self.literal(self.graph.outputs)}"]
@@ -201,25 +219,52 @@ class ForwardWriter:
         return [text]
 
     def launch(self, region: Region) -> list[str]:
-        lines = []
-        for b in region.outputs:
-            shape = self.tuple_of(b.shape)
-            like = self.inputs[self.first]
-            lines.append(
-                f"{self.variable(b.name)} = torch.empty({shape}, dtype={b.dtype}, device={like}.device)"
-            )
-        tensors = [self.value(r) for r in region.reads] + [self.variable(b.name) for b in region.outputs]
-        stores = region.program.stores if region.program else ()
-        assert [s.access.buffer for s in stores] == [b.name for b in region.outputs]
-        lines += [
+        outputs = [self.variable(b.name) for b in region.outputs]
+        tensors = [self.value(r) for r in region.reads] + outputs
+        return [*self.allocate(region), *self.launch_on(region, tensors, list(self.graph.symbols))]
+
+    def allocate(self, region: Region) -> list[str]:
+        return [
+            self.empty(self.variable(b.name), self.tuple_of(b.shape), b) for b in region.outputs
+        ]
+
+    def empty(self, name: str, shape: str, buffer: Buffer) -> str:
+        like = self.inputs[self.first]
+        return f"{name} = torch.empty({shape}, dtype={buffer.dtype}, device={like}.device)"
+
+    def launch_on(self, region: Region, tensors: list[str], sizes: list[str]) -> list[str]:
+        """Tensors in the order of the kernel's Args: what it reads, then what it writes."""
+        return [
             "_launch(",
             f'    "{region.name}",',
             f"    {self.inputs[self.first]}.device,",
-            f"    [{', '.join(tensors)}],",
-            *(f"    {s}," for s in self.graph.symbols),
+            *listed("    ", "[", tensors, "],"),
+            *(f"    {s}," for s in sizes),
             ")",
         ]
-        return lines
+
+    def panel(self, product: Region, kernel: Region, rows: int) -> list[str]:
+        """A library GEMM and its tail, a panel of rows at a time."""
+        assert product.call is not None
+        (batch,) = self.graph.symbols
+        buffer = product.outputs[0]
+        name = self.variable(buffer.name)
+        left, weight = (self.value(r.name) for r in product.call.args[:2])
+        tensors = ["panel" if r == buffer.name else self.value(r) for r in kernel.reads]
+        tensors += [f"{self.variable(b.name)}[start:stop]" for b in kernel.outputs]
+        shape = f"(min({batch}, {rows}), {buffer.shape[1]})"
+        loop = [
+            f"stop = min(start + {rows}, {batch})",
+            f"panel = {name}[: stop - start]",
+            f"torch.mm({left}[start:stop], {weight}.t(), out=panel)",
+            *self.launch_on(kernel, tensors, ["stop - start"]),
+        ]
+        return [
+            *self.allocate(kernel),
+            f"{self.empty(name, shape, buffer)}  # stays in the cache",
+            f"for start in range(0, {batch}, {rows}):",
+            *(f"    {line}" for line in loop),
+        ]
 
     def call(self, call: Call) -> str:
         if call.target == "getitem":
@@ -229,9 +274,9 @@ class ForwardWriter:
         target = FRIENDLY.get(call.target, call.target)
         while target.startswith("torch.nn") and args and args[-1] is None:
             args.pop()
-        listed = [self.literal(a) for a in args]
-        listed += [f"{k}={self.literal(v)}" for k, v in call.kwargs]
-        return f"{target}({', '.join(listed)})"
+        inside = [self.literal(a) for a in args]
+        inside += [f"{k}={self.literal(v)}" for k, v in call.kwargs]
+        return f"{target}({', '.join(inside)})"
 
     # ---- names and values ------------------------------------------------------------------
 
@@ -258,11 +303,11 @@ class ForwardWriter:
         return self.base(node.inputs[0]) if node.op == "view" else name
 
     def variable(self, name: str) -> str:
-        """A buffer is called after the captured value that is a plain view of it, if there is one."""
+        """A buffer is called after the captured value that is a plain view of it, if any."""
         views = [u for u in self.graph.users[name] if self.graph[u].op == "view"]
         same = [u for u in views if self.graph[u].sources == self.graph[name].sources]
         wish = same[0] if len(same) == 1 else name
-        taken = {p.name for p in self.parameters} | {"cause", "state", "self", *self.graph.symbols}
+        taken = {p.name for p in self.parameters} | {*LOCALS, *self.graph.symbols}
         if self.graph[name].op in SOURCES:
             wish = name
         return f"{wish}_" if wish in taken else wish
@@ -303,6 +348,21 @@ class ForwardWriter:
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return f'float("{value}")'
         return str(value) if not isinstance(value, str) else repr(value)
+
+
+def listed(indent: str, opening: str, items: list[str], closing: str) -> list[str]:
+    """A bracketed list on one line where it fits, else an item a line."""
+    comma = "," if len(items) == 1 and opening == "(" else ""
+    line = f"{indent}{opening}{', '.join(items)}{comma}{closing}"
+    if len(line) + 8 <= 100:
+        return [line]
+    return [f"{indent}{opening}", *(f"{indent}    {i}," for i in items), f"{indent}{closing}"]
+
+
+def _stars(parameter: inspect.Parameter) -> str:
+    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        return "*"
+    return "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
 
 
 def _when(test: str, cause: str) -> list[str]:

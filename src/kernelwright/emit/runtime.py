@@ -1,12 +1,12 @@
 """The fixed Python part of an emitted file, as text: build, launch, fall back.
 
-Kept as templates because the emitted file must stand alone. KernelBench's checker reads it as plain text,
-so a few harmless words must not occur in it (see tests/null/test_emit.py).
+Kept as templates because the emitted file must stand alone. KernelBench's checker reads it as
+plain text, so a few harmless words must not occur in it (see tests/null/test_emit.py).
 """
 
 from __future__ import annotations
 
-IMPORTS = '''import collections
+IMPORTS = """import collections
 import ctypes
 import fcntl
 import hashlib
@@ -18,7 +18,7 @@ import warnings
 
 import torch
 from torch.utils.cpp_extension import load_inline
-'''
+"""
 
 BUILD = '''
 def _build():
@@ -69,27 +69,35 @@ def _machine():
         return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
 '''
 
-CUDA_FLAGS = '''dict(
+CUDA_FLAGS = """dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *ARCHITECTURE],
-    )'''
+    )"""
 
-CPU_FLAGS = '''dict(
-        extra_cflags=["-O3", "-std=c++17", "-fopenmp", NATIVE, "-fno-math-errno", "-fno-trapping-math"],
+CPU_FLAGS = """dict(
+        extra_cflags=["-O3", "-std=c++17", "-fopenmp", NATIVE, *EXACT],
         extra_ldflags=["-fopenmp"],
-    )'''
+    )"""
 
-CPU_NATIVE = '''
+CPU_NATIVE = """
 NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-'''
+EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
+"""
 
-READY = '''
+CUDA_READY = '''
 def _ready(tensor):
     """Kernels read dense, 16-byte aligned memory; anything else is copied first."""
     dense = tensor.contiguous()
     return dense if dense.data_ptr() % 16 == 0 else dense.clone()
+'''
 
+CPU_READY = '''
+def _ready(tensor):
+    """Kernels read dense memory; anything else is copied first."""
+    return tensor.contiguous()
+'''
 
+CALL = '''
 def _call(name, tensors, numbers):
     """Call a launcher with an array of addresses and an array of numbers."""
     ready = [_ready(t) for t in tensors]  # kept until the launch has read the addresses
@@ -104,7 +112,8 @@ def _launch(name, device, tensors, *sizes):
     code = _call(f"launch_{name}", tensors, (*sizes, device.index, stream))
     if code:
         _KERNELS.cuda_error_text.restype = ctypes.c_char_p
-        raise RuntimeError(f"The launch of {name} failed: {_KERNELS.cuda_error_text(code).decode()}.")
+        text = _KERNELS.cuda_error_text(code).decode()
+        raise RuntimeError(f"The launch of {name} failed: {text}.")
 
 
 _KERNELS = _build() if ARCHITECTURE else None

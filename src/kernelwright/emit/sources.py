@@ -8,19 +8,22 @@ from kernelwright.graph import Graph
 from kernelwright.lower import Kernel
 
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
-# One signature for every launcher, so that Python needs no binding compiled for it. Behind the sizes
-# stand the device and the stream, or the number of threads.
+# One signature for every launcher, so that Python needs no binding compiled for it. Behind the
+# sizes stand the device and the stream, or the number of threads.
 PARAMETERS = "void* const* tensors, const int64_t* numbers"
 
 
 def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
-    seen: set[str] = set()
-    wanted = [*dict.fromkeys(k.template.header for k in kernels), *LAUNCH_HEADERS[device]]
-    parts = [flatten(t, seen).rstrip() for t in wanted]
+    """Headers first, then for each kernel its program, its configuration and its launcher."""
+    parts: list[str] = []
     for kernel in kernels:
         printer = ProgramPrinter(graph, kernel)
         parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
-    return "\n\n".join(parts) + "\n"
+    programs = "\n\n".join(parts) + "\n"
+    headers = [*dict.fromkeys(k.template.header for k in kernels), *LAUNCH_HEADERS[device]]
+    if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
+        headers.append("half.cuh")
+    return f"{flatten(headers, programs)}\n\n{programs}"
 
 
 def _configs(kernel: Kernel) -> list[str]:
@@ -61,6 +64,8 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
             lines.append("  }")
         lines.append(f"  return kw::{call}<{struct}, {struct}Config>(a, on);")
     else:
-        lines.append(f"  kw::{call}<{struct}, {struct}Config>(a, static_cast<int>(numbers[{sizes}]));")
+        lines.append(
+            f"  kw::{call}<{struct}, {struct}Config>(a, static_cast<int>(numbers[{sizes}]));"
+        )
         lines.append("  return 0;")
     return "\n".join([f'extern "C" int launch_{kernel.name}({PARAMETERS}) {{', *lines, "}"])

@@ -1,8 +1,9 @@
-"""Composites become primitives: group_norm turns into reductions and maps, linear into a contraction.
+"""Composites become primitives: group_norm turns into reductions and maps, linear into a product.
 
-In: a captured Graph. Out: a Graph of PRIMITIVES only (see graph.py). The one idea: LOWERINGS maps an
-ATen op to a function that rebuilds it from primitives; an op without a lowering, or one whose
-lowering declines (`return None`), becomes an opaque call to ATen, with the reason kept for the ledger.
+In: a captured Graph. Out: a Graph of PRIMITIVES only (see graph.py). The one idea: LOWERINGS maps
+an ATen op to a function that rebuilds it from primitives; an op without a lowering, or one whose
+lowering declines (`return None`), becomes an opaque call to ATen, with the reason kept for the
+ledger.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools a lowering works with: each method appends one primitive and returns the value's name."""
+"""The tools of a lowering: each method appends one primitive and returns the value's name."""
 
 from __future__ import annotations
 
@@ -88,7 +88,12 @@ class Builder:
         return self._add(label, "reduce", (Ref(value),), type, reduction)
 
     def view(
-        self, kind: str, value: str, shape: Shape, dims: Sequence[int] = (), label: str | None = None
+        self,
+        kind: str,
+        value: str,
+        shape: Shape,
+        dims: Sequence[int] = (),
+        label: str | None = None,
     ) -> str:
         """Reshape, permute or expand. A label of None names the result after the captured node."""
         if kind == "reshape" and shape == self.shape(value) and label is not None:

@@ -1,4 +1,4 @@
-"""Contractions, each parted from its bias: the bias is a map, so a fused kernel can add it for free."""
+"""Contractions, parted from their bias: the bias is a map, which a fused kernel adds for free."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ def _batch_norm_train(builder: Builder, node: Node) -> str | None:
 def _running(builder: Builder, old: str, new: str, momentum: float, label: str) -> str:
     flat = builder.view("reshape", new, builder.shape(old), label=f"{label}_batch")
     expr = call("add", call("mul", load(0), 1 - momentum), call("mul", load(1), momentum))
-    return builder.map(expr, [old, flat], TensorType(builder.shape(old), builder.type(old).dtype), label)
+    return builder.map(
+        expr, [old, flat], TensorType(builder.shape(old), builder.type(old).dtype), label
+    )
 
 
 def _frozen_batch_norm(builder: Builder, node: Node) -> str | None:

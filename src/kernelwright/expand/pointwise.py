@@ -1,4 +1,4 @@
-"""Pointwise operators. Any row of expr.OPS lowers by itself: its arguments are those of the schema."""
+"""Pointwise operators. A row of expr.OPS lowers by itself: its arguments are the schema's."""
 
 from __future__ import annotations
 
@@ -87,7 +87,11 @@ def lower(builder: Builder, node: Node) -> str | None:
     if not operands or not all(t in FLOATS or t is torch.bool for t in types):
         return None
     if node.type.dtype not in (*FLOATS, torch.bool) or torch.bool in types[:1]:
-        return None if node.op not in ("where", "masked_fill") else _emit(builder, node, args, operands)
+        return (
+            None
+            if node.op not in ("where", "masked_fill")
+            else _emit(builder, node, args, operands)
+        )
     return _emit(builder, node, args, operands)
 
 

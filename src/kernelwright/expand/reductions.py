@@ -77,10 +77,10 @@ def centred_squares(builder: Builder, value: str, axes: Sequence[int]) -> tuple[
 
 
 def _variance(root: bool) -> Lowering:
-    """var and std in their two spellings: (x, dims, unbiased, keepdim), (x, dims, correction=, keepdim=)."""
+    """var and std: (x, dims, unbiased or correction, keepdim)."""
 
     def lower(builder: Builder, node: Node) -> str | None:
-        value, dims, correction, keepdim = node.args
+        value, dims, correction, _ = node.args
         if not builder.floating(value.name):
             return None
         axes = _axes(builder, value.name, dims)
@@ -153,9 +153,7 @@ def _logsumexp(builder: Builder, node: Node) -> str | None:
     axes = _axes(builder, value.name, dims)
     shift, _, _, total = _shifted_exponentials(builder, value.name, axes, safe=True)
     log = builder.apply("log", total, label="log_sum")
-    return builder.view(
-        "reshape", builder.apply("add", log, shift, label="kept"), node.type.shape
-    )
+    return builder.view("reshape", builder.apply("add", log, shift, label="kept"), node.type.shape)
 
 
 def _global_average_pool(builder: Builder, node: Node) -> str | None:

@@ -31,8 +31,8 @@ KW_FN int threads_for(const typename P::Args& a, int threads) {
   return P::rows(a) * P::elements(a) < 32768 ? 1 : threads;
 }
 
-// Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then single lanes.
-// `index` counts the chunks of either width on their own.
+// Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then single
+// lanes. `index` counts the chunks of either width on their own.
 template <int V, class F>
 KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body) {
   int64_t wide = 0;

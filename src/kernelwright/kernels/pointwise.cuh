@@ -1,5 +1,5 @@
-// Row programs without a reduction, on the GPU: a flat grid over chunks of kVec neighbouring elements,
-// kChunks of them to a thread.
+// Row programs without a reduction, on the GPU: a flat grid over chunks of kVec neighbouring
+// elements, kChunks of them to a thread.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(C::kThreads) pointwise_kernel(const typename P
   for (int64_t i = int64_t{blockIdx.x} * C::kThreads + threadIdx.x; i < chunks; i += step) {
     typename P::template Fields<V> f;
     const typename P::template Scalars<1> s{};
-    const int64_t row = small ? static_cast<unsigned>(i) / static_cast<unsigned>(per_row) : i / per_row;
+    const int64_t row =
+        small ? static_cast<unsigned>(i) / static_cast<unsigned>(per_row) : i / per_row;
     P::store_elements(f, s, a, Cursor{row, (i - row * per_row) * V});
   }
 }

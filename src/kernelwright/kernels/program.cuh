@@ -1,8 +1,9 @@
 // What a row program looks like to a kernel.
 //
 // A program works on rows of elements. Its stages are reductions, in order: stage I combines one
-// contribution per element over the row, or over each segment (a run of neighbouring elements) of it.
-// Then it stores. A generated program P provides, for V lanes of one chunk and L lanes of results:
+// contribution per element over the row, or over each segment (a run of neighbouring elements) of
+// it. Then it stores. A generated program P provides, for V lanes of one chunk and L lanes of
+// results:
 //
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
@@ -76,7 +77,8 @@ KW_FN void for_each_stage(F&& f) {
 }
 
 // Brings a chunk's fields to where stage I finds them, by going through the stages before it again.
-// Only kernels that do not keep a row resident need it; what stage I does not use is optimised away.
+// Only kernels that do not keep a row resident need it; what stage I does not use is optimised
+// away.
 template <class P, int I, int V, int L>
 KW_FN void replay(typename P::template Fields<V>& f, const typename P::template Scalars<L>& s,
                   const typename P::Args& a, Cursor at) {

@@ -1,8 +1,8 @@
 // Row programs on the GPU, the row kept in registers from the first load to the last store.
 //
-// A team of kLanes threads owns a segment (or the row, where there are none); kTeams teams share a row,
-// kRows rows share a block. Memory is read once and written once. Teams within a warp reduce by shuffles,
-// larger ones through shared memory.
+// A team of kLanes threads owns a segment (or the row, where there are none); kTeams teams share a
+// row, kRows rows share a block. Memory is read once and written once. Teams within a warp reduce
+// by shuffles, larger ones through shared memory.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,8 +1,8 @@
 // Row programs on the CPU, OpenMP over rows: a row is read once and stays close until it is stored.
 //
-// Stages over segments run segment by segment, together with the row stage that follows them, so that a
-// segment's fields live in registers or in the first-level cache. Only what a later stage or a store needs
-// after a reduction over the whole row is kept in a scratch buffer of the row's size.
+// Stages over segments run segment by segment, together with the row stage that follows them, so
+// that a segment's fields live in registers or in the first-level cache. Only what a later stage or
+// a store needs after a reduction over the whole row is kept in a scratch buffer of the row's size.
 #pragma once
 
 #include <memory>
@@ -30,13 +30,14 @@ struct ResidentRow {
 
     template <class F>
     KW_FN void chunks(int64_t begin, F&& body) {
-      for_each_chunk<V>(begin, begin + kSegment, kRun, [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
-        if constexpr (decltype(lanes)::value == V) {
-          body(lanes, wide[i], e);
-        } else {
-          body(lanes, single[i], e);
-        }
-      });
+      for_each_chunk<V>(begin, begin + kSegment, kRun,
+                        [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
+                          if constexpr (decltype(lanes)::value == V) {
+                            body(lanes, wide[i], e);
+                          } else {
+                            body(lanes, single[i], e);
+                          }
+                        });
     }
   };
 
@@ -52,7 +53,8 @@ struct ResidentRow {
       (kFirstOverRow + 1 < P::kStages || P::kStoresElements || P::kStoresSegments);
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
 
-  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr : new Segment[kKeepsSegments ? kSegments : 1]};
+  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
+                                              : new Segment[kKeepsSegments ? kSegments : 1]};
 
   template <class S>
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,
@@ -114,7 +116,8 @@ struct ResidentRow {
       const Vec<1> total{{combine_lanes<kOp, V>(row_total)}};
       P::finish(Stage<kEnd>{}, last, total, a);
       if constexpr (kKeepsSegments) {
-        for (int64_t q = 0; q < kSegments; ++q) P::finish(Stage<kEnd>{}, scratch[q].scalars, total, a);
+        for (int64_t q = 0; q < kSegments; ++q)
+          P::finish(Stage<kEnd>{}, scratch[q].scalars, total, a);
         run_from<kEnd + 1>(a, row);
         return;
       }

@@ -24,11 +24,11 @@
 namespace kw {
 namespace detail {
 
-constexpr float kInf = __builtin_huge_valf();
-constexpr float kLog2e = 1.44269504f;
+inline constexpr float kInf = __builtin_huge_valf();
+inline constexpr float kLog2e = 1.44269504f;
 // ln 2 = kLn2Hi + kLn2Lo; kLn2Hi has 9 bits, so its product with an exponent is exact.
-constexpr float kLn2Hi = 0.693359375f;
-constexpr float kLn2Lo = -2.12194440e-4f;
+inline constexpr float kLn2Hi = 0.693359375f;
+inline constexpr float kLn2Lo = -2.12194440e-4f;
 
 KW_FN uint32_t to_bits(float x) {
   uint32_t bits;

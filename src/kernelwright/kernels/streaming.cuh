@@ -1,4 +1,5 @@
-// Row programs on the GPU for rows of any length: a block per row, and each stage reads the row again.
+// Row programs on the GPU for rows of any length: a block per row, and each stage reads the row
+// again.
 #pragma once
 
 #include <cuda_runtime.h>

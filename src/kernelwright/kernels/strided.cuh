@@ -1,7 +1,7 @@
 // Row programs on the GPU where rows, not elements, are neighbours in memory.
 //
-// 32 rows across, kDepth threads down the elements: a warp's loads are contiguous. Partial results meet
-// in shared memory; each stage reads the elements again.
+// 32 rows across, kDepth threads down the elements: a warp's loads are contiguous. Partial results
+// meet in shared memory; each stage reads the elements again.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -31,7 +31,8 @@ KW_FN void strided_rows(const typename P::Args& a, int64_t row) {
   P::store_row(s, a, Cursor{row, 0});
 }
 
-// kRun rows are neighbours (0: all of them); a block of lanes must not straddle the end of such a run.
+// kRun rows are neighbours (0: all of them); a block of lanes must not straddle the end of such a
+// run.
 template <class P, class C>
 void strided(const typename P::Args& a, int threads) {
   constexpr int V = C::kVec;

@@ -1,5 +1,6 @@
 """Regions become kernels: a template, a schedule of the program, a configuration."""
 
 from kernelwright.lower.kernel import Kernel, lower
+from kernelwright.lower.panels import Panel, panels
 
-__all__ = ["Kernel", "lower"]
+__all__ = ["Kernel", "Panel", "lower", "panels"]

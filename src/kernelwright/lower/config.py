@@ -46,15 +46,17 @@ def _cuda(graph: Graph, program: Program) -> Config:
     vec, dynamic = _vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
-        constants = (("kVec", vec), ("kThreads", 256), ("kChunks", 2))
-        return Config("pointwise", constants, "no reduction: a flat grid", dynamic)
+        flat = (("kVec", vec), ("kThreads", 256), ("kChunks", 2))
+        return Config("pointwise", flat, "no reduction: a flat grid", dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
         found = _resident(program, elements, segment, vec)
         if found is not None:
             return found
     constants = (("kVec", vec), ("kThreads", MOST_THREADS))
-    return Config("streaming", constants, "the row is too long, or of unknown length, to stay", dynamic)
+    return Config(
+        "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
+    )
 
 
 def _vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:

@@ -1,8 +1,9 @@
 """What a program computes when: which values a chunk remembers, which are uniform over a row.
 
 In: a Program. Out: a Schedule. A subexpression that an earlier step computed from a row's own data
-becomes a field (a register per lane, on the CPU a scratch slot) instead of being computed again; one
-that depends on stage results alone becomes a scalar, computed once when the last of them is finished.
+becomes a field (a register per lane, on the CPU a scratch slot) instead of being computed again;
+one that depends on stage results alone becomes a scalar, computed once when the last of them is
+finished.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kernelwright.plan import Access, Program
 
 @dataclass(frozen=True)
 class Step:
-    """The element-wise work of one stage, or of the final stores: roots, and the fields it makes."""
+    """The element-wise work of one stage, or of the stores: roots, and the fields it makes."""
 
     roots: tuple[Expr, ...]
     makes: tuple[Expr, ...]

@@ -2,6 +2,17 @@
 
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.limits import Limits, limits_for
-from kernelwright.plan.model import Access, Plan, Program, Region, Stage, Store
+from kernelwright.plan.model import Access, Buffer, Plan, Program, Region, Stage, Store
 
-__all__ = ["Access", "Limits", "Plan", "Program", "Region", "Stage", "Store", "limits_for", "plan"]
+__all__ = [
+    "Access",
+    "Buffer",
+    "Limits",
+    "Plan",
+    "Program",
+    "Region",
+    "Stage",
+    "Store",
+    "limits_for",
+    "plan",
+]

@@ -1,8 +1,9 @@
 """Axis pieces: how reshapes, permutations and broadcasts are seen through without moving data.
 
-Every axis of a kernel's domain is a list of atoms. A reshape that splits or merges axes only regroups
-atoms (splitting one where it must), so a value keeps its coordinates under any view. A Layout gives, for
-each axis of a tensor, its atoms from the outermost in; an axis of size one has none.
+Every axis of a kernel's domain is a list of atoms. A reshape that splits or merges axes only
+regroups atoms (splitting one where it must), so a value keeps its coordinates under any view. A
+Layout gives, for each axis of a tensor, its atoms from the outermost in; an axis of size one has
+none.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The walk that turns a primitive graph into regions.
 
-Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A map
-whose operands are all in memory stays lazy: whoever needs it computes it on the way. A reduction
-opens a region, or joins the one that computes its operand; a map over something that a region computes
-joins that region. What cannot join says why, and its operands are then stored.
+Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A
+map whose operands are all in memory stays lazy: whoever needs it computes it on the way. A
+reduction opens a region, or joins the one that computes its operand; a map over something that a
+region computes joins that region. What cannot join says why, and its operands are then stored.
 """
 
 from __future__ import annotations
 
-from kernelwright.graph import SOURCES, Call, Graph, Node, Ref, as_dim
+from kernelwright.graph import SOURCES, Call, Graph, Node, Ref, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.limits import Limits
@@ -210,13 +210,19 @@ class _Walk:
             name=region_name([self.graph[n] for n in nodes], names),
             kind="rowwise",
             nodes=nodes,
-            why=reason(Code.TAIL if program.stages else Code.POINTWISE),
+            why=reason(
+                Code.TAIL if program.stages else Code.POINTWISE, count=len(self.origins(nodes))
+            ),
             program=program,
             outputs=outputs,
             reads=tuple(dict.fromkeys(a.buffer for a in program.loads)),
             bytes=cost.program_bytes(self.graph, program),
             flops=program.flops(),
         )
+
+    def origins(self, nodes: tuple[str, ...]) -> set[str]:
+        """The captured operators behind these nodes, views not counted."""
+        return {s for n in nodes if self.graph[n].op != "view" for s in self.graph[n].sources}
 
     def inside(self, region: Builder) -> tuple[str, ...]:
         """Every node that the kernel carries out, lazy ones included, in running order."""
@@ -254,19 +260,12 @@ class _Walk:
     def why_library(self, node: Node) -> Reason:
         if node.op == "contract":
             flops, size = cost.contract_flops(self.graph, node), cost.call_bytes(self.graph, node)
-            at_1024 = {"flops": _number(flops), "bytes": _number(size)}
-            return reason(Code.LIBRARY, **at_1024)
+            return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
         if node.op == "window":
             return reason(Code.WINDOW)
         if not node.type.dtype.is_floating_point:
             return reason(Code.NOT_FLOAT, op=node.origin.op, dtype=str(node.type.dtype)[6:])
         return reason(Code.OPAQUE, op=node.origin.op)
-
-
-def _number(dim: object) -> float:
-    from kernelwright.graph import hint
-
-    return float(hint(as_dim(dim)))
 
 
 def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:

@@ -1,8 +1,8 @@
 """What a plan is made of: reasons, accesses, the program of a kernel, regions, the plan.
 
-A Program is the loop nest that both backends share. Its axes are atoms (named axis pieces). Rows run in
-parallel; a row's elements are combined by the stages (reductions, in order) over the whole row or over
-its contiguous segments; stores write per element, per segment or per row.
+A Program is the loop nest that both backends share. Its axes are atoms (named axis pieces). Rows
+run in parallel; a row's elements are combined by the stages (reductions, in order) over the whole
+row or over its contiguous segments; stores write per element, per segment or per row.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
 class Code(Enum):
     """The closed set of reasons for a decision of the planner; the text takes the numbers."""
 
-    TAIL = "everything here reads the same elements, so it is one trip through memory"
-    POINTWISE = "maps without a reduction run in one trip through memory"
-    LIBRARY = "the library's contraction: {flops:.3g} flops over {bytes:.3g} bytes"
+    TAIL = "one trip through memory for {count} operator(s) over the same rows"
+    POINTWISE = "one trip through memory for {count} operator(s), element by element"
+    LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
@@ -204,7 +204,8 @@ class Region:
         return 0 if self.kind == "view" else 1
 
     def __str__(self) -> str:
-        head = f"{self.kind} {self.name}: {hint(self.bytes):.3g} B, {hint(self.flops):.3g} flop; {self.why}"
+        cost = f"{hint(self.bytes):.3g} B, {hint(self.flops):.3g} flop"
+        head = f"{self.kind} {self.name}: {cost}; {self.why}"
         body = str(self.program) if self.program else str(self.call)
         return head + "\n" + "\n".join(f"  {line}" for line in body.splitlines())
 

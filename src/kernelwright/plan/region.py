@@ -1,8 +1,8 @@
 """One fused kernel under construction: which nodes it holds, and in which coordinates.
 
-The walk in fuse.py offers nodes one by one; `join_map` and `join_reduce` either take a node in or give
-the Reason why not. When the walk is over, `program` pulls every expression down to accesses of
-buffers. Coordinates are inferred upwards (`infer`) when a node is offered and pulled downwards
+The walk in fuse.py offers nodes one by one; `join_map` and `join_reduce` either take a node in or
+give the Reason why not. When the walk is over, `program` pulls every expression down to accesses
+of buffers. Coordinates are inferred upwards (`infer`) when a node is offered and pulled downwards
 (`pull`) when the program is built; both regroup atoms, and a needed split is made and tried again.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TypeVar
 
 from kernelwright.expr import Expr, acc, load, substitute
@@ -166,7 +167,7 @@ class Builder:
 
     def _check_levels(self, node: Node) -> None:
         spans, op = self._spans(), node.origin.op
-        if any(not small <= large for small, large in zip(spans, spans[1:], strict=False)):
+        if any(not small <= large for small, large in pairwise(spans)):
             raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
         if frozenset(flat(self.sources[node.name])) != self.domain:
             raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
@@ -279,9 +280,7 @@ class Builder:
         if node.op == "view":
             return self.pull(node.inputs[0], self._view_down(node, layout))
         if node.op == "map" and (value in self.placed or value not in self.homes):
-            parts = [
-                self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs
-            ]
+            parts = [self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]
             assert isinstance(node.payload, Expr)
             expr = substitute(
                 node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
@@ -316,9 +315,7 @@ def flat(layout: Layout) -> list[int]:
 
 
 def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
-    return tuple(
-        tuple(p for a in axis for p in (parts if a == atom else (a,))) for axis in layout
-    )
+    return tuple(tuple(p for a in axis for p in (parts if a == atom else (a,))) for axis in layout)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

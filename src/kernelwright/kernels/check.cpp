@@ -1,0 +1,36 @@
+// Includes every CPU template and instantiates it, so that a compiler reads all of them as they
+// stand. Nothing runs here: tests/cpu/test_templates.py compiles this unit with warnings as errors.
+// A new template is one line at the end.
+#include "check_programs.cuh"
+#include "pointwise.hpp"
+#include "resident.hpp"
+#include "streaming.hpp"
+#include "strided.hpp"
+
+namespace kw::check {
+
+// Sixteen lanes of a row of 72; kRun is the length of a run of neighbours, 0 for the whole row.
+struct Lanes {
+  static constexpr int kVec = 16;
+  static constexpr int kRun = 72;
+};
+
+struct SegmentLanes {
+  static constexpr int kVec = 6;
+  static constexpr int kRun = 6;
+};
+
+struct WholeRow {
+  static constexpr int kVec = 16;
+  static constexpr int kRun = 0;
+};
+
+}  // namespace kw::check
+
+using namespace kw::check;
+
+template void kw::pointwise<ScaledSigmoid, WholeRow>(const ScaledSigmoid::Args&, int);
+template void kw::resident<Softmax, Lanes>(const Softmax::Args&, int);
+template void kw::resident<GroupSpread, SegmentLanes>(const GroupSpread::Args&, int);
+template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
+template void kw::strided<ColumnMean, WholeRow>(const ColumnMean::Args&, int);

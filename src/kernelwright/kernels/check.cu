@@ -1,0 +1,56 @@
+// Includes every CUDA template and instantiates it, so that a compiler reads all of them as they
+// stand. Nothing runs here: tests/cpu/test_nvcc.py compiles this unit with warnings as errors. A
+// new template is one line at the end.
+#include "check_programs.cuh"
+#include "launch.cuh"
+#include "pointwise.cuh"
+#include "resident.cuh"
+#include "streaming.cuh"
+#include "strided.cuh"
+
+namespace kw::check {
+
+struct Flat {
+  static constexpr int kVec = 4;
+  static constexpr int kThreads = 256;
+  static constexpr int kChunks = 2;
+};
+
+// Half a warp per row, sixteen rows per block; without segments kTeams is one.
+struct Warps {
+  static constexpr int kVec = 4;
+  static constexpr int kLanes = 16;
+  static constexpr int kTeams = 1;
+  static constexpr int kRows = 16;
+  static constexpr int kThreads = 256;
+};
+
+// Four teams of eight lanes share a row, one segment each at a time.
+struct Teams {
+  static constexpr int kVec = 1;
+  static constexpr int kLanes = 8;
+  static constexpr int kTeams = 4;
+  static constexpr int kRows = 8;
+  static constexpr int kThreads = 256;
+};
+
+struct Block {
+  static constexpr int kVec = 4;
+  static constexpr int kThreads = 1024;
+};
+
+struct Columns {
+  static constexpr int kVec = 1;
+  static constexpr int kDepth = 8;
+  static constexpr int kThreads = 256;
+};
+
+}  // namespace kw::check
+
+using namespace kw::check;
+
+template cudaError_t kw::pointwise<ScaledSigmoid, Flat>(const ScaledSigmoid::Args&, cudaStream_t);
+template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStream_t);
+template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
+template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
+template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);

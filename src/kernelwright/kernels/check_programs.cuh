@@ -1,0 +1,285 @@
+// Four small programs, written by hand to the contract in program.cuh, for check.cu and check.cpp.
+#pragma once
+
+#include "half.cuh"
+#include "program.cuh"
+
+namespace kw {
+namespace check {
+
+// out = scale * sigmoid(x), float16 in and out: no stage at all.
+struct ScaledSigmoid {
+  struct Args {
+    const half_t* x;
+    const float* scale;
+    half_t* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr Combine kCombine[] = {Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 0;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args&) { return 1; }
+  KW_FN static int64_t elements(const Args& a) { return a.batch * 64; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {};
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, Cursor at) {
+    const auto x = load_row<V>(a.x + at.element);
+    const auto scale = load_same<V>(a.scale);
+    auto out = kw::store_row<V>(a.out + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = scale[v] * sigmoid(x[v]);
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, Cursor) {}
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>&, const Args&, Cursor) {}
+};
+
+// Softmax over rows of 72, and the sum of the exponentials of each row.
+struct Softmax {
+  struct Args {
+    const float* x;
+    float* out;
+    bfloat16_t* sum;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr Combine kCombine[] = {Combine::kMax, Combine::kSum};
+  static constexpr bool kOverSegment[] = {false, false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 72;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return kElements; }
+
+  template <int V>
+  struct Fields {
+    Vec<V> x;
+    Vec<V> power;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> max;
+    Vec<L> sum;
+  };
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args& a,
+                                   Cursor at) {
+    Vec<V> out;
+    const auto x = load_row<V>(a.x + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.x[v] = x[v];
+      out[v] = f.x[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.max[l] = total[l];
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<1>, Fields<V>& f, const Scalars<L>& s, const Args&,
+                                   Cursor) {
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.power[v] = exp(f.x[v] - s.max[v]);
+      out[v] = f.power[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<1>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.sum[l] = total[l];
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<V>(a.out + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.power[v] / s.sum[v];
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, Cursor) {}
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<L>(a.sum + at.row);
+    for (int l = 0; l < L; ++l) out[l] = s.sum[l];
+    out.commit();
+  }
+};
+
+// Rows of 72 in twelve segments of 6: the sum of each segment, and the largest element's distance
+// from its segment's sum over the row. Stores at all three levels.
+struct GroupSpread {
+  struct Args {
+    const float* x;
+    const bool* mask;
+    float* scaled;
+    float* sums;
+    float* largest;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr Combine kCombine[] = {Combine::kSum, Combine::kMax};
+  static constexpr bool kOverSegment[] = {true, false};
+  static constexpr int kSegment = 6;
+  static constexpr int kElements = 72;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = true;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return kElements; }
+
+  template <int V>
+  struct Fields {
+    Vec<V> x;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> sum;
+    Vec<L> largest;
+  };
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args& a,
+                                   Cursor at) {
+    Vec<V> out;
+    const auto x = load_row<V>(a.x + at.row * kElements + at.element);
+    const auto mask = load_row<V>(a.mask + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.x[v] = where(mask[v], x[v], 0.0f);
+      out[v] = f.x[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.sum[l] = total[l];
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<1>, Fields<V>& f, const Scalars<L>& s, const Args&,
+                                   Cursor) {
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = abs(f.x[v] - s.sum[v]);
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<1>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.largest[l] = total[l];
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<V>(a.scaled + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.x[v] / s.largest[v];
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<L>(a.sums + at.row * 12 + at.element / kSegment);
+    for (int l = 0; l < L; ++l) out[l] = s.sum[l];
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<L>(a.largest + at.row);
+    for (int l = 0; l < L; ++l) out[l] = s.largest[l];
+    out.commit();
+  }
+};
+
+// The mean over the batch of each of 50 columns, and what is left of every element without it.
+struct ColumnMean {
+  struct Args {
+    const float* x;
+    float* centred;
+    float* mean;
+    int64_t batch;
+  };
+  static constexpr int kColumns = 50;
+  static constexpr int kStages = 1;
+  static constexpr Combine kCombine[] = {Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 0;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args&) { return kColumns; }
+  KW_FN static int64_t elements(const Args& a) { return a.batch; }
+
+  template <int V>
+  struct Fields {
+    Vec<V> x;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> mean;
+  };
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args& a,
+                                   Cursor at) {
+    Vec<V> out;
+    const auto x = load_row<V>(a.x + at.row + at.element * kColumns);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.x[v] = x[v];
+      out[v] = f.x[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args& a) {
+    for (int l = 0; l < L; ++l) s.mean[l] = total[l] / static_cast<float>(a.batch);
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<V>(a.centred + at.row + at.element * kColumns);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.x[v] - s.mean[v];
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, Cursor) {}
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<L>(a.mean + at.row);
+    for (int l = 0; l < L; ++l) out[l] = s.mean[l];
+    out.commit();
+  }
+};
+
+}  // namespace check
+}  // namespace kw

@@ -1,0 +1,108 @@
+"""All CUDA that the zoo and the examples emit, compiled for sm_90a and sm_80 without a warning.
+
+Programs of several models share one translation unit, each in a namespace, because the compiler's
+start costs more than a kernel. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import checking
+import pytest
+
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.problem import load_problem
+
+KERNELS = Path(__file__).parents[2] / "src" / "kernelwright" / "kernels"
+NVCC = shutil.which("nvcc") or os.path.join(
+    os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc"
+)
+FLAGS = [
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_80,code=sm_80",
+    "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror",
+    "-Xptxas", "-v", "-c", "-o", os.devnull,
+]  # fmt: skip
+MODELS = [*checking.MODELS, *checking.EXAMPLES]
+GROUPS = 6
+SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+
+pytestmark = [
+    pytest.mark.nvcc,
+    pytest.mark.skipif(not os.path.exists(NVCC), reason="nvcc, the CUDA compiler, is not here"),
+]
+
+
+def compile_cuda(source: Path) -> str:
+    """The report of ptxas; a warning fails the test with the compiler's own text."""
+    done = subprocess.run([NVCC, *FLAGS, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def check_registers(report: str) -> None:
+    spills = SPILL.findall(report)
+    assert spills, "ptxas reported no kernel"
+    assert all(found == ("0", "0") for found in spills), report
+
+
+def reduced(path: Path, folder: Path) -> Path:
+    return checking.reduced_example(path, folder) if path.name == "model.py" else path
+
+
+def in_namespace(compiled: Compiled, name: str) -> tuple[list[str], str]:
+    """The system headers, and the whole of an emitted text behind them inside a namespace."""
+    text = checking.kernel_text(compiled).replace('extern "C" ', "")
+    includes = re.findall(r"^#include <.*>$", text, re.MULTILINE)
+    inside = re.sub(r"^#include <.*>$", "", text, flags=re.MULTILINE)
+    return includes, f"namespace {name} {{\n{inside}\n}}  // namespace {name}\n"
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_zoo(group: int, tmp_path: Path) -> None:
+    includes: dict[str, None] = {}
+    parts = []
+    for path in MODELS[group::GROUPS]:
+        problem = load_problem(reduced(path, tmp_path), "cpu")
+        compiled = compile_problem(problem, target="cuda")
+        found, text = in_namespace(compiled, f"emitted_{checking.name_of(path)}")
+        includes |= dict.fromkeys(found)
+        parts.append(text)
+    unit = tmp_path / "zoo.cu"
+    unit.write_text("\n".join([*includes, *parts]))
+    check_registers(compile_cuda(unit))
+
+
+@pytest.mark.parametrize("path", checking.EXAMPLES, ids=checking.name_of)
+def test_example_at_its_own_size(path: Path, tmp_path: Path, full_size: Compiled) -> None:
+    """The whole text as emitted, for the shapes that are benchmarked."""
+    unit = tmp_path / "kernels.cu"
+    unit.write_text(checking.kernel_text(full_size))
+    check_registers(compile_cuda(unit))
+
+
+@pytest.fixture
+def full_size(path: Path, tmp_path: Path) -> Compiled:
+    """The example as it stands, but traced with a batch of two: weights alone take the memory."""
+    copy = tmp_path / f"{path.parent.name}.py"
+    copy.write_text(path.read_text().replace("batch_size = 1024", "batch_size = 2"))
+    return compile_problem(load_problem(copy, "cpu"), target="cuda")
+
+
+def test_every_template_is_instantiated(tmp_path: Path) -> None:
+    check_registers(compile_cuda(KERNELS / "check.cu"))
+
+
+@pytest.mark.parametrize("header", sorted(p.name for p in KERNELS.glob("*.cuh")))
+def test_header_stands_alone(header: str, tmp_path: Path) -> None:
+    unit = tmp_path / "alone.cu"
+    unit.write_text(f'#include "{header}"\n')
+    command = [NVCC, "-std=c++17", "-arch=sm_90a", "-Werror", "all-warnings", f"-I{KERNELS}"]
+    command += ["-Xcompiler", "-Wall,-Wextra,-Werror", "-c", "-o", os.devnull, str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

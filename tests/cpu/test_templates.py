@@ -1,0 +1,48 @@
+"""The CPU templates as real C++: each header alone, and all of them instantiated by check.cpp."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parents[2] / "src" / "kernelwright" / "kernels"
+HEADERS = sorted(p.name for p in KERNELS.glob("*.[ch]*h*") if p.suffix in (".hpp", ".cuh"))
+CUDA_ONLY = {p.name for p in KERNELS.glob("*.cuh") if "cuda_runtime.h" in p.read_text()}
+CUDA_ONLY |= {p.name for p in KERNELS.glob("*.cuh") if '"reduce.cuh"' in p.read_text()}
+CXX = os.environ.get("CXX", "g++")
+FLAGS = ["-std=c++17", "-O2", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(CXX) is None, reason=f"the C++ compiler {CXX} is not here"
+)
+
+
+def compile_cpp(source: Path) -> None:
+    command = [CXX, *FLAGS, f"-I{KERNELS}", "-c", str(source), "-o", os.devnull]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_template_is_instantiated() -> None:
+    compile_cpp(KERNELS / "check.cpp")
+
+
+@pytest.mark.parametrize("header", [h for h in HEADERS if h not in CUDA_ONLY])
+def test_header_stands_alone(header: str, tmp_path: Path) -> None:
+    unit = tmp_path / "alone.cpp"
+    unit.write_text(f'#include "{header}"\n')
+    compile_cpp(unit)
+
+
+@pytest.mark.parametrize("unit", ["check.cu", "check.cpp"])
+def test_check_unit_names_every_template(unit: str) -> None:
+    """A header with a launcher that no check unit includes would never be compiled as it stands."""
+    text = (KERNELS / unit).read_text()
+    suffix = ".cuh" if unit == "check.cu" else ".hpp"
+    launchers = [p for p in KERNELS.glob(f"*{suffix}") if "template <class P, class C>" in p.read_text()]
+    missing = [p.name for p in launchers if f"kw::{p.stem}<" not in text]
+    assert launchers and not missing

@@ -1,0 +1,146 @@
+// linear (linear_multiply_batch_norm_train.py:15), mul (linear_multiply_batch_norm_train.py:15),
+// batch_norm (linear_multiply_batch_norm_train.py:15)
+struct BiasMulBatchNorm {
+  struct Args {
+    const float* linear_without_bias;
+    const float* linear_bias;
+    const float* scale;
+    const float* norm_weight;
+    const float* norm_bias;
+    const float* norm_running_mean;
+    const float* norm_running_var;
+    float* norm_2_affine_out;
+    float* norm_2_running_mean_out;
+    float* norm_2_running_var_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {false, false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 0;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args&) {
+    return 24;
+  }
+  KW_FN static int64_t elements(const Args& a) {
+    return (a.batch);
+  }
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> mul;
+    kw::Vec<V> norm_2_centred;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> norm_2_sum;
+    kw::Vec<L> norm_2_mean;
+    kw::Vec<L> norm_2_square_sum;
+    kw::Vec<L> norm_2_rstd;
+  };
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto linear_without_bias_in =
+        kw::load_row<V>(a.linear_without_bias + at.row + at.element * 24);
+    const auto linear_bias_in = kw::load_row<V>(a.linear_bias + at.row);
+    const auto scale_in = kw::load_row<V>(a.scale + at.row);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.mul[v] = (linear_without_bias_in[v] + linear_bias_in[v]) * scale_in[v];
+      out[v] = f.mul[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    for (int l = 0; l < L; ++l) {
+      s.norm_2_sum[l] = total[l];
+      s.norm_2_mean[l] = s.norm_2_sum[l] / static_cast<float>((a.batch));
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
+      const Args&, kw::Cursor) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.norm_2_centred[v] = f.mul[v] - s.norm_2_mean[v];
+      out[v] = kw::square(f.norm_2_centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    for (int l = 0; l < L; ++l) {
+      s.norm_2_square_sum[l] = total[l];
+      s.norm_2_rstd[l] = kw::rsqrt(s.norm_2_square_sum[l] / static_cast<float>((a.batch)) + 1e-05f);
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+      kw::Cursor at) {
+    auto norm_2_affine_out = kw::store_row<V>(a.norm_2_affine_out + at.row + at.element * 24);
+    const auto norm_weight_in = kw::load_row<V>(a.norm_weight + at.row);
+    const auto norm_bias_in = kw::load_row<V>(a.norm_bias + at.row);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      norm_2_affine_out[v] =
+          f.norm_2_centred[v] * s.norm_2_rstd[v] * norm_weight_in[v] + norm_bias_in[v];
+    }
+    norm_2_affine_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
+    const auto norm_running_mean_in = kw::load_row<L>(a.norm_running_mean + at.row);
+    auto norm_2_running_mean_out = kw::store_row<L>(a.norm_2_running_mean_out + at.row);
+    for (int l = 0; l < L; ++l) norm_2_running_mean_out[l] =
+        norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+    norm_2_running_mean_out.commit();
+    const auto norm_running_var_in = kw::load_row<L>(a.norm_running_var + at.row);
+    auto norm_2_running_var_out = kw::store_row<L>(a.norm_2_running_var_out + at.row);
+    for (int l = 0; l < L; ++l) norm_2_running_var_out[l] =
+        norm_running_var_in[l] * 0.9f +
+            s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+    norm_2_running_var_out.commit();
+  }
+};
+
+// neighbours in memory belong to different rows
+struct BiasMulBatchNormConfig {
+  static constexpr int kVec = 1;
+  static constexpr int kDepth = 16;
+  static constexpr int kThreads = 512;
+};
+
+extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* numbers) {
+  const BiasMulBatchNorm::Args a{
+      static_cast<const float*>(tensors[0]),
+      static_cast<const float*>(tensors[1]),
+      static_cast<const float*>(tensors[2]),
+      static_cast<const float*>(tensors[3]),
+      static_cast<const float*>(tensors[4]),
+      static_cast<const float*>(tensors[5]),
+      static_cast<const float*>(tensors[6]),
+      static_cast<float*>(tensors[7]),
+      static_cast<float*>(tensors[8]),
+      static_cast<float*>(tensors[9]),
+      numbers[0],
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::strided<BiasMulBatchNorm, BiasMulBatchNormConfig>(a, on);
+}

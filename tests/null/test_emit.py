@@ -1,0 +1,141 @@
+"""The emitted text itself: what KernelBench's checker reads, and what no user's name may break."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import math
+import re
+from pathlib import Path
+
+import checking
+import pytest
+
+from kernelwright.emit.cpp import comment, number
+from kernelwright.emit.module import docstring
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.problem import load_problem
+
+FORBIDDEN = ("pass", "try:", "import threading")
+SOME = ("conv2d_batch_norm_train_hardswish", "linear_relu_linear", "nested_outputs", "sort_diamond")
+PATHS = [*checking.EXAMPLES, *(p for p in checking.MODELS if p.stem in SOME)]
+
+
+@pytest.fixture(scope="module", params=PATHS, ids=checking.name_of)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param in checking.EXAMPLES:
+        return checking.reduced_example(request.param, tmp_path_factory.mktemp("examples"))
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def compiled(request: pytest.FixtureRequest, path: Path) -> Compiled:
+    return compile_problem(load_problem(path, "cpu"), target=request.param)
+
+
+def generated(compiled: Compiled) -> str:
+    assert compiled.problem.source is not None
+    original, _, rest = compiled.source.partition(compiled.problem.source.rstrip("\n"))
+    assert original == ""
+    return rest
+
+
+def test_it_parses(compiled: Compiled) -> None:
+    ast.parse(compiled.source)
+
+
+def test_the_original_stands_first_and_unchanged(compiled: Compiled, path: Path) -> None:
+    assert compiled.source.startswith(path.read_text().rstrip("\n"))
+
+
+def test_no_forbidden_words(compiled: Compiled) -> None:
+    found = [word for word in FORBIDDEN if word in generated(compiled)]
+    assert not found
+
+
+def test_lines_are_readable(compiled: Compiled) -> None:
+    long = [line for line in generated(compiled).splitlines() if len(line) > 120]
+    assert not long
+
+
+def test_module_level_names_do_not_meet_the_users(compiled: Compiled) -> None:
+    """A user's own global must survive what is appended behind it."""
+    bound = set()
+    for node in ast.parse(generated(compiled)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            stored = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+            bound |= {n.id for n in stored if isinstance(n.ctx, ast.Store)}
+    plain = {n for n in bound if not n.startswith("_") and not n.isupper()}
+    assert plain == {"ModelNew"}
+
+
+def test_the_ledger_is_the_docstring(compiled: Compiled) -> None:
+    classes = [n for n in ast.parse(compiled.source).body if isinstance(n, ast.ClassDef)]
+    text = " ".join((ast.get_docstring(classes[-1]) or "").split())
+    for row in compiled.ledger:
+        assert f"{row.op} ({row.origin})" in text
+        assert " ".join(row.why.split()) in text
+
+
+def test_every_kernel_is_launched_once(compiled: Compiled) -> None:
+    body = checking.model_class(compiled)
+    for kernel in compiled.kernels:
+        assert body.count(f'"{kernel.name}"') == 1
+
+
+def test_future_import_is_dropped(tmp_path: Path) -> None:
+    original = next(p for p in checking.MODELS if p.stem == "where_scale").read_text()
+    file = tmp_path / "future.py"
+    file.write_text(original.replace("import torch\n", "from __future__ import annotations\n\nimport torch\n", 1))
+    source = compile_problem(load_problem(file, "cpu")).source
+    assert "__future__" not in source
+    ast.parse(source)
+
+
+def test_a_live_module_is_imported() -> None:
+    """Without a file there is no source to repeat; the class is imported by its own name."""
+    import torch
+
+    from kernelwright.problem import problem_from_module
+
+    problem = problem_from_module(torch.nn.Softmax(dim=1), (torch.randn(4, 8),))
+    source = compile_problem(problem).source
+    assert "from torch.nn.modules.activation import Softmax" in source
+    ast.parse(source)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 0.1, 1.0, -2.5, 1e-45, 1.17549435e-38, 3.4028235e38,
+                                   1 / 3, math.pi, 16777217.0, 1e10, 123456.789, 1e-5])  # fmt: skip
+def test_constants_are_exact(value: float) -> None:
+    text = number(value)
+    assert re.fullmatch(r"-?\d+(\.\d*)?(e[+-]?\d+)?f", text)
+    single = ctypes.c_float(value).value
+    assert ctypes.c_float(float(text[:-1])).value == single
+    assert math.copysign(1.0, float(text[:-1])) == math.copysign(1.0, value)
+
+
+def test_special_constants() -> None:
+    assert number(math.nan) == "NAN"
+    assert "kInf" in number(math.inf)
+    assert number(-math.inf).startswith("-")
+    assert number(1e300) == number(math.inf)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['a """ b', "a\\", 'ends with "', "tab\tand bell\a", "\u202e reversed", "'''", 'x" """" y', "\\N{DASH}"],
+)
+def test_any_text_makes_a_docstring(text: str) -> None:
+    literal = docstring(text)
+    value = ast.literal_eval(literal)
+    assert isinstance(value, str)
+    assert all(c == "\n" or 32 <= ord(c) < 127 for c in literal)
+
+
+@pytest.mark.parametrize("text", ["a */ b", "line\nbreak", "trailing \\", "??/", "\u202e"])
+def test_any_text_makes_a_comment(text: str) -> None:
+    safe = comment(text)
+    assert "\n" not in safe and "*/" not in safe and not safe.rstrip().endswith("\\")
+    assert safe.isascii()
