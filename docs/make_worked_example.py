@@ -29,7 +29,6 @@ MODEL = DOCS / "small_model.py"
 EXAMPLE = DOCS / "worked_example.md"
 README = ROOT / "README.md"
 TWO_BIASES = ROOT / "examples" / "gemm_bias_hardtanh_mish_groupnorm" / "model.py"
-PASSES = "capture, rewrite, expand, plan, lower, emit"
 
 
 def generated() -> dict[Path, str]:
@@ -153,22 +152,25 @@ def with_excerpts(text: str, excerpts: dict[str, str]) -> str:
     return text
 
 
-INTRODUCTION = f"""\
+INTRODUCTION = """\
 # A worked example: every stage, printed
 
 This page is generated. [make_worked_example.py](make_worked_example.py) runs the passes of
-[pipeline.py](../src/kernelwright/pipeline.py) ({PASSES}) on one small model and prints what each of
-them returns. A test compares the page with what the script gives today, so it cannot fall behind the
+[pipeline.py](../src/kernelwright/pipeline.py) on one small model and prints what each of them
+returns. A test compares the page with what the script gives today, so it cannot fall behind the
 code. To change it, change the code or the script and run
-`PYTHONPATH=src python docs/make_worked_example.py --write`.
+
+```sh
+PYTHONPATH=src python docs/make_worked_example.py --write
+```
 
 [architecture.md](architecture.md) says what each stage is for."""
 
 MODEL_TEXT = """\
-The first of the three founding models with small sizes. `x` is (32, 64), the Linear maps 64 features
-to 128, the GroupNorm has 8 groups of 16 channels, the minimum is taken over all 128 features of a
-sample, and the last line adds a (1, 128, 1, 1) parameter to a (32, 1) tensor, which broadcasts to
-(1, 128, 32, 1)."""
+The first of the three founding models with small sizes. `x` is (32, 64), the Linear maps 64
+features to 128, the GroupNorm has 8 groups of 16 channels, the minimum is taken over all 128
+features of a sample, and the last line adds a (1, 128, 1, 1) parameter to a (32, 1) tensor, which
+broadcasts to (1, 128, 32, 1)."""
 
 PROBLEM_TEXT = """\
 The file is loaded, `Model(*get_init_inputs())` is built under a fixed seed, and everything that the
@@ -177,53 +179,53 @@ later passes need is frozen into a `Problem`."""
 CAPTURED_TEXT = """\
 `torch.export` traces the forward. Composites such as `group_norm` stay whole, the leading dimension
 is the symbol `batch`, and parameters are values of the graph. Each line is a node: its name, taken
-from the user's program where there is one, its type, the operator with all arguments in schema order,
-and the ATen call that it stands for."""
+from the user's program where there is one, its type, the operator with all arguments in schema
+order, and the ATen call that it stands for."""
 
 REWRITES_TEXT = "The laws of `rules/` are tried until none fires. In this model:"
 
 LAW_TEXT = """\
 To see a law at work, take the second founding model at the same sizes. It adds a bias of its own to
 the Linear's. The law is printed with its exactness, with the place where it fired and with what it
-did away with; below it are the nodes that changed. The two parameters stay two parameters: their sum
-is taken again on every call."""
+did away with; below it are the nodes that changed. The two parameters stay two parameters: their
+sum is taken again on every call."""
 
 PRIMITIVES_TEXT = """\
-`expand` leaves maps, reductions, contractions and views. The Linear is parted from its bias, so that
-a fused kernel can add it. GroupNorm is a reshape into groups, a sum, a map that centres, a sum of
-squares, a map that scales, and the affine map. In an expression `$0` is the first operand."""
+`expand` leaves maps, reductions, contractions and views. The Linear is parted from its bias, so
+that a fused kernel can add it. GroupNorm is a reshape into groups, a sum, a map that centres, a sum
+of squares, a map that scales, and the affine map. In an expression `$0` is the first operand."""
 
 PLAN_TEXT = """\
-The planner makes three steps of that. `i0`, `i1`, `i2` are atoms, the pieces of axes that a kernel's
-loops run over; `r0` is the result of the first reduction of the same kernel. The statistics are over
-segments of 16 elements and the minimum over the row of 128, so one kernel with two levels does both.
-The final addition is refused with a reason: it needs 128 values for each one that the row has. It
-becomes a kernel of its own, and its output index `batch*i0 + i1` is the (1, 128, batch, 1) shape.
-Bytes and operations are estimates for a batch of 1024."""
+The planner makes three steps of that. `i0`, `i1`, `i2` are atoms, the pieces of axes that a
+kernel's loops run over; `r0` is the result of the first reduction of the same kernel. The
+statistics are over segments of 16 elements and the minimum over the row of 128, so one kernel with
+two levels does both. The final addition is refused with a reason: it needs 128 values for each one
+that the row has. It becomes a kernel of its own, and its output index `batch*i0 + i1` is the (1,
+128, batch, 1) shape. Bytes and operations are estimates for a batch of 1024."""
 
 SCHEDULE_TEXT = """\
-What the first kernel computes when. A field is remembered for each element from one step to the next,
-in a register or a cache line; a scalar is computed once for a segment or a row, as soon as the
-reduction that it needs is finished."""
+What the first kernel computes when. A field is remembered for each element from one step to the
+next, in a register or a cache line; a scalar is computed once for a segment or a row, as soon as
+the reduction that it needs is finished."""
 
 KERNELS_TEXT = """\
-`lower` chooses a thread layout and its constants for each backend. `add` runs along the batch, whose
-size is not known at compile time. On the GPU it therefore exists twice, with four lanes and with one,
-and the launcher chooses by the size."""
+`lower` chooses a thread layout and its constants for each backend. `add` runs along the batch,
+whose size is not known at compile time. On the GPU it therefore exists twice, with four lanes and
+with one, and the launcher chooses by the size."""
 
 PROGRAM_TEXT = """\
-The C++ that is generated for the first kernel. The template in `kernels/` calls these functions; what
-they must look like is written in [program.cuh](../src/kernelwright/kernels/program.cuh). The text is
-the same for CUDA and for the CPU (the script that made this page compares the two)."""
+The C++ that is generated for the first kernel. The template in `kernels/` calls these functions;
+what they must look like is written in [program.cuh](../src/kernelwright/kernels/program.cuh). The
+text is the same for CUDA and for the CPU (the script that made this page compares the two)."""
 
 LAUNCHER_TEXT = """\
-The chosen constants and the C function around the launch, here for CUDA. Every launcher has the same
-signature, an array of addresses and an array of numbers, so that Python can call it through ctypes
-and no binding has to be compiled."""
+The chosen constants and the C function around the launch, here for CUDA. Every launcher has the
+same signature, an array of addresses and an array of numbers, so that Python can call it through
+ctypes and no binding has to be compiled."""
 
 FORWARD_TEXT = """\
-What `class ModelNew(Model)` does, here for CUDA. `_outside` returns the reason why the kernels cannot
-take a call, if there is one; then the original forward runs, counted and with a warning."""
+What `class ModelNew(Model)` does, here for CUDA. `_outside` returns the reason why the kernels
+cannot take a call, if there is one; then the original forward runs, counted and with a warning."""
 
 LEDGER_TEXT = """\
 Where every operator of the original went. The same text is the docstring of `ModelNew`."""

@@ -69,7 +69,9 @@ class Subject:
         for x in self.compiled.problem.inputs:
             shape = x.shape if batch is None else (batch, *x.shape[1:])
             values = torch.randn(shape, generator=generator)
-            made.append((values > 0 if x.dtype == torch.bool else values.to(x.dtype)).to(self.device))
+            made.append(
+                (values > 0 if x.dtype == torch.bool else values.to(x.dtype)).to(self.device)
+            )
         return tuple(made)
 
     def modules(self) -> tuple[nn.Module, nn.Module, nn.Module]:
@@ -84,12 +86,15 @@ class Subject:
         return candidate.to(self.device), eager, oracle
 
 
-def subject(path: Path, folder: Path, device: str, emitted: Path | None = None) -> Subject:
+def subject(path: Path, folder: Path, device: str) -> Subject:
     """Compile a model file and load what was emitted for it."""
     compiled = compile_problem(load_problem(path, device))
-    if emitted is None:
-        emitted = folder / f"{path.stem}_new.py"
-        emitted.write_text(compiled.source)
+    emitted = folder / f"{path.stem}_new.py"
+    emitted.write_text(compiled.source)
+    return loaded(path, compiled, emitted, device)
+
+
+def loaded(path: Path, compiled: Compiled, emitted: Path, device: str) -> Subject:
     return Subject(load_source(path), compiled, load_source(emitted), device)
 
 
@@ -116,7 +121,7 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 
 def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
-    """Same structure, shapes and types; errors within twice eager's; NaN and inf where they were."""
+    """Same structure, shapes and types; errors up to twice eager's; NaN and inf in their places."""
     flat, structure = pytree.tree_flatten(ours)
     flat_eager, expected = pytree.tree_flatten(theirs)
     assert structure == expected, f"{what}: {structure} instead of {expected}"

@@ -597,7 +597,7 @@ void pointwise(const typename P::Args& a, int threads) {
 // linear (model.py:15), group_norm (model.py:16), min (model.py:17)
 struct BiasGroupNormMin {
   struct Args {
-    const float* gemm_without_bias;
+    const float* gemm_product;
     const float* gemm_bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
@@ -637,12 +637,11 @@ struct BiasGroupNormMin {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto gemm_without_bias_in =
-        kw::load_once<V>(a.gemm_without_bias + at.row * 8192 + at.element);
+    const auto gemm_product_in = kw::load_once<V>(a.gemm_product + at.row * 8192 + at.element);
     const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.gemm[v] = gemm_without_bias_in[v] + gemm_bias_in[v];
+      f.gemm[v] = gemm_product_in[v] + gemm_bias_in[v];
       out[v] = f.gemm[v];
     }
     return out;
@@ -883,14 +882,13 @@ class ModelNew(Model):
 
     linear (model.py:15)      left to ATen: linear.default; a library contraction: 1.37e+11
                               flop, 3.36e+08 bytes
-    linear (model.py:15)      fused into bias_group_norm_min; its bias: one trip through memory
-                              for 3 operator(s) over the same rows
-    group_norm (model.py:16)  fused into bias_group_norm_min; one trip through memory for 3
+    linear (model.py:15)      fused into bias_group_norm_min; its bias: one kernel for 3
                               operator(s) over the same rows
-    min (model.py:17)         fused into bias_group_norm_min; one trip through memory for 3
-                              operator(s) over the same rows
-    add (model.py:18)         fused into add; one trip through memory for 1 operator(s), element
-                              by element
+    group_norm (model.py:16)  fused into bias_group_norm_min; one kernel for 3 operator(s) over
+                              the same rows
+    min (model.py:17)         fused into bias_group_norm_min; one kernel for 3 operator(s) over
+                              the same rows
+    add (model.py:18)         fused into add; one kernel for 1 operator(s), element by element
     """
 
     fallbacks = collections.Counter()
@@ -943,12 +941,12 @@ class ModelNew(Model):
             return super().forward(x)
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
-        gemm_without_bias = torch.nn.functional.linear(x, gemm_weight)
+        gemm_product = torch.nn.functional.linear(x, gemm_weight)
         min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
         _launch(
             "bias_group_norm_min",
             x.device,
-            [gemm_without_bias, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
+            [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
             batch,
         )
         add = torch.empty((1, 8192, batch, 1), dtype=torch.float32, device=x.device)

@@ -539,7 +539,7 @@ extern "C" const char* cuda_error_text(int code) {
 // linear (model.py:15), group_norm (model.py:15), leaky_relu (model.py:15), add (model.py:16)
 struct BiasGroupNormLeakyReluAdd {
   struct Args {
-    const float* fc_without_bias;
+    const float* fc_product;
     const float* fc_bias;
     const float* norm_weight;
     const float* norm_bias;
@@ -577,11 +577,11 @@ struct BiasGroupNormLeakyReluAdd {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto fc_without_bias_in = kw::load_once<V>(a.fc_without_bias + at.row * 16 + at.element);
+    const auto fc_product_in = kw::load_once<V>(a.fc_product + at.row * 16 + at.element);
     const auto fc_bias_in = kw::load_row<V>(a.fc_bias + (at.row % 512) * 16 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.fc[v] = fc_without_bias_in[v] + fc_bias_in[v];
+      f.fc[v] = fc_product_in[v] + fc_bias_in[v];
       out[v] = f.fc[v];
     }
     return out;
@@ -671,9 +671,9 @@ def _machine():
 
 ARCHITECTURE = []
 if torch.cuda.is_available():
-    major, minor = torch.cuda.get_device_capability()
-    number = f"{major}{minor}" + ("a" if major == 9 else "")
-    ARCHITECTURE.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+    _major, _minor = torch.cuda.get_device_capability()
+    _number = f"{_major}{_minor}" + ("a" if _major == 9 else "")
+    ARCHITECTURE.append(f"-gencode=arch=compute_{_number},code=sm_{_number}")
 
 
 def _build():
@@ -755,14 +755,14 @@ class ModelNew(Model):
 
     linear (model.py:15)      left to ATen: linear.default; a library contraction: 1.37e+11
                               flop, 3.36e+08 bytes
-    linear (model.py:15)      fused into bias_group_norm_leaky_relu_add; its bias: one trip
-                              through memory for 4 operator(s) over the same rows
-    group_norm (model.py:15)  fused into bias_group_norm_leaky_relu_add; one trip through memory
+    linear (model.py:15)      fused into bias_group_norm_leaky_relu_add; its bias: one kernel
                               for 4 operator(s) over the same rows
-    leaky_relu (model.py:15)  fused into bias_group_norm_leaky_relu_add; one trip through memory
-                              for 4 operator(s) over the same rows
+    group_norm (model.py:15)  fused into bias_group_norm_leaky_relu_add; one kernel for 4
+                              operator(s) over the same rows
+    leaky_relu (model.py:15)  fused into bias_group_norm_leaky_relu_add; one kernel for 4
+                              operator(s) over the same rows
     add (model.py:16)         fused into bias_group_norm_leaky_relu_add; x + x => 2 * x; one
-                              trip through memory for 4 operator(s) over the same rows
+                              kernel for 4 operator(s) over the same rows
     """
 
     fallbacks = collections.Counter()
@@ -814,12 +814,12 @@ class ModelNew(Model):
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
         with _Precision():
-            fc_without_bias = torch.nn.functional.linear(x, fc_weight)
+            fc_product = torch.nn.functional.linear(x, fc_weight)
         add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
         _launch(
             "bias_group_norm_leaky_relu_add",
             x.device,
-            [fc_without_bias, fc_bias, norm_weight, norm_bias, add],
+            [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
         return add

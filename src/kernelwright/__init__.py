@@ -49,12 +49,17 @@ def explain(
     progress: Callable[[str, str], None] | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
+    from kernelwright.errors import InputError
     from kernelwright.pipeline import compile_problem
     from kernelwright.problem import load_problem, problem_from_module
 
     if isinstance(model, str | Path):
         problem = load_problem(model, device, precision)
     else:
+        if device != "auto":
+            raise InputError(
+                "A live module is compiled for the device it is on; move it with .to()."
+            )
         problem = problem_from_module(model, example_inputs or (), precision)
     return compile_problem(problem, progress)
 

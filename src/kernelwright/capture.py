@@ -38,6 +38,7 @@ SHORT_NAMES = {
     "native_dropout": "dropout",
     "linalg_vector_norm": "norm",
 }
+TORCH = Path(torch.__file__).parent
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -253,8 +254,8 @@ class _Reader:
         path = modules[-1][0] if modules else ""
         frames = re.findall(r'File "([^"]+)", line (\d+)', fx_node.meta.get("stack_trace") or "")
         own = [f for f in frames if self.problem.path and Path(f[0]) == self.problem.path]
-        outside = [f for f in frames if f"{Path('torch')}/" not in f[0]]
-        chosen = (own or outside or frames)[-1:] or [("", "0")]
+        outside = [f for f in frames if TORCH not in Path(f[0]).parents]
+        chosen = (own or outside)[-1:] or [("", "0")]
         return Origin(SHORT_NAMES.get(op, op), Path(chosen[0][0]).name, int(chosen[0][1]), path)
 
     def _results(self) -> tuple[Any, tuple[tuple[str, str], ...]]:

@@ -77,7 +77,7 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
         output.show(timings_table(outcome.timings))
     output.json(outcome.to_json())
     if outcome.output is None:
-        raise VerificationError("The generated model failed verification, so no file was written.")
+        raise VerificationError(_why_not_written(outcome.certificate))
     output.show(f"Wrote {outcome.output}")
     _refuse_invalid(outcome.timings)
 
@@ -125,6 +125,15 @@ def _bench(arguments: argparse.Namespace, output: Output) -> None:
     output.show(timings_table(timings))
     output.json(timings.to_json())
     _refuse_invalid(timings)
+
+
+def _why_not_written(certificate: Certificate | None) -> str:
+    if certificate is None or certificate.failures:
+        return "The generated model failed verification, so no file was written."
+    return (
+        "The model draws random numbers, so its values cannot be compared and no file was written; "
+        "use --no-verify to write it uncertified."
+    )
 
 
 def _show_certificate(certificate: Certificate, output: Output) -> None:

@@ -71,7 +71,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "?"
+        return f"{self.file}:{self.line}" if self.file else self.module or "?"
 
     def __str__(self) -> str:
         inside = f" in {self.module}" if self.module else ""

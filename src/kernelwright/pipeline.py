@@ -23,8 +23,8 @@ from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, lower
-from kernelwright.pattern import rewrite
+from kernelwright.lower import Kernel, Panel, lower, panels
+from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import Plan, limits_for, plan
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
@@ -54,7 +54,9 @@ class Compiled:
     primitives: Graph
     planned: Plan
     kernels: tuple[Kernel, ...]
+    panels: tuple[Panel, ...]
     rewrites: tuple[str, ...]
+    refused_laws: tuple[str, ...]
     ledger: tuple[LedgerRow, ...]
     source: str
 
@@ -65,12 +67,14 @@ class Compiled:
             origins = dict.fromkeys(self.planned.graph[n].origin.op for n in r.nodes)
             ops = ", ".join(o for o in origins if o != "getitem")
             cost = (hint(r.bytes, self.batch), hint(r.flops, self.batch), r.launches)
-            rows.append(RegionRow(r.name, r.kind, ops, *cost, str(r.why)))
+            why = str(r.why) + "".join(f"; {p}" for p in self.panels if p.product == r.name)
+            rows.append(RegionRow(r.name, r.kind, ops, *cost, why))
         return tuple(rows)
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(str(r) for r in self.planned.refusals))
+        """Laws that nearly applied, and fusions that were not made."""
+        return tuple(dict.fromkeys([*self.refused_laws, *map(str, self.planned.refusals)]))
 
     @property
     def batch(self) -> int:
@@ -119,16 +123,21 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     planned = plan(primitives, limits_for(device))
+    spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 
     kernels = lower(planned, device)
+    paired = panels(planned) if device == "cpu" else ()
     report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, kernels, render(rows), device)
+    source = emit(problem, planned, kernels, paired, render(rows), device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
-    return Compiled(problem, captured, primitives, planned, kernels, laws, rows, source)
+    refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))
+    return Compiled(
+        problem, captured, primitives, planned, kernels, paired, laws, refused, rows, source
+    )
 
 
 def _count(graph: Graph) -> int:

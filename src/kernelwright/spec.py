@@ -7,7 +7,7 @@ model: it stops a wrong graph at the pass that made it, before it becomes a wron
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import sympy
 
@@ -25,10 +25,11 @@ from kernelwright.graph import (
     product,
     refs,
 )
+from kernelwright.plan.model import Plan, Program
 
 # The passes whose graphs still hold ATen composites; after them there are primitives only.
 COMPOSITE_STAGES = ("capture", "rewrite")
-REDUCTIONS = ("sum", "max", "min", "prod", "any", "all", "argmax", "argmin")
+REDUCTIONS = ("sum", "max", "min", "prod")
 
 
 class SpecError(AssertionError):
@@ -193,3 +194,43 @@ PRIMITIVE_CHECKS: dict[str, Callable[[Graph, Node], list[str]]] = {
     "view": _view_faults,
     "opaque": _call_faults,
 }
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise a SpecError unless every region reads what exists and its program is well formed."""
+    graph = plan.graph
+    made = {n.name for n in graph if n.op in SOURCES}
+    for region in plan.regions:
+        for name in region.reads:
+            base = graph[name]
+            while base.op == "view":
+                base = graph[base.inputs[0]]
+            if base.name not in made:
+                raise SpecError(f"in the plan, {region.name} reads %{base.name} before it is made")
+        if region.program is not None:
+            for why in _program_faults(region.program):
+                raise SpecError(f"in the plan, the program of {region.name}: {why}")
+        made |= {b.name for b in region.outputs}
+
+
+def _program_faults(program: Program) -> Iterator[str]:
+    atoms = {*program.rows, *program.elements}
+    if atoms != set(program.sizes) or len(atoms) != len(program.rows) + len(program.elements):
+        yield "its axes are not each a row axis or an element axis"
+    if program.segmented and program.strided:
+        yield "it has segments, but its elements are not neighbours"
+    for index, stage in enumerate(program.stages):
+        check_expr(stage.expr)
+        if any(int(str(e.value)) >= index for e in leaves(stage.expr, "acc")):
+            yield f"stage {stage.name} uses a result that is not there yet"
+        if stage.segment and not program.segmented:
+            yield f"stage {stage.name} runs over segments, and there are none"
+    levels = {
+        "element": atoms,
+        "segment": {*program.rows, *program.outer},
+        "row": set(program.rows),
+    }
+    for store in program.stores:
+        check_expr(store.expr)
+        if store.access.atoms != levels[store.level]:
+            yield f"the store of {store.access.buffer} does not write each {store.level} once"

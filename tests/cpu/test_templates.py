@@ -43,6 +43,8 @@ def test_check_unit_names_every_template(unit: str) -> None:
     """A header with a launcher that no check unit includes would never be compiled as it stands."""
     text = (KERNELS / unit).read_text()
     suffix = ".cuh" if unit == "check.cu" else ".hpp"
-    launchers = [p for p in KERNELS.glob(f"*{suffix}") if "template <class P, class C>" in p.read_text()]
+    launchers = [
+        p for p in KERNELS.glob(f"*{suffix}") if "template <class P, class C>" in p.read_text()
+    ]
     missing = [p.name for p in launchers if f"kw::{p.stem}<" not in text]
     assert launchers and not missing

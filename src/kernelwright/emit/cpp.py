@@ -298,8 +298,7 @@ class ProgramPrinter:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
             # Only a kernel that keeps its row reads it once; others find it in the cache again.
-            keeps = self.kernel.template.symbol in ("resident", "pointwise")
-            once = keeps and access.atoms == frozenset(self.program.sizes)
+            once = self.kernel.template.reads_once and access.atoms == frozenset(self.program.sizes)
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View
-from kernelwright.lower import Kernel, panels
+from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
 
@@ -31,14 +31,19 @@ class ForwardWriter:
     """Prints the guard and the forward of one plan."""
 
     def __init__(
-        self, problem: Problem, plan: Plan, kernels: tuple[Kernel, ...], device: str
+        self,
+        problem: Problem,
+        plan: Plan,
+        kernels: tuple[Kernel, ...],
+        panels: tuple[Panel, ...],
+        device: str,
     ) -> None:
         self.problem = problem
         self.device = device
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
-        self.panels = {p.product: p for p in panels(plan)} if device == "cpu" else {}
+        self.panels = {p.product: p for p in panels}
         signature = inspect.signature(problem.module.forward)
         self.parameters = list(signature.parameters.values())
         self.inputs = self._bind(signature)
@@ -316,7 +321,8 @@ class ForwardWriter:
         parts = self.graph.targets[name].split(".")
         text = "self"
         for part in parts:
-            text = f"{text}[{part}]" if part.isdigit() else f"{text}.{part}"
+            plain = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
+            text = f"{text}[{part}]" if part.isdigit() else plain
         return text
 
     def symbol(self, symbol: str) -> str:

@@ -55,9 +55,9 @@ def _machine():
 
 ARCHITECTURE = []
 if torch.cuda.is_available():
-    major, minor = torch.cuda.get_device_capability()
-    number = f"{major}{minor}" + ("a" if major == 9 else "")
-    ARCHITECTURE.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+    _major, _minor = torch.cuda.get_device_capability()
+    _number = f"{_major}{_minor}" + ("a" if _major == 9 else "")
+    ARCHITECTURE.append(f"-gencode=arch=compute_{_number},code=sm_{_number}")
 '''
 
 CPU_MACHINE = '''

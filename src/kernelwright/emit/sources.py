@@ -20,7 +20,7 @@ def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
         printer = ProgramPrinter(graph, kernel)
         parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
     programs = "\n\n".join(parts) + "\n"
-    headers = [*dict.fromkeys(k.template.header for k in kernels), *LAUNCH_HEADERS[device]]
+    headers = [*dict.fromkeys(k.template.header(device) for k in kernels), *LAUNCH_HEADERS[device]]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return f"{flatten(headers, programs)}\n\n{programs}"

@@ -2,8 +2,8 @@
 
 In: a captured Graph. Out: a Graph of PRIMITIVES only (see graph.py). The one idea: LOWERINGS maps
 an ATen op to a function that rebuilds it from primitives; an op without a lowering, or one whose
-lowering declines (`return None`), becomes an opaque call to ATen, with the reason kept for the
-ledger.
+lowering declines (`return None`), becomes an opaque call to ATen that remembers which of the
+two it was.
 """
 
 from __future__ import annotations

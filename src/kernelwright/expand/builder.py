@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ Lowering = Callable[["Builder", Node], str | None]
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 WINDOWS = ("pool",)
+UNKNOWN, DECLINED = "unknown", "declined"
 
 
 class Builder:
@@ -49,8 +51,10 @@ class Builder:
                 self._getitem(node)
                 continue
             lowering = lowerings.get(node.op)
-            if lowering is None or lowering(self, node) is None:
-                self.opaque(node)
+            if lowering is None:
+                self.opaque(node, UNKNOWN)
+            elif lowering(self, node) is None:
+                self.opaque(node, DECLINED)
         return self.graph.with_nodes(self.nodes)
 
     def type(self, value: str) -> TensorType:
@@ -103,12 +107,18 @@ class Builder:
 
     def contract(self, payload: Call, operands: Sequence[str], label: str | None = None) -> str:
         args = tuple(Ref(o) for o in operands)
-        return self._add(label, "contract", args, self.current.type, payload)
+        if label is None:
+            return self._add(None, "contract", args, self.current.type, payload)
+        # A law may have merged a second bias into it; the product is still the user's module's.
+        owner = re.sub(r"\W", "_", self.current.origin.module) or self.current.name
+        name = self._fresh(f"{owner}_{label}")
+        return self._append(name, "contract", args, self.current.type, payload)
 
-    def opaque(self, node: Node) -> str:
+    def opaque(self, node: Node, why: str) -> str:
+        """A call that stays with ATen; `why` stands as its only argument, for the planner."""
         assert isinstance(node.payload, Call)
         kind = "window" if any(w in node.op for w in WINDOWS) else "opaque"
-        return self._add(None, kind, (), node.type, node.payload)
+        return self._add(None, kind, (why,), node.type, node.payload)
 
     def several(self, **by_index: str) -> str:
         """The captured node has several results: `several(r0=..., r3=...)` names those we build."""

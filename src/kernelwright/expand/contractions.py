@@ -7,7 +7,6 @@ from typing import Any
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.graph import Call, Node, Ref
 
-BIAS = "without_bias"
 BIAS_SLOT = 2
 
 
@@ -27,7 +26,7 @@ def _with_bias(spatial: int) -> Lowering:
         plain = Call(payload.target, _without(payload.args, BIAS_SLOT), payload.kwargs)
         if bias is None:
             return builder.contract(plain, operands)
-        product = builder.contract(plain, operands, label=BIAS)
+        product = builder.contract(plain, operands, label="product")
         shape = (*builder.shape(bias.name), *(1 for _ in range(spatial)))
         viewed = builder.view("reshape", bias.name, shape, label="bias")
         return builder.apply("add", product, viewed, label=node.name)
@@ -50,7 +49,7 @@ def _addmm(builder: Builder, node: Node) -> str | None:
     if not builder.floating(left.name, right.name, bias.name) or beta != 1 or alpha != 1:
         return None
     call = Call("torch.ops.aten.mm.default", (left, right))
-    product = builder.contract(call, [left.name, right.name], label=BIAS)
+    product = builder.contract(call, [left.name, right.name], label="product")
     return builder.apply("add", product, bias.name, label=node.name)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from kernelwright.expand.builder import Builder, Lowering, count
-from kernelwright.expand.reductions import centred_squares, mean
+from kernelwright.expand.reductions import centred_squares
 from kernelwright.expr import call, load, size
 from kernelwright.graph import Node, Ref, Shape, TensorType, as_dim
 
@@ -139,9 +139,6 @@ def _frozen_batch_norm(builder: Builder, node: Node) -> str | None:
     result = _batch_norm_eval(builder, inner)
     return None if result is None else builder.several(r0=result)
 
-
-# The mean of a constant shift is the shift: `mean` is re-exported for the tests of the laws.
-__all__ = ["LOWERINGS", "mean"]
 
 LOWERINGS: dict[str, Lowering] = {
     "group_norm": _group_norm,

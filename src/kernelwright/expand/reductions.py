@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.expand.builder import Builder, Lowering, count
 from kernelwright.expr import size
-from kernelwright.graph import Node, Ref, as_dim
+from kernelwright.graph import Node, as_dim
 
 
 def _axes(builder: Builder, value: str, dims: Any) -> tuple[int, ...]:
@@ -33,10 +33,9 @@ def _plain(kind: str) -> Lowering:
 
 
 def _dims_keepdim(node: Node) -> tuple[Any, bool]:
-    rest = [a for a in node.args[1:] if not isinstance(a, Ref)]
-    dims = rest[0] if rest and isinstance(rest[0], tuple | int) and rest[0] is not True else None
-    keepdim = any(a is True for a in rest[1:])
-    return dims, keepdim
+    """Reductions over axes are (x, dims, keepdim, ...); the others, over everything, (x, ...)."""
+    over_axes = "." in node.op or node.op in ("amax", "amin")
+    return (node.args[1], bool(node.args[2])) if over_axes else (None, False)
 
 
 def _values(kind: str) -> Lowering:

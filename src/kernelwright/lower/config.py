@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from kernelwright.graph import Dim, Graph, as_dim
 from kernelwright.plan import Program
 from kernelwright.plan.domain import quotient
+from kernelwright.plan.limits import CACHED_ELEMENTS, MOST_THREADS, WARP, geometry, power_of_two
 
 CPU_LANES = 16
-CPU_SCRATCH = 1 << 18
-WARP = 32
-# Floats of a row that a thread keeps: enough loads in flight, few enough registers.
-FLOATS_PER_THREAD = 16
-MOST_FLOATS_PER_THREAD = 32
-MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -50,9 +45,10 @@ def _cuda(graph: Graph, program: Program) -> Config:
         return Config("pointwise", flat, "no reduction: a flat grid", dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
-        found = _resident(program, elements, segment, vec)
+        found = _resident(elements, segment, vec)
         if found is not None:
             return found
+    assert not program.segmented, "the planner admits only segments that fit"
     constants = (("kVec", vec), ("kThreads", MOST_THREADS))
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
@@ -77,30 +73,17 @@ def _vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:
     return min(widest, 4), run
 
 
-def _resident(program: Program, elements: int, segment: int, vec: int) -> Config | None:
-    lanes = min(_power_of_two(math.ceil(segment / vec)), WARP)
-    if not program.segmented:
-        while lanes < MOST_THREADS and math.ceil(segment / (lanes * vec)) * vec > FLOATS_PER_THREAD:
-            lanes *= 2
-        teams = 1
-        floats = math.ceil(segment / (lanes * vec)) * vec
-    else:
-        segments = elements // segment
-        per_segment = math.ceil(segment / (lanes * vec)) * vec
-        teams = _power_of_two(math.ceil(segments * per_segment / FLOATS_PER_THREAD))
-        teams = max(1, min(teams, _power_of_two(segments), MOST_THREADS // lanes))
-        floats = math.ceil(segments / teams) * per_segment
-    limit = 2 * MOST_FLOATS_PER_THREAD if lanes * teams <= 512 else MOST_FLOATS_PER_THREAD
-    if floats > limit:
+def _resident(elements: int, segment: int, vec: int) -> Config | None:
+    laid = geometry(elements, segment, vec)
+    if laid is None:
         return None
-    row_threads = lanes * teams
-    rows = max(1, 256 // row_threads) if row_threads <= WARP else 1
+    rows = max(1, 256 // laid.row_threads) if laid.row_threads <= WARP else 1
     constants = (
         ("kVec", vec),
-        ("kLanes", lanes),
-        ("kTeams", teams),
+        ("kLanes", laid.lanes),
+        ("kTeams", laid.teams),
         ("kRows", rows),
-        ("kThreads", row_threads * rows),
+        ("kThreads", laid.row_threads * rows),
     )
     return Config("resident", constants, f"a row of {elements} elements stays in registers")
 
@@ -109,13 +92,9 @@ def _strided(program: Program) -> Config:
     elements = program.count(program.elements)
     depth = 16
     if isinstance(elements, int):
-        depth = min(16, _power_of_two(math.ceil(elements / 8)))
+        depth = min(16, power_of_two(math.ceil(elements / 8)))
     constants = (("kVec", 1), ("kDepth", depth), ("kThreads", WARP * depth))
     return Config("strided", constants, "neighbours in memory belong to different rows")
-
-
-def _power_of_two(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()
 
 
 # ---- CPU -------------------------------------------------------------------------------------
@@ -131,7 +110,7 @@ def _cpu(program: Program) -> Config:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
     whole = not isinstance(run, int)
     constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
-    if isinstance(elements, int) and elements <= CPU_SCRATCH:
+    if isinstance(elements, int) and elements <= CACHED_ELEMENTS:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
 

@@ -12,10 +12,27 @@ from kernelwright.plan import Plan, Program, Region
 
 @dataclass(frozen=True)
 class Template:
-    """A header under kernels/ and the function template in it: `symbol<Program, Config>`."""
+    """A header under kernels/ and the function template in it: `symbol<Program, Config>`.
 
-    header: str
+    `reads_once` says that it reads each element of its row a single time.
+    """
+
     symbol: str
+    reads_once: bool
+
+    def header(self, device: str) -> str:
+        return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
+
+
+TEMPLATES = {
+    t.symbol: t
+    for t in (
+        Template("pointwise", reads_once=True),
+        Template("resident", reads_once=True),
+        Template("streaming", reads_once=False),
+        Template("strided", reads_once=False),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -36,9 +53,6 @@ class Kernel:
         return f"{self.name}: {self.config}"
 
 
-SUFFIX = {"cuda": "cuh", "cpu": "hpp"}
-
-
 def lower(plan: Plan, device: str) -> tuple[Kernel, ...]:
     """One kernel for each region that is not a library call."""
     return tuple(
@@ -48,5 +62,4 @@ def lower(plan: Plan, device: str) -> tuple[Kernel, ...]:
 
 def _lower(graph: Graph, region: Region, program: Program, device: str) -> Kernel:
     config = configure(graph, program, device)
-    template = Template(f"{config.shape}.{SUFFIX[device]}", config.shape)
-    return Kernel(region, program, schedule(program), config, template)
+    return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.graph import Graph, Node
-from kernelwright.plan import Plan, Program, Region
+from kernelwright.graph import Dim, Graph, Node, hint
+from kernelwright.plan import Plan, Program, Store, Tail, tails
 
 PANEL_BYTES = 4 << 20
 FEWEST_ROWS = 512
@@ -28,34 +28,29 @@ class Panel:
     kernel: str
     rows: int
 
+    def __str__(self) -> str:
+        return f"takes turns with {self.kernel} on panels of {self.rows} rows"
+
 
 def panels(plan: Plan) -> tuple[Panel, ...]:
     found = []
-    for product, kernel in zip(plan.regions, plan.regions[1:], strict=False):
-        rows = _panel_rows(plan.graph, product, kernel)
+    for tail in tails(plan):
+        rows = _panel_rows(plan.graph, tail)
         if rows is not None:
-            found.append(Panel(product.name, kernel.name, rows))
+            found.append(Panel(tail.product.name, tail.kernel.name, rows))
     return tuple(found)
 
 
-def _panel_rows(graph: Graph, product: Region, kernel: Region) -> int | None:
-    node = graph[product.nodes[0]]
-    if product.kind != "contract" or kernel.program is None or len(product.nodes) != 1:
+def _panel_rows(graph: Graph, tail: Tail) -> int | None:
+    call, node = tail.product.call, graph[tail.product.nodes[0]]
+    if call is None or call.target != "torch.ops.aten.linear.default":
         return None
-    if product.call is None or product.call.target != "torch.ops.aten.linear.default":
-        return None
-    if not _feeds_only(graph, node, kernel) or not _walks_batch(graph, node, kernel.program):
+    if len(tail.product.nodes) != 1 or not _walks_batch(graph, node, tail.program):
         return None
     width, depth = node.type.shape[1], graph[node.inputs[0]].type.shape[1]
     assert isinstance(width, int) and isinstance(depth, int)
     rows = min(MOST_ROWS, PANEL_BYTES // (width * node.type.dtype.itemsize))
     return rows if rows >= FEWEST_ROWS and depth >= SHALLOWEST else None
-
-
-def _feeds_only(graph: Graph, node: Node, kernel: Region) -> bool:
-    inside = set(kernel.nodes)
-    outside = node.name in graph.results
-    return not outside and all(user in inside for user in graph.users[node.name])
 
 
 def _walks_batch(graph: Graph, node: Node, program: Program) -> bool:
@@ -69,9 +64,12 @@ def _walks_batch(graph: Graph, node: Node, program: Program) -> bool:
     for access in program.loads:
         if access.buffer != node.name and first in access.atoms:
             return False
-    return all(
-        store.access.stride(first) == max(s for _, s in store.access.strides)
-        and graph[store.access.buffer].type.shape[0] == size
-        for store in program.stores
-        if all(isinstance(s, int) for _, s in store.access.strides)
-    ) and all(isinstance(s, int) for store in program.stores for _, s in store.access.strides)
+    return all(_outermost(graph, store, first, size) for store in program.stores)
+
+
+def _outermost(graph: Graph, store: Store, atom: int, size: Dim) -> bool:
+    """Panels of a result are slices of it, so the batch must be its first axis."""
+    strides = [s for _, s in store.access.strides]
+    fixed = all(isinstance(s, int) for s in strides)
+    shape = graph[store.access.buffer].type.shape
+    return fixed and shape[0] == size and store.access.stride(atom) == max(hint(s) for s in strides)

@@ -3,6 +3,7 @@
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.limits import Limits, limits_for
 from kernelwright.plan.model import Access, Buffer, Plan, Program, Region, Stage, Store
+from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
     "Access",
@@ -13,6 +14,8 @@ __all__ = [
     "Region",
     "Stage",
     "Store",
+    "Tail",
     "limits_for",
     "plan",
+    "tails",
 ]

@@ -8,6 +8,8 @@ region computes joins that region. What cannot join says why, and its operands a
 
 from __future__ import annotations
 
+import torch
+
 from kernelwright.graph import SOURCES, Call, Graph, Node, Ref, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
@@ -263,9 +265,14 @@ class _Walk:
             return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
         if node.op == "window":
             return reason(Code.WINDOW)
-        if not node.type.dtype.is_floating_point:
-            return reason(Code.NOT_FLOAT, op=node.origin.op, dtype=str(node.type.dtype)[6:])
-        return reason(Code.OPAQUE, op=node.origin.op)
+        op = node.origin.op
+        if "declined" not in node.args:
+            return reason(Code.OPAQUE, op=op)
+        types = [self.graph[i].type.dtype for i in node.inputs]
+        other = [t for t in types if t not in (torch.float32, torch.float16, torch.bfloat16)]
+        if other:
+            return reason(Code.NOT_FLOAT, op=op, dtype=str(other[0])[6:])
+        return reason(Code.DECLINED, op=op)
 
 
 def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
@@ -278,8 +285,10 @@ def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
             continue
         add = graph[maps[0]]
         product = by_output.get(add.inputs[0])
-        is_bias = add.inputs[0].endswith("_without_bias") and len(add.inputs) == 2
-        if not is_bias or product is None or graph.users[add.inputs[0]] != [add.name]:
+        if product is None or product.kind != "contract":
+            continue
+        is_bias = graph[add.inputs[0]].sources == add.sources  # one operator of the user's program
+        if not is_bias or graph.users[add.inputs[0]] != [add.name]:
             continue
         merged = _with_bias(graph, product, step, add)
         result[result.index(step)] = merged

@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+WARP = 32
+MOST_THREADS = 1024
+# Floats of a row that a thread keeps: enough loads in flight, few enough registers.
+FLOATS_PER_THREAD = 16
+MOST_FLOATS_PER_THREAD = 32
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Threads over a row that stays in registers: `lanes` own a segment, `teams` share the row."""
+
+    lanes: int
+    teams: int
+
+    @property
+    def row_threads(self) -> int:
+        return self.lanes * self.teams
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`resident`: elements of a row, `segment`: of a segment, that a two-level kernel may hold."""
+    """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments."""
 
-    resident: int
-    segment: int
+    two_levels: Callable[[int, int], bool]
 
 
-# 1024 threads of 32 floats each hold a row; 32 lanes of 64 floats each hold a segment.
-CUDA = Limits(resident=32768, segment=2048)
-# A row and its intermediate fields should fit the second-level cache of one core.
-CPU = Limits(resident=1 << 18, segment=1 << 18)
+def geometry(elements: int, segment: int, vec: int) -> Geometry | None:
+    """Lay threads over a row of segments, or over a plain row (elements == segment)."""
+    lanes = min(power_of_two(math.ceil(segment / vec)), WARP)
+    if elements == segment:
+        while lanes < MOST_THREADS and _floats(segment, lanes, vec) > FLOATS_PER_THREAD:
+            lanes *= 2
+        teams, floats = 1, _floats(segment, lanes, vec)
+    else:
+        segments, each = elements // segment, _floats(segment, lanes, vec)
+        wanted = power_of_two(math.ceil(segments * each / FLOATS_PER_THREAD))
+        teams = max(1, min(wanted, power_of_two(segments), MOST_THREADS // lanes))
+        floats = math.ceil(segments / teams) * each
+    most = 2 * MOST_FLOATS_PER_THREAD if lanes * teams <= 512 else MOST_FLOATS_PER_THREAD
+    return Geometry(lanes, teams) if floats <= most else None
+
+
+def _floats(segment: int, lanes: int, vec: int) -> int:
+    """What each lane holds of a segment."""
+    return math.ceil(segment / (lanes * vec)) * vec
+
+
+def power_of_two(value: int) -> int:
+    """The smallest power of two that is not less."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def _fits_registers(elements: int, segment: int) -> bool:
+    """For every vector width that may be chosen later."""
+    widths = [v for v in (1, 2, 4, 8) if segment % v == 0]
+    return all(geometry(elements, segment, v) is not None for v in widths)
+
+
+def _fits_cache(elements: int, segment: int) -> bool:
+    """A row and its intermediate fields in the second-level cache of one core."""
+    return elements <= CACHED_ELEMENTS
+
+
+CACHED_ELEMENTS = 1 << 18
+CUDA = Limits(_fits_registers)
+CPU = Limits(_fits_cache)
 
 
 def limits_for(device: str) -> Limits:

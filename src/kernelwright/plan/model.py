@@ -19,8 +19,8 @@ from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
 class Code(Enum):
     """The closed set of reasons for a decision of the planner; the text takes the numbers."""
 
-    TAIL = "one trip through memory for {count} operator(s) over the same rows"
-    POINTWISE = "one trip through memory for {count} operator(s), element by element"
+    TAIL = "one kernel for {count} operator(s) over the same rows"
+    POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
@@ -32,6 +32,8 @@ class Code(Enum):
     TOO_LONG = "{op}: a row of {elements} elements does not stay in registers for two levels"
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
+    SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
 
 
 @dataclass(frozen=True)
@@ -181,11 +183,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Region:
-    """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
-
-    `epilogue` is the seat of a generated GEMM: a contraction that takes the program of the region
-    after it. No template fills it yet, so it is always None.
-    """
+    """One step of the emitted forward: a generated kernel, or a call that stays with ATen."""
 
     name: str
     kind: str
@@ -197,7 +195,6 @@ class Region:
     reads: tuple[str, ...] = ()
     bytes: Dim = 0
     flops: Dim = 0
-    epilogue: Program | None = None
 
     @property
     def launches(self) -> int:

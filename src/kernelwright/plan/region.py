@@ -118,7 +118,7 @@ class Builder:
             return None
         if value in self.placed:
             return self.placed[value]
-        if value in self.sources and node.op != "reduce":
+        if value in self.sources:
             return self.sources[value]
         if node.op == "view":
             inside = self.infer(node.inputs[0])
@@ -182,10 +182,10 @@ class Builder:
         if elements[len(elements) - len(inner) :] != [a for a in order if a in inner]:
             raise Refused(reason(Code.ROWS_DIFFER, op=op, region=self.name))
         if order[-1] not in inner:
-            raise Refused(reason(Code.LEVELS, op=op, region=self.name))
+            raise Refused(reason(Code.SCATTERED, op=op, region=self.name))
         length, segment = self.atoms.size(whole), self.atoms.size(inner)
-        limits = self.limits
-        if not isinstance(length, int) or length > limits.resident or segment > limits.segment:
+        known = isinstance(length, int) and isinstance(segment, int)
+        if not known or not self.limits.two_levels(length, segment):
             raise Refused(reason(Code.TOO_LONG, op=op, elements=length))
 
     # ---- building the program ---------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Every model of the zoo on the GPU; the checks are those of the CPU tier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import checking
+import pytest
+
+
+@pytest.fixture(scope="module", params=checking.MODELS, ids=lambda p: p.stem)
+def path(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def test_plan_is_as_expected(subject: checking.Subject) -> None:
+    checking.check_expectations(subject)
+
+
+def test_own_shapes(subject: checking.Subject) -> None:
+    subject.new_class.fallbacks.clear()
+    checking.check_values(subject, subject.inputs(), "the file's own shapes")
+    assert not subject.new_class.fallbacks
+
+
+def test_other_batches(subject: checking.Subject) -> None:
+    checking.check_batches(subject)
+    checking.check_fallbacks(subject)
+
+
+def test_memory_layouts(subject: checking.Subject) -> None:
+    inputs = tuple(checking.scattered(x) for x in subject.inputs())
+    checking.check_values(subject, inputs, "transposed memory with an offset")
+
+
+def test_nan_and_infinities(subject: checking.Subject) -> None:
+    checking.check_values(subject, checking.with_specials(subject.inputs()), "special values")
+
+
+def test_state(subject: checking.Subject) -> None:
+    checking.check_state(subject)
