@@ -1,6 +1,7 @@
 """Write the ModelNew files of the examples, for both backends; no GPU is needed to emit CUDA.
 
-`python examples/regenerate.py` rewrites them; tests/null/test_examples.py fails when they are stale.
+`python examples/regenerate.py` rewrites them; tests/null/test_examples.py fails when they are
+stale.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A second reading of a Plan: its programs are run by torch over index grids, in float64.
 
-It knows nothing of the emitter or of C++: every atom is an axis of a grid, an access gathers at the sum
-of its strides, a stage reduces over the grid, a store scatters. What it computes must be what the graph
-computes, whatever the planner did. Stores are made into NaN, so an element that is not written shows.
+It knows nothing of the emitter or of C++: every atom is an axis of a grid, an access gathers at the
+sum of its strides, a stage reduces over the grid, a store scatters. What it computes must be what
+the graph computes, whatever the planner did. Stores go into NaN, so that an element that is not
+written shows.
 """
 
 from __future__ import annotations

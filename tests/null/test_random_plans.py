@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from program_interpreter import run_plan
+from random_models import random_model
 
 from kernelwright import spec
 from kernelwright.capture import capture
@@ -14,8 +16,6 @@ from kernelwright.pattern import rewrite
 from kernelwright.plan import limits_for, plan
 from kernelwright.problem import problem_from_module
 from kernelwright.rules import ALL_RULES
-from tests.program_interpreter import run_plan
-from tests.random_models import random_model
 
 
 @pytest.mark.parametrize("seed", range(80))

@@ -111,6 +111,7 @@ class ForwardWriter:
             mode = "training" if self.problem.training else "eval"
             test = "not self.training" if self.problem.training else "self.training"
             lines += _when(test, f"compiled for {mode} mode")
+        lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
         inputs = [f"{name}.requires_grad" for name in self.inputs.values()]
         needs = " or ".join([*inputs, "any(p.requires_grad for p in self.parameters())"])
         cause = "gradients are needed, and no backward was generated"

@@ -80,8 +80,13 @@ class Builder:
     def reduce(
         self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
     ) -> str:
+        """Combine over axes; over everything in two steps, so that no thread block is alone."""
         shape = self.shape(value)
         gone = {a % len(shape) for a in axes}
+        long = sorted(a for a in gone if shape[a] != 1)
+        if len(long) > 1 and all(d == 1 for i, d in enumerate(shape) if i not in gone):
+            value = self.reduce(kind, value, long[1:], keepdim=True, label="partial")
+            shape = self.shape(value)
         kept: list[Dim] = [
             1 if i in gone else d for i, d in enumerate(shape) if keepdim or i not in gone
         ]

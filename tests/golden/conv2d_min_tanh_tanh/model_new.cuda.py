@@ -3,14 +3,14 @@ class ModelNew(Model):
 
     conv2d (conv2d_min_tanh_tanh.py:13)  left to ATen: conv2d.default; a library contraction:
                                          2.17e+07 flop, 2.53e+06 bytes
-    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one trip through
-                                         memory for 4 operator(s) over the same rows
-    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one trip through memory for 4
+    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one kernel for 4
                                          operator(s) over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one trip through memory for 4
-                                         operator(s) over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one trip through memory for 4
-                                         operator(s) over the same rows
+    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
+    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
+    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
     """
 
     fallbacks = collections.Counter()
@@ -58,12 +58,12 @@ class ModelNew(Model):
         (conv_weight, conv_bias) = state
         batch = x.shape[0]
         with _Precision():
-            conv_without_bias = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
+            conv_product = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
         tanh_2 = torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device)
         _launch(
             "bias_min_tanh",
             x.device,
-            [conv_without_bias, conv_bias, tanh_2],
+            [conv_product, conv_bias, tanh_2],
             batch,
         )
         return tanh_2

@@ -2,7 +2,7 @@
 // tanh (conv2d_min_tanh_tanh.py:14)
 struct BiasMinTanh {
   struct Args {
-    const float* conv_without_bias;
+    const float* conv_product;
     const float* conv_bias;
     float* tanh_2_out;
     int64_t batch;
@@ -33,12 +33,12 @@ struct BiasMinTanh {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
       kw::Cursor at) {
     kw::Vec<V> out;
-    const auto conv_without_bias_in =
-        kw::load_row<V>(a.conv_without_bias + (at.row / 49) * 294 + at.row % 49 + at.element * 49);
+    const auto conv_product_in =
+        kw::load_row<V>(a.conv_product + (at.row / 49) * 294 + at.row % 49 + at.element * 49);
     const auto conv_bias_in = kw::load_same<V>(a.conv_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      out[v] = conv_without_bias_in[v] + conv_bias_in[v];
+      out[v] = conv_product_in[v] + conv_bias_in[v];
     }
     return out;
   }

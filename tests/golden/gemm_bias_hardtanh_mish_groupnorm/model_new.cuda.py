@@ -6,25 +6,25 @@ class ModelNew(Model):
                                                           2.36e+06 bytes
     linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      fused into
                                                           add_bias_hardtanh_mish_group_norm; its
-                                                          bias: one trip through memory for 5
-                                                          operator(s) over the same rows
+                                                          bias: one kernel for 5 operator(s)
+                                                          over the same rows
     add (gemm_bias_hardtanh_mish_groupnorm.py:17)         fused into
                                                           add_bias_hardtanh_mish_group_norm;
                                                           linear(x, W, b) + c => linear(x, W, b
-                                                          + c); one trip through memory for 5
-                                                          operator(s) over the same rows
+                                                          + c); one kernel for 5 operator(s)
+                                                          over the same rows
     hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18)    fused into
                                                           add_bias_hardtanh_mish_group_norm; one
-                                                          trip through memory for 5 operator(s)
-                                                          over the same rows
+                                                          kernel for 5 operator(s) over the same
+                                                          rows
     mish (gemm_bias_hardtanh_mish_groupnorm.py:18)        fused into
                                                           add_bias_hardtanh_mish_group_norm; one
-                                                          trip through memory for 5 operator(s)
-                                                          over the same rows
+                                                          kernel for 5 operator(s) over the same
+                                                          rows
     group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)  fused into
                                                           add_bias_hardtanh_mish_group_norm; one
-                                                          trip through memory for 5 operator(s)
-                                                          over the same rows
+                                                          kernel for 5 operator(s) over the same
+                                                          rows
     """
 
     fallbacks = collections.Counter()
@@ -78,12 +78,12 @@ class ModelNew(Model):
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
         with _Precision():
-            add_without_bias = torch.nn.functional.linear(x, gemm_weight)
+            gemm_product = torch.nn.functional.linear(x, gemm_weight)
         group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
         _launch(
             "add_bias_hardtanh_mish_group_norm",
             x.device,
-            [add_without_bias, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
+            [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
             batch,
         )
         return group_norm.reshape((batch, 256))

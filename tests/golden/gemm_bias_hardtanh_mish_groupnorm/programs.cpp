@@ -4,7 +4,7 @@
 // group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)
 struct AddBiasHardtanhMishGroupNorm {
   struct Args {
-    const float* add_without_bias;
+    const float* gemm_product;
     const float* gemm_bias;
     const float* bias;
     const float* group_norm_weight;
@@ -43,14 +43,13 @@ struct AddBiasHardtanhMishGroupNorm {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto add_without_bias_in =
-        kw::load_once<V>(a.add_without_bias + at.row * 32 + at.element);
+    const auto gemm_product_in = kw::load_once<V>(a.gemm_product + at.row * 32 + at.element);
     const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + (at.row % 8) * 32 + at.element);
     const auto bias_in = kw::load_row<V>(a.bias + (at.row % 8) * 32 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.mish[v] = kw::mish(kw::hardtanh(add_without_bias_in[v] + (gemm_bias_in[v] + bias_in[v]),
-          -1.0f, 1.0f));
+      f.mish[v] = kw::mish(kw::hardtanh(gemm_product_in[v] + (gemm_bias_in[v] + bias_in[v]), -1.0f,
+          1.0f));
       out[v] = f.mish[v];
     }
     return out;

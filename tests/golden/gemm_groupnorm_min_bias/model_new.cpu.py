@@ -4,14 +4,13 @@ class ModelNew(Model):
     linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
                                                 contraction: 1.34e+08 flop, 2.36e+06 bytes
     linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
-                                                trip through memory for 3 operator(s) over the
-                                                same rows
-    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one trip through
-                                                memory for 3 operator(s) over the same rows
-    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one trip through
-                                                memory for 3 operator(s) over the same rows
-    add (gemm_groupnorm_min_bias.py:18)         fused into add; one trip through memory for 1
-                                                operator(s), element by element
+                                                kernel for 3 operator(s) over the same rows
+    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
+                                                element by element
     """
 
     fallbacks = collections.Counter()
@@ -65,10 +64,10 @@ class ModelNew(Model):
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
         min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-        gemm_without_bias = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)  # stays in the cache
+        gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)  # stays in the cache
         for start in range(0, batch, 4096):
             stop = min(start + 4096, batch)
-            panel = gemm_without_bias[: stop - start]
+            panel = gemm_product[: stop - start]
             torch.mm(x[start:stop], gemm_weight.t(), out=panel)
             _launch(
                 "bias_group_norm_min",

@@ -4,14 +4,13 @@ class ModelNew(Model):
     linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
                                                 contraction: 1.34e+08 flop, 2.36e+06 bytes
     linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
-                                                trip through memory for 3 operator(s) over the
-                                                same rows
-    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one trip through
-                                                memory for 3 operator(s) over the same rows
-    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one trip through
-                                                memory for 3 operator(s) over the same rows
-    add (gemm_groupnorm_min_bias.py:18)         fused into add; one trip through memory for 1
-                                                operator(s), element by element
+                                                kernel for 3 operator(s) over the same rows
+    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
+                                                element by element
     """
 
     fallbacks = collections.Counter()
@@ -65,12 +64,12 @@ class ModelNew(Model):
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
         with _Precision():
-            gemm_without_bias = torch.nn.functional.linear(x, gemm_weight)
+            gemm_product = torch.nn.functional.linear(x, gemm_weight)
         min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
         _launch(
             "bias_group_norm_min",
             x.device,
-            [gemm_without_bias, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
+            [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
             batch,
         )
         add = torch.empty((1, 256, batch, 1), dtype=torch.float32, device=x.device)

@@ -2,7 +2,7 @@
 // min (gemm_groupnorm_min_bias.py:17)
 struct BiasGroupNormMin {
   struct Args {
-    const float* gemm_without_bias;
+    const float* gemm_product;
     const float* gemm_bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
@@ -42,12 +42,11 @@ struct BiasGroupNormMin {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto gemm_without_bias_in =
-        kw::load_once<V>(a.gemm_without_bias + at.row * 256 + at.element);
+    const auto gemm_product_in = kw::load_once<V>(a.gemm_product + at.row * 256 + at.element);
     const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.gemm[v] = gemm_without_bias_in[v] + gemm_bias_in[v];
+      f.gemm[v] = gemm_product_in[v] + gemm_bias_in[v];
       out[v] = f.gemm[v];
     }
     return out;

@@ -1,12 +1,10 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    group_norm (group_norm_log_softmax.py:13)   fused into group_norm_log_softmax; one trip
-                                                through memory for 2 operator(s) over the same
-                                                rows
-    log_softmax (group_norm_log_softmax.py:13)  fused into group_norm_log_softmax; one trip
-                                                through memory for 2 operator(s) over the same
-                                                rows
+    group_norm (group_norm_log_softmax.py:13)   fused into group_norm_log_softmax; one kernel
+                                                for 2 operator(s) over the same rows
+    log_softmax (group_norm_log_softmax.py:13)  fused into group_norm_log_softmax; one kernel
+                                                for 2 operator(s) over the same rows
     """
 
     fallbacks = collections.Counter()

@@ -1,12 +1,12 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    gelu (half_gelu_group_norm.py:15)        fused into gelu_group_norm_mul; one trip through
-                                             memory for 3 operator(s) over the same rows
-    group_norm (half_gelu_group_norm.py:15)  fused into gelu_group_norm_mul; one trip through
-                                             memory for 3 operator(s) over the same rows
-    mul (half_gelu_group_norm.py:15)         fused into gelu_group_norm_mul; one trip through
-                                             memory for 3 operator(s) over the same rows
+    gelu (half_gelu_group_norm.py:15)        fused into gelu_group_norm_mul; one kernel for 3
+                                             operator(s) over the same rows
+    group_norm (half_gelu_group_norm.py:15)  fused into gelu_group_norm_mul; one kernel for 3
+                                             operator(s) over the same rows
+    mul (half_gelu_group_norm.py:15)         fused into gelu_group_norm_mul; one kernel for 3
+                                             operator(s) over the same rows
     """
 
     fallbacks = collections.Counter()

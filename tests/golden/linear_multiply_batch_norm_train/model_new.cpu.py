@@ -5,17 +5,17 @@ class ModelNew(Model):
                                                          contraction: 1.97e+06 flop, 2.66e+05
                                                          bytes
     linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
-                                                         bias: one trip through memory for 3
-                                                         operator(s) over the same rows
+                                                         bias: one kernel for 3 operator(s) over
+                                                         the same rows
     mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
-                                                         trip through memory for 3 operator(s)
-                                                         over the same rows
+                                                         kernel for 3 operator(s) over the same
+                                                         rows
     add (linear_multiply_batch_norm_train.py:15)         left to ATen: add.Tensor; add on int64
                                                          elements: only float32, float16 and
                                                          bfloat16 are fused
     batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
-                                                         trip through memory for 3 operator(s)
-                                                         over the same rows
+                                                         kernel for 3 operator(s) over the same
+                                                         rows
     """
 
     fallbacks = collections.Counter()
@@ -87,7 +87,7 @@ class ModelNew(Model):
             norm_num_batches_tracked,
         ) = state
         batch = x.shape[0]
-        linear_without_bias = torch.nn.functional.linear(x, linear_weight)
+        linear_product = torch.nn.functional.linear(x, linear_weight)
         norm = torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1)
         norm_2_affine = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
         norm_2_running_mean = torch.empty((24,), dtype=torch.float32, device=x.device)
@@ -96,7 +96,7 @@ class ModelNew(Model):
             "bias_mul_batch_norm",
             x.device,
             [
-                linear_without_bias,
+                linear_product,
                 linear_bias,
                 scale,
                 norm_weight,

@@ -2,7 +2,7 @@
 // batch_norm (linear_multiply_batch_norm_train.py:15)
 struct BiasMulBatchNorm {
   struct Args {
-    const float* linear_without_bias;
+    const float* linear_product;
     const float* linear_bias;
     const float* scale;
     const float* norm_weight;
@@ -45,13 +45,12 @@ struct BiasMulBatchNorm {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto linear_without_bias_in =
-        kw::load_row<V>(a.linear_without_bias + at.row + at.element * 24);
+    const auto linear_product_in = kw::load_row<V>(a.linear_product + at.row + at.element * 24);
     const auto linear_bias_in = kw::load_row<V>(a.linear_bias + at.row);
     const auto scale_in = kw::load_row<V>(a.scale + at.row);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.mul[v] = (linear_without_bias_in[v] + linear_bias_in[v]) * scale_in[v];
+      f.mul[v] = (linear_product_in[v] + linear_bias_in[v]) * scale_in[v];
       out[v] = f.mul[v];
     }
     return out;

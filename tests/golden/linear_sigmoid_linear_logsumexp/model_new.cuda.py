@@ -5,20 +5,18 @@ class ModelNew(Model):
                                                        contraction: 2.52e+06 flop, 2.96e+05
                                                        bytes
     linear (linear_sigmoid_linear_logsumexp.py:14)     fused into bias_sigmoid; its bias: one
-                                                       trip through memory for 2 operator(s),
-                                                       element by element
-    sigmoid (linear_sigmoid_linear_logsumexp.py:14)    fused into bias_sigmoid; one trip through
-                                                       memory for 2 operator(s), element by
+                                                       kernel for 2 operator(s), element by
                                                        element
+    sigmoid (linear_sigmoid_linear_logsumexp.py:14)    fused into bias_sigmoid; one kernel for 2
+                                                       operator(s), element by element
     linear (linear_sigmoid_linear_logsumexp.py:15)     left to ATen: linear.default; a library
                                                        contraction: 6.47e+06 flop, 4.96e+05
                                                        bytes
     linear (linear_sigmoid_linear_logsumexp.py:15)     fused into bias_logsumexp; its bias: one
-                                                       trip through memory for 2 operator(s)
-                                                       over the same rows
-    logsumexp (linear_sigmoid_linear_logsumexp.py:15)  fused into bias_logsumexp; one trip
-                                                       through memory for 2 operator(s) over the
-                                                       same rows
+                                                       kernel for 2 operator(s) over the same
+                                                       rows
+    logsumexp (linear_sigmoid_linear_logsumexp.py:15)  fused into bias_logsumexp; one kernel for
+                                                       2 operator(s) over the same rows
     """
 
     fallbacks = collections.Counter()
@@ -70,21 +68,21 @@ class ModelNew(Model):
         (linear_weight, linear_bias, second_weight, second_bias) = state
         batch = x.shape[0]
         with _Precision():
-            linear_without_bias = torch.nn.functional.linear(x, linear_weight)
+            linear_product = torch.nn.functional.linear(x, linear_weight)
         sigmoid = torch.empty((batch, 41), dtype=torch.float32, device=x.device)
         _launch(
             "bias_sigmoid",
             x.device,
-            [linear_without_bias, linear_bias, sigmoid],
+            [linear_product, linear_bias, sigmoid],
             batch,
         )
         with _Precision():
-            second_without_bias = torch.nn.functional.linear(sigmoid, second_weight)
+            second_product = torch.nn.functional.linear(sigmoid, second_weight)
         logsumexp = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
         _launch(
             "bias_logsumexp",
             x.device,
-            [second_without_bias, second_bias, logsumexp],
+            [second_product, second_bias, logsumexp],
             batch,
         )
         return logsumexp.reshape((batch,))

@@ -1,7 +1,7 @@
 // linear (linear_sigmoid_linear_logsumexp.py:14), sigmoid (linear_sigmoid_linear_logsumexp.py:14)
 struct BiasSigmoid {
   struct Args {
-    const float* linear_without_bias;
+    const float* linear_product;
     const float* linear_bias;
     float* sigmoid_out;
     int64_t batch;
@@ -30,12 +30,11 @@ struct BiasSigmoid {
   template <int V, int L>
   KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
     auto sigmoid_out = kw::store_row<V>(a.sigmoid_out + at.row * 41 + at.element);
-    const auto linear_without_bias_in =
-        kw::load_once<V>(a.linear_without_bias + at.row * 41 + at.element);
+    const auto linear_product_in = kw::load_once<V>(a.linear_product + at.row * 41 + at.element);
     const auto linear_bias_in = kw::load_row<V>(a.linear_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      sigmoid_out[v] = kw::sigmoid(linear_without_bias_in[v] + linear_bias_in[v]);
+      sigmoid_out[v] = kw::sigmoid(linear_product_in[v] + linear_bias_in[v]);
     }
     sigmoid_out.commit();
   }
@@ -68,7 +67,7 @@ extern "C" int launch_bias_sigmoid(void* const* tensors, const int64_t* numbers)
 // linear (linear_sigmoid_linear_logsumexp.py:15), logsumexp (linear_sigmoid_linear_logsumexp.py:15)
 struct BiasLogsumexp {
   struct Args {
-    const float* second_without_bias;
+    const float* second_product;
     const float* second_bias;
     float* logsumexp_kept_out;
     int64_t batch;
@@ -102,12 +101,11 @@ struct BiasLogsumexp {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto second_without_bias_in =
-        kw::load_once<V>(a.second_without_bias + at.row * 77 + at.element);
+    const auto second_product_in = kw::load_once<V>(a.second_product + at.row * 77 + at.element);
     const auto second_bias_in = kw::load_row<V>(a.second_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.second[v] = second_without_bias_in[v] + second_bias_in[v];
+      f.second[v] = second_product_in[v] + second_bias_in[v];
       out[v] = f.second[v];
     }
     return out;

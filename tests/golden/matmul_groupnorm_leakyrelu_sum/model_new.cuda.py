@@ -6,20 +6,20 @@ class ModelNew(Model):
                                                        bytes
     linear (matmul_groupnorm_leakyrelu_sum.py:15)      fused into
                                                        bias_group_norm_leaky_relu_add; its bias:
-                                                       one trip through memory for 4 operator(s)
-                                                       over the same rows
+                                                       one kernel for 4 operator(s) over the
+                                                       same rows
     group_norm (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one trip
-                                                       through memory for 4 operator(s) over the
-                                                       same rows
+                                                       bias_group_norm_leaky_relu_add; one
+                                                       kernel for 4 operator(s) over the same
+                                                       rows
     leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one trip
-                                                       through memory for 4 operator(s) over the
-                                                       same rows
+                                                       bias_group_norm_leaky_relu_add; one
+                                                       kernel for 4 operator(s) over the same
+                                                       rows
     add (matmul_groupnorm_leakyrelu_sum.py:16)         fused into
                                                        bias_group_norm_leaky_relu_add; x + x =>
-                                                       2 * x; one trip through memory for 4
-                                                       operator(s) over the same rows
+                                                       2 * x; one kernel for 4 operator(s) over
+                                                       the same rows
     """
 
     fallbacks = collections.Counter()
@@ -71,12 +71,12 @@ class ModelNew(Model):
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
         with _Precision():
-            fc_without_bias = torch.nn.functional.linear(x, fc_weight)
+            fc_product = torch.nn.functional.linear(x, fc_weight)
         add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
         _launch(
             "bias_group_norm_leaky_relu_add",
             x.device,
-            [fc_without_bias, fc_bias, norm_weight, norm_bias, add],
+            [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
         return add

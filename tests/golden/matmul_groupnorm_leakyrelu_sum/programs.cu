@@ -3,7 +3,7 @@
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
 struct BiasGroupNormLeakyReluAdd {
   struct Args {
-    const float* fc_without_bias;
+    const float* fc_product;
     const float* fc_bias;
     const float* norm_weight;
     const float* norm_bias;
@@ -41,11 +41,11 @@ struct BiasGroupNormLeakyReluAdd {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto fc_without_bias_in = kw::load_once<V>(a.fc_without_bias + at.row * 16 + at.element);
+    const auto fc_product_in = kw::load_once<V>(a.fc_product + at.row * 16 + at.element);
     const auto fc_bias_in = kw::load_row<V>(a.fc_bias + (at.row % 16) * 16 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.fc[v] = fc_without_bias_in[v] + fc_bias_in[v];
+      f.fc[v] = fc_product_in[v] + fc_bias_in[v];
       out[v] = f.fc[v];
     }
     return out;

@@ -1,12 +1,12 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    softmax (sort_diamond.py:9)  fused into softmax; one trip through memory for 1 operator(s)
-                                 over the same rows
+    softmax (sort_diamond.py:9)  fused into softmax; one kernel for 1 operator(s) over the same
+                                 rows
     sort (sort_diamond.py:10)    left to ATen: sort.default; no primitive form of sort: it stays
                                  with ATen
-    mul (sort_diamond.py:10)     fused into mul; one trip through memory for 1 operator(s),
-                                 element by element
+    mul (sort_diamond.py:10)     fused into mul; one kernel for 1 operator(s), element by
+                                 element
     """
 
     fallbacks = collections.Counter()
