@@ -345,6 +345,8 @@ class ForwardWriter:
         """A Python literal of nested arguments with Refs and sizes."""
         if isinstance(value, Ref):
             return self.value(value.name)
+        if isinstance(value, torch.device):
+            return f"{self.inputs[self.first]}.device"
         if isinstance(value, tuple):
             inside = ", ".join(self.literal(v) for v in value)
             return f"({inside},)" if len(value) == 1 else f"({inside})"
