@@ -28,7 +28,7 @@ MODELS = sorted((TESTS / "models").glob("*.py"))
 EXAMPLES = sorted((TESTS.parent / "examples").glob("*/model.py"))
 REDUCED = {"batch_size = 1024": "batch_size = 33", "features = 8192": "features = 256"}
 REDUCED |= {"num_groups = 512": "num_groups = 16", "num_groups = 256": "num_groups = 8"}
-NEEDS_TWO = "statistics over a batch of fewer than two"
+NEEDS_TWO = "too few samples for a statistic"
 
 
 def name_of(path: Path) -> str:

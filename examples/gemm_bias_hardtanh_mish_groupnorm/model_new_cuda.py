@@ -915,6 +915,8 @@ class ModelNew(Model):
                 return "a parameter has another type or shape"
             if tensor.device != x.device:
                 return "a parameter is on another device"
+        if torch.is_autocast_enabled("cuda"):
+            return "autocast is on"
         if torch.is_grad_enabled():
             if x.requires_grad or any(p.requires_grad for p in self.parameters()):
                 return "gradients are needed, and no backward was generated"

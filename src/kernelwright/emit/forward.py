@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import torch
+from torch import nn
 
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View
+from kernelwright.expr import leaves
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
@@ -24,7 +27,8 @@ FRIENDLY = {
 }
 
 
-LOCALS = {"self", "cause", "state", "panel", "start", "stop", "torch"}
+INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
+LOCALS = ("state", "cause", "panel", "start", "stop")
 
 
 class ForwardWriter:
@@ -47,7 +51,18 @@ class ForwardWriter:
         signature = inspect.signature(problem.module.forward)
         self.parameters = list(signature.parameters.values())
         self.inputs = self._bind(signature)
+        self.local = self._locals()
         self.first = next(n.name for n in self.graph if n.op == "input")
+
+    def _locals(self) -> dict[str, str]:
+        """The names of emitted locals, out of the way of forward's own parameters."""
+        taken = {p.name for p in self.parameters}
+        chosen: dict[str, str] = {}
+        for word in (*LOCALS, *self.graph.symbols):
+            chosen[word] = word
+            while chosen[word] in taken:
+                chosen[word] += "_"
+        return chosen
 
     def _bind(self, signature: inspect.Signature) -> dict[str, str]:
         """Graph input -> the Python name under which forward receives it."""
@@ -89,7 +104,7 @@ class ForwardWriter:
     def outside(self) -> list[str]:
         """The method that says why a call is outside of what the kernels cover."""
         first = self.inputs[self.first]
-        state = ["state"] if self.state() else []
+        state = [self.local["state"]] if self.state() else []
         lines = [
             f"    def _outside({', '.join(['self', *state, self.signature()])}):",
             '        """Why the kernels cannot take this call, or None when they can."""',
@@ -101,7 +116,7 @@ class ForwardWriter:
         lines += self._symbol_checks()
         if self.state():
             lines += [
-                "        for tensor, (dtype, shape) in zip(state, self.state_types):",
+                f"        for tensor, (dtype, shape) in zip({state[0]}, self.state_types):",
                 "            if tensor.dtype != dtype or tensor.shape != shape:",
                 '                return "a parameter has another type or shape"',
                 f"            if tensor.device != {first}.device:",
@@ -149,20 +164,22 @@ class ForwardWriter:
                 lines += _when(
                     f"{place} != {self.size(size, inline=True)}", "the inputs differ in batch size"
                 )
-        for symbol in self.reduced_symbols():
-            lines += _when(
-                f"{self.symbol(symbol)} < 2", "statistics over a batch of fewer than two"
-            )
+        for symbol, fewest in self.fewest().items():
+            lines += _when(f"{self.symbol(symbol)} < {fewest}", "too few samples for a statistic")
         return lines
 
-    def reduced_symbols(self) -> list[str]:
-        found: dict[str, None] = {}
+    def fewest(self) -> dict[str, int]:
+        """The smallest batch for kernels that reduce over it: none of their divisors may vanish."""
+        found: dict[str, int] = {}
         for kernel in self.kernels.values():
-            for atom in kernel.program.elements if kernel.program.stages else ():
-                size = kernel.program.sizes[atom]
-                if not isinstance(size, int):
-                    found |= {str(s): None for s in size.free_symbols}
-        return list(found)
+            program = kernel.program
+            for atom in program.elements if program.stages else ():
+                size = program.sizes[atom]
+                for symbol in () if isinstance(size, int) else size.free_symbols:
+                    divisors = [leaf.value for e in program.exprs for leaf in leaves(e, "size")]
+                    vanishes = any(hint(d, batch=1) <= 0 for d in divisors)
+                    found[str(symbol)] = max(found.get(str(symbol), 1), 2 if vanishes else 1)
+        return found
 
     def state(self) -> list[Node]:
         """The parameters and buffers that the forward reads."""
@@ -183,24 +200,24 @@ class ForwardWriter:
     # ---- the forward -----------------------------------------------------------------------
 
     def forward(self) -> list[str]:
+        state, cause, passed = self.local["state"], self.local["cause"], self.arguments()
         lines = [f"    def forward(self, {self.signature()}):"]
-        passed = self.arguments()
         if self.state():
-            lines.append("        state = (")
+            lines.append(f"        {state} = (")
             lines += [f"            {self.attribute(n.name)}," for n in self.state()]
             lines.append("        )")
-            passed = f"state, {passed}"
+            passed = f"{state}, {passed}"
         lines += [
-            f"        cause = self._outside({passed})",
-            "        if cause is not None:",
-            "            self._fall_back(cause)",
+            f"        {cause} = self._outside({passed})",
+            f"        if {cause} is not None:",
+            f"            self._fall_back({cause})",
             f"            return super().forward({self.arguments()})",
         ]
         if self.state():
             names = [self.variable(n.name) for n in self.state()]
-            lines += listed("        ", "(", names, ") = state")
+            lines += listed("        ", "(", names, f") = {state}")
         for symbol in self.graph.symbols:
-            lines.append(f"        {symbol} = {self.symbol(symbol)}")
+            lines.append(f"        {self.local[symbol]} = {self.symbol(symbol)}")
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
@@ -227,7 +244,8 @@ class ForwardWriter:
     def launch(self, region: Region) -> list[str]:
         outputs = [self.variable(b.name) for b in region.outputs]
         tensors = [self.value(r) for r in region.reads] + outputs
-        return [*self.allocate(region), *self.launch_on(region, tensors, list(self.graph.symbols))]
+        sizes = [self.local[s] for s in self.graph.symbols]
+        return [*self.allocate(region), *self.launch_on(region, tensors, sizes)]
 
     def allocate(self, region: Region) -> list[str]:
         return [
@@ -252,23 +270,24 @@ class ForwardWriter:
     def panel(self, product: Region, kernel: Region, rows: int) -> list[str]:
         """A library GEMM and its tail, a panel of rows at a time."""
         assert product.call is not None
-        (batch,) = self.graph.symbols
+        panel, start, stop = (self.local[w] for w in ("panel", "start", "stop"))
+        (batch,) = (self.local[s] for s in self.graph.symbols)
         buffer = product.outputs[0]
         name = self.variable(buffer.name)
         left, weight = (self.value(r.name) for r in product.call.args[:2])
-        tensors = ["panel" if r == buffer.name else self.value(r) for r in kernel.reads]
-        tensors += [f"{self.variable(b.name)}[start:stop]" for b in kernel.outputs]
+        tensors = [panel if r == buffer.name else self.value(r) for r in kernel.reads]
+        tensors += [f"{self.variable(b.name)}[{start}:{stop}]" for b in kernel.outputs]
         shape = f"(min({batch}, {rows}), {buffer.shape[1]})"
         loop = [
-            f"stop = min(start + {rows}, {batch})",
-            f"panel = {name}[: stop - start]",
-            f"torch.mm({left}[start:stop], {weight}.t(), out=panel)",
-            *self.launch_on(kernel, tensors, ["stop - start"]),
+            f"{stop} = min({start} + {rows}, {batch})",
+            f"{panel} = {name}[: {stop} - {start}]",
+            f"torch.mm({left}[{start}:{stop}], {weight}.t(), out={panel})",
+            *self.launch_on(kernel, tensors, [f"{stop} - {start}"]),
         ]
         return [
             *self.allocate(kernel),
-            f"{self.empty(name, shape, buffer)}  # stays in the cache",
-            f"for start in range(0, {batch}, {rows}):",
+            self.empty(name, shape, buffer),
+            f"for {start} in range(0, {batch}, {rows}):",
             *(f"    {line}" for line in loop),
         ]
 
@@ -313,17 +332,21 @@ class ForwardWriter:
         views = [u for u in self.graph.users[name] if self.graph[u].op == "view"]
         same = [u for u in views if self.graph[u].sources == self.graph[name].sources]
         wish = same[0] if len(same) == 1 else name
-        taken = {p.name for p in self.parameters} | {*LOCALS, *self.graph.symbols}
+        taken = {"self", "torch", *(p.name for p in self.parameters), *self.local.values()}
         if self.graph[name].op in SOURCES:
             wish = name
         return f"{wish}_" if wish in taken else wish
 
     def attribute(self, name: str) -> str:
-        parts = self.graph.targets[name].split(".")
+        """`self.net[0].weight`: the user's own way to write where a parameter lives."""
+        module: Any = self.problem.module
         text = "self"
-        for part in parts:
-            plain = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
-            text = f"{text}[{part}]" if part.isdigit() else plain
+        for part in self.graph.targets[name].split("."):
+            if isinstance(module, INDEXED) and part.isdigit():
+                text = f"{text}[{part}]"
+            else:
+                text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
+            module = getattr(module, part)
         return text
 
     def symbol(self, symbol: str) -> str:
@@ -331,10 +354,11 @@ class ForwardWriter:
         return f"{self.inputs[name]}.shape[{axis}]"
 
     def size(self, dim: Dim, inline: bool = False) -> str:
+        """A size as Python: over the emitted locals, or `inline` over the inputs themselves."""
         text = str(dim)
-        if inline:
-            for symbol in self.graph.symbols:
-                text = text.replace(symbol, self.symbol(symbol))
+        for symbol, local in self.local.items():
+            if symbol in self.graph.symbols:
+                text = re.sub(rf"\b{symbol}\b", self.symbol(symbol) if inline else local, text)
         return text
 
     def tuple_of(self, shape: tuple[Dim, ...]) -> str:

@@ -11,6 +11,7 @@ import re
 import textwrap
 
 from kernelwright.emit import runtime
+from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.sources import source
 from kernelwright.errors import UnsupportedError
@@ -66,7 +67,7 @@ def original_source(problem: Problem) -> str:
 def _machinery(problem: Problem, kernels: str, device: str) -> list[str]:
     """The kernels as text, and what builds and launches them."""
     text = f'KERNELS = r"""\n{kernels}"""\n'
-    stem = "kw_" + (re.sub(r"\W", "_", problem.name, flags=re.ASCII) or "model")[:40]
+    stem = "kw_" + re.sub(r"\W", "_", unmarked(problem.name), flags=re.ASCII)[:40]
     if device == "cuda":
         listed = "cpp_sources=[],\n            cuda_sources=[KERNELS]"
         build = _fill(runtime.BUILD, flags=runtime.CUDA_FLAGS, sources=listed, stem=stem)
@@ -123,5 +124,7 @@ def _model(writer: ForwardWriter, ledger: str) -> str:
 
 def docstring(text: str) -> str:
     """A triple-quoted literal of any text: user names may hold quotes and backslashes."""
-    safe = re.sub(r"[^\x20-\x7e\n]", "?", text).replace("\\", "\\\\").replace('"""', "'''")
+    safe = (
+        re.sub(r"[^\x20-\x7e\n]", "?", unmarked(text)).replace("\\", "\\\\").replace('"""', "'''")
+    )
     return f'"""{safe}\n"""'

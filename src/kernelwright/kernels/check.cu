@@ -41,8 +41,9 @@ struct Block {
 
 struct Columns {
   static constexpr int kVec = 1;
+  static constexpr int kWidth = 8;
   static constexpr int kDepth = 8;
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 64;
 };
 
 }  // namespace kw::check

@@ -1,7 +1,8 @@
 // Row programs on the GPU where rows, not elements, are neighbours in memory.
 //
-// 32 rows across, kDepth threads down the elements: a warp's loads are contiguous. Partial results
-// meet in shared memory; each stage reads the elements again.
+// A block takes kWidth x kVec neighbouring rows, a thread kVec of them, and kDepth threads share
+// the elements of each row: a warp's loads are whole cache lines. Partial results meet in shared
+// memory in a fixed order; each stage reads the elements again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,42 +11,63 @@
 
 namespace kw {
 
+// Combine over the kDepth threads that share rows. Everyone gets the result.
+template <Combine Op, class C>
+__device__ __forceinline__ Vec<C::kVec> reduce_depth(Vec<C::kVec> total) {
+  constexpr int V = C::kVec;
+  if constexpr (C::kDepth > 1) {
+    __shared__ float partial[C::kDepth][C::kWidth * V];
+    const int x = threadIdx.x % C::kWidth * V;
+    const int y = threadIdx.x / C::kWidth;
+    __syncthreads();  // the previous stage may still read
+    KW_LANES
+    for (int v = 0; v < V; ++v) partial[y][x + v] = total[v];
+    for (int half = C::kDepth / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (y >= half) continue;
+      KW_LANES
+      for (int v = 0; v < V; ++v) {
+        partial[y][x + v] = combine<Op>(partial[y][x + v], partial[y + half][x + v]);
+      }
+    }
+    __syncthreads();
+    KW_LANES
+    for (int v = 0; v < V; ++v) total[v] = partial[0][x + v];
+  }
+  return total;
+}
+
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) strided_kernel(const typename P::Args a) {
-  __shared__ float partial[C::kDepth][33];
-  const int x = threadIdx.x % 32;
-  const int y = threadIdx.x / 32;
-  const int64_t wanted = int64_t{blockIdx.x} * 32 + x;
+  constexpr int V = C::kVec;
+  const int y = threadIdx.x / C::kWidth;
+  const int64_t wanted = (int64_t{blockIdx.x} * C::kWidth + threadIdx.x % C::kWidth) * V;
   const bool live = wanted < P::rows(a);
-  const int64_t row = live ? wanted : P::rows(a) - 1;
+  const int64_t row = live ? wanted : P::rows(a) - V;  // idle threads repeat rows, store nothing
   const int64_t elements = P::elements(a);
-  typename P::template Scalars<1> s;
+  typename P::template Scalars<V> s;
   for_each_stage<P>([&](auto stage) {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
-    Vec<1> total{{identity<kOp>()}};
+    Vec<V> total;
+    KW_LANES
+    for (int v = 0; v < V; ++v) total[v] = identity<kOp>();
 #pragma unroll 4
     for (int64_t e = y; e < elements; e += C::kDepth) {
-      typename P::template Fields<1> f;
-      replay<P, I, 1, 1>(f, s, a, Cursor{row, e});
-      const Vec<1> value = P::contribution(stage, f, s, a, Cursor{row, e});
-      total[0] = combine<kOp>(total[0], value[0]);
+      typename P::template Fields<V> f;
+      replay<P, I, V, V>(f, s, a, Cursor{row, e});
+      const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, e});
+      KW_LANES
+      for (int v = 0; v < V; ++v) total[v] = combine<kOp>(total[v], x[v]);
     }
-    if constexpr (C::kDepth > 1) {
-      __syncthreads();  // the previous stage may still read
-      partial[y][x] = total[0];
-      __syncthreads();
-      total[0] = partial[0][x];
-      for (int d = 1; d < C::kDepth; ++d) total[0] = combine<kOp>(total[0], partial[d][x]);
-    }
-    P::finish(stage, s, total, a);
+    P::finish(stage, s, reduce_depth<kOp, C>(total), a);
   });
   if (!live) return;
   if constexpr (P::kStoresElements) {
 #pragma unroll 4
     for (int64_t e = y; e < elements; e += C::kDepth) {
-      typename P::template Fields<1> f;
-      replay<P, P::kStages, 1, 1>(f, s, a, Cursor{row, e});
+      typename P::template Fields<V> f;
+      replay<P, P::kStages, V, V>(f, s, a, Cursor{row, e});
       P::store_elements(f, s, a, Cursor{row, e});
     }
   }
@@ -56,7 +78,9 @@ template <class P, class C>
 cudaError_t strided(const typename P::Args& a, cudaStream_t stream) {
   const int64_t rows = P::rows(a);
   if (rows == 0) return cudaSuccess;
-  strided_kernel<P, C><<<static_cast<unsigned>((rows + 31) / 32), C::kThreads, 0, stream>>>(a);
+  constexpr int64_t kRows = C::kWidth * C::kVec;
+  const auto grid = static_cast<unsigned>((rows + kRows - 1) / kRows);
+  strided_kernel<P, C><<<grid, C::kThreads, 0, stream>>>(a);
   return cudaGetLastError();
 }
 

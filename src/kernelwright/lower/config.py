@@ -37,7 +37,7 @@ def configure(graph: Graph, program: Program, device: str) -> Config:
 
 def _cuda(graph: Graph, program: Program) -> Config:
     if program.strided:
-        return _strided(program)
+        return _strided(graph, program)
     vec, dynamic = _vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
@@ -88,13 +88,24 @@ def _resident(elements: int, segment: int, vec: int) -> Config | None:
     return Config("resident", constants, f"a row of {elements} elements stays in registers")
 
 
-def _strided(program: Program) -> Config:
+def _strided(graph: Graph, program: Program) -> Config:
+    """A deep block reads whole 128-byte lines; a shallow one covers more rows instead."""
+    vec, dynamic = _vector_width(graph, program)
+    vec = min(vec, 4)
     elements = program.count(program.elements)
-    depth = 16
+    shallow = isinstance(elements, int) and elements <= 64
+    width = WARP if shallow else WARP // vec
+    depth = MOST_THREADS // width
     if isinstance(elements, int):
-        depth = min(16, power_of_two(math.ceil(elements / 8)))
-    constants = (("kVec", 1), ("kDepth", depth), ("kThreads", WARP * depth))
-    return Config("strided", constants, "neighbours in memory belong to different rows")
+        depth = min(depth, power_of_two(math.ceil(elements / 8)))
+        width = max(width, 128 // depth)
+    constants = (
+        ("kVec", vec),
+        ("kWidth", width),
+        ("kDepth", depth),
+        ("kThreads", width * depth),
+    )
+    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------

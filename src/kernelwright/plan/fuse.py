@@ -56,7 +56,8 @@ class _Walk:
                 return
 
     def offer_reduce(self, node: Node) -> None:
-        for region in self.candidates(node.inputs):
+        candidates = self.candidates(node.inputs)
+        for region in candidates or self.siblings(node.inputs[0]):
             if self.admit(node, region):
                 return
         region = self.open(node)
@@ -122,6 +123,10 @@ class _Walk:
         for name in names:
             visit(name)
         return sorted(found.values(), key=self.builders.index, reverse=True)
+
+    def siblings(self, source: str) -> list[Builder]:
+        """Regions that already read this whole value for a reduction of their own."""
+        return [r for r in reversed(self.builders) if source in r.seen and r.reduces]
 
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""

@@ -42,8 +42,9 @@ class Builder:
     """A region that still grows.
 
     `placed` holds the layout of every node inside, `sources` that of the operand of each reduction
-    (under the reduction's name) and of the value the region was opened with, `wanted` the values
-    that others read. `homes` is the walk's table of which region computes which value.
+    (under the reduction's name) and of the value the region was opened with, `seen` that of values
+    in memory that a reduction walks over whole, `wanted` the values that others read. `homes` is
+    the walk's table of which region computes which value.
     """
 
     graph: Graph
@@ -52,6 +53,7 @@ class Builder:
     atoms: Atoms = field(default_factory=Atoms)
     placed: dict[str, Layout] = field(default_factory=dict)
     sources: dict[str, Layout] = field(default_factory=dict)
+    seen: dict[str, Layout] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     wanted: dict[str, None] = field(default_factory=dict)
     homes: Mapping[str, object] = field(default_factory=dict)
@@ -88,13 +90,16 @@ class Builder:
         except Refused:
             self.placed, self.sources = before
             raise
+        self._refining(lambda: self._see(source, self.sources[node.name]))
 
     def _map_layout(self, node: Node) -> Layout:
-        rank = len(node.type.shape)
-        known = [found for i in node.inputs if (found := self.infer(i)) is not None]
-        columns = broadcast_axes(known, rank)
+        shape = node.type.shape
+        columns = broadcast_axes(self._inferred(node), len(shape))
+        # What a reduction has walked over may be walked over again, if nothing else says where.
+        weak = broadcast_axes(self._inferred(node, weak=True), len(shape))
         axes: list[tuple[int, ...]] = []
-        for dim, offers in zip(node.type.shape, columns, strict=True):
+        for dim, strong, fallback in zip(shape, columns, weak, strict=True):
+            offers = strong or fallback
             if dim != 1 and not offers:
                 raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
             if any(o != offers[0] for o in offers):
@@ -106,13 +111,21 @@ class Builder:
 
     def _full_layout(self, node: Node, source: str) -> Layout:
         layout = self.infer(source)
+        if layout is None:
+            layout = self.infer(source, weak=True)
         shape = self.graph[source].type.shape
         if layout is None or any(d != 1 and not a for d, a in zip(shape, layout, strict=True)):
             raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
         return layout
 
-    def infer(self, value: str) -> Layout | None:
-        """The coordinates of a value that depends on something placed here; None for others."""
+    def _inferred(self, node: Node, weak: bool = False) -> list[Layout]:
+        return [found for i in node.inputs if (found := self.infer(i, weak)) is not None]
+
+    def infer(self, value: str, weak: bool = False) -> Layout | None:
+        """The coordinates of a value that depends on something placed here; None for others.
+
+        With `weak`, also those of a value in memory that a reduction here has walked over.
+        """
         node = self.graph[value]
         if value in self.refused:
             return None
@@ -120,11 +133,13 @@ class Builder:
             return self.placed[value]
         if value in self.sources:
             return self.sources[value]
+        if weak and value in self.seen:
+            return self.seen[value]
         if node.op == "view":
-            inside = self.infer(node.inputs[0])
+            inside = self.infer(node.inputs[0], weak)
             return None if inside is None else self._view_up(node, inside)
         if node.op == "map":
-            known = [found for i in node.inputs if (found := self.infer(i)) is not None]
+            known = self._inferred(node, weak)
             if not known:
                 return None
             columns = broadcast_axes(known, len(node.type.shape))
@@ -132,6 +147,19 @@ class Builder:
                 raise Misaligned
             return tuple(offers[0] if offers else () for offers in columns)
         return None
+
+    def _see(self, value: str, layout: Layout) -> None:
+        """Note what a reduction over this value reads, as far as it covers the whole domain."""
+        node = self.graph[value]
+        if value in self.placed or frozenset(flat(layout)) != self.domain:
+            return
+        self.seen.setdefault(value, layout)
+        if value in self.homes or node.op not in ("map", "view"):
+            return
+        for name in node.inputs:
+            shape = self.graph[name].type.shape
+            inner = self._view_down(node, layout) if node.op == "view" else align(layout, shape)
+            self._see(name, inner)
 
     def _view_up(self, node: Node, layout: Layout) -> Layout:
         view = node.payload
@@ -305,7 +333,7 @@ class Builder:
                 return attempt()
             except NeedSplit as need:
                 outer, inner = self.atoms.split(need.atom, need.inner)
-                for table in (self.placed, self.sources):
+                for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
 

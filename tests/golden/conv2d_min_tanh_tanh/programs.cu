@@ -69,8 +69,9 @@ struct BiasMinTanh {
 // neighbours in memory belong to different rows
 struct BiasMinTanhConfig {
   static constexpr int kVec = 1;
+  static constexpr int kWidth = 128;
   static constexpr int kDepth = 1;
-  static constexpr int kThreads = 32;
+  static constexpr int kThreads = 128;
 };
 
 extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers) {

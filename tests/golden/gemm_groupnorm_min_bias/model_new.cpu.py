@@ -66,7 +66,7 @@ class ModelNew(Model):
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
         min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-        gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)  # stays in the cache
+        gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
         for start in range(0, batch, 4096):
             stop = min(start + 4096, batch)
             panel = gemm_product[: stop - start]

@@ -48,7 +48,7 @@ class ModelNew(Model):
         if x.ndim != 2 or x.shape[1:] != (40,):
             return "x is not of shape batch x 40"
         if x.shape[0] < 2:
-            return "statistics over a batch of fewer than two"
+            return "too few samples for a statistic"
         for tensor, (dtype, shape) in zip(state, self.state_types):
             if tensor.dtype != dtype or tensor.shape != shape:
                 return "a parameter has another type or shape"

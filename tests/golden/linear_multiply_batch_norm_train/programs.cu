@@ -120,9 +120,10 @@ struct BiasMulBatchNorm {
 
 // neighbours in memory belong to different rows
 struct BiasMulBatchNormConfig {
-  static constexpr int kVec = 1;
-  static constexpr int kDepth = 16;
-  static constexpr int kThreads = 512;
+  static constexpr int kVec = 4;
+  static constexpr int kWidth = 8;
+  static constexpr int kDepth = 128;
+  static constexpr int kThreads = 1024;
 };
 
 extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* numbers) {

@@ -73,7 +73,7 @@ class ModelNew(Model):
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
         add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-        fc_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)  # stays in the cache
+        fc_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
         for start in range(0, batch, 4096):
             stop = min(start + 4096, batch)
             panel = fc_product[: stop - start]
