@@ -540,68 +540,132 @@ __device__ __forceinline__ float reduce_threads(float x) {
 
 namespace kw {
 
+// One thread's part of a row: kOwned segments, kChunks chunks of each.
 template <class P, class C>
-__global__ void __launch_bounds__(C::kThreads) resident_kernel(const typename P::Args a) {
-  constexpr int V = C::kVec;
-  constexpr int kRowThreads = C::kLanes * C::kTeams;
-  constexpr int kSegment = P::kSegment ? P::kSegment : P::kElements;
-  constexpr int kSegments = P::kElements / kSegment;
-  constexpr int kOwned = (kSegments + C::kTeams - 1) / C::kTeams;
-  constexpr int kChunks = (kSegment + C::kLanes * V - 1) / (C::kLanes * V);
-  constexpr bool kExact = kSegments % C::kTeams == 0 && kSegment % (C::kLanes * V) == 0;
-  const int lane = threadIdx.x % C::kLanes;
-  const int team = threadIdx.x / C::kLanes % C::kTeams;
-  const int64_t wanted = int64_t{blockIdx.x} * C::kRows + threadIdx.x / kRowThreads;
-  const bool live = wanted < P::rows(a);
-  const int64_t row = live ? wanted : P::rows(a) - 1;  // idle teams repeat a row and store nothing
+struct ResidentThread {
+  static constexpr int V = C::kVec;
+  static constexpr int kRowThreads = C::kLanes * C::kTeams;
+  static constexpr int kSegment = P::kSegment ? P::kSegment : P::kElements;
+  static constexpr int kSegments = P::kElements / kSegment;
+  static constexpr int kOwned = (kSegments + C::kTeams - 1) / C::kTeams;
+  static constexpr int kChunks = (kSegment + C::kLanes * V - 1) / (C::kLanes * V);
+  static constexpr bool kExact = kSegments % C::kTeams == 0 && kSegment % (C::kLanes * V) == 0;
 
+  const typename P::Args& a;
+  int64_t row;
+  int lane = static_cast<int>(threadIdx.x % C::kLanes);
+  int team = static_cast<int>(threadIdx.x / C::kLanes % C::kTeams);
   typename P::template Fields<V> f[kOwned][kChunks];
   typename P::template Scalars<1> s[kOwned];
 
-  const auto inside = [&](int q, int c) {
+  __device__ bool inside(int q, int c) const {
     return kExact || (q * C::kTeams + team < kSegments && (c * C::kLanes + lane) * V < kSegment);
-  };
-  const auto cursor = [&](int q, int c) {
-    return Cursor{row, (q * C::kTeams + team) * kSegment + (c * C::kLanes + lane) * V};
-  };
+  }
 
-  for_each_stage<P>([&](auto stage) {
-    constexpr int I = decltype(stage)::value;
-    constexpr Combine kOp = P::kCombine[I];
-    Vec<1> row_total{{identity<kOp>()}};
-    KW_LANES
-    for (int q = 0; q < kOwned; ++q) {
-      Vec<1> total{{identity<kOp>()}};
-      KW_LANES
-      for (int c = 0; c < kChunks; ++c) {
-        if (!inside(q, c)) continue;
-        const Vec<V> x = P::contribution(stage, f[q][c], s[q], a, cursor(q, c));
-        total[0] = combine<kOp>(total[0], combine_lanes<kOp>(x));
-      }
-      if constexpr (P::kOverSegment[I]) {
-        total[0] = reduce_threads<kOp, C::kLanes>(total[0]);
-        P::finish(stage, s[q], total, a);
-      } else {
-        row_total[0] = combine<kOp>(row_total[0], total[0]);
-      }
-    }
-    if constexpr (!P::kOverSegment[I]) {
-      row_total[0] = reduce_threads<kOp, kRowThreads>(row_total[0]);
-      KW_LANES
-      for (int q = 0; q < kOwned; ++q) P::finish(stage, s[q], row_total, a);
-    }
-  });
+  __device__ Cursor cursor(int q, int c) const {
+    return {row, (q * C::kTeams + team) * kSegment + (c * C::kLanes + lane) * V};
+  }
 
-  if (!live) return;
-  KW_LANES
-  for (int q = 0; q < kOwned; ++q) {
+  // This thread's share of a stage in segment q.
+  template <class S>
+  __device__ __forceinline__ float share(S stage, int q) {
+    constexpr Combine kOp = P::kCombine[S::value];
+    float total = identity<kOp>();
     KW_LANES
     for (int c = 0; c < kChunks; ++c) {
-      if (inside(q, c)) P::store_elements(f[q][c], s[q], a, cursor(q, c));
+      if (!inside(q, c)) continue;
+      const Vec<V> x = P::contribution(stage, f[q][c], s[q], a, cursor(q, c));
+      total = combine<kOp>(total, combine_lanes<kOp>(x));
     }
-    if (lane == 0 && inside(q, 0)) P::store_segment(s[q], a, cursor(q, 0));
+    return total;
   }
-  if (lane == 0 && team == 0) P::store_row(s[0], a, Cursor{row, 0});
+
+  template <class S>
+  __device__ __forceinline__ void finish_segment(S stage, int q, float total) {
+    constexpr Combine kOp = P::kCombine[S::value];
+    P::finish(stage, s[q], Vec<1>{{reduce_threads<kOp, C::kLanes>(total)}}, a);
+  }
+
+  // Stages I up to End, all over segment q.
+  template <int I, int End>
+  __device__ __forceinline__ void segment_stages(int q) {
+    if constexpr (I < End) {
+      finish_segment(Stage<I>{}, q, share(Stage<I>{}, q));
+      segment_stages<I + 1, End>(q);
+    }
+  }
+
+  __host__ __device__ static constexpr int next_over_row(int stage) {
+    while (stage < P::kStages && P::kOverSegment[stage]) ++stage;
+    return stage;
+  }
+
+  // Everything from stage I on. The first stage over segments loads all of them, so that many loads
+  // are in flight; then each segment goes through its stages alone, which takes few registers.
+  template <int I>
+  __device__ __forceinline__ void run_from() {
+    constexpr int kEnd = next_over_row(I);
+    if constexpr (I < kEnd) {
+      float first[kOwned];
+      KW_LANES
+      for (int q = 0; q < kOwned; ++q) first[q] = share(Stage<I>{}, q);
+      if constexpr (kEnd == P::kStages) {
+        KW_LANES
+        for (int q = 0; q < kOwned; ++q) {
+          finish_segment(Stage<I>{}, q, first[q]);
+          segment_stages<I + 1, kEnd>(q);
+        }
+      } else {
+        constexpr Combine kOp = P::kCombine[kEnd];
+        float total = identity<kOp>();
+        KW_LANES
+        for (int q = 0; q < kOwned; ++q) {
+          finish_segment(Stage<I>{}, q, first[q]);
+          segment_stages<I + 1, kEnd>(q);
+          total = combine<kOp>(total, share(Stage<kEnd>{}, q));
+        }
+        finish_row<kEnd>(total);
+      }
+    } else if constexpr (kEnd < P::kStages) {
+      constexpr Combine kOp = P::kCombine[kEnd];
+      float total = identity<kOp>();
+      KW_LANES
+      for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share(Stage<kEnd>{}, q));
+      finish_row<kEnd>(total);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ void finish_row(float total) {
+    const Vec<1> all{{reduce_threads<P::kCombine[I], kRowThreads>(total)}};
+    KW_LANES
+    for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
+    run_from<I + 1>();
+  }
+
+  __device__ __forceinline__ void store() {
+    KW_LANES
+    for (int q = 0; q < kOwned; ++q) {
+      KW_LANES
+      for (int c = 0; c < kChunks; ++c) {
+        if (inside(q, c)) P::store_elements(f[q][c], s[q], a, cursor(q, c));
+      }
+      if (lane == 0 && inside(q, 0)) P::store_segment(s[q], a, cursor(q, 0));
+    }
+    if (lane == 0 && team == 0) P::store_row(s[0], a, Cursor{row, 0});
+  }
+};
+
+template <class P, class C>
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    resident_kernel(const typename P::Args a) {
+  constexpr int kRowThreads = C::kLanes * C::kTeams;
+  const int64_t wanted = int64_t{blockIdx.x} * C::kRows + threadIdx.x / kRowThreads;
+  const bool live = wanted < P::rows(a);
+  // Idle teams repeat a row and store nothing: everyone takes part in the shuffles.
+  ResidentThread<P, C> thread{a, live ? wanted : P::rows(a) - 1};
+  thread.template run_from<0>();
+  if (live) thread.store();
 }
 
 template <class P, class C>
@@ -761,6 +825,7 @@ struct AddBiasHardtanhMishGroupNormConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 32;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_add_bias_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {

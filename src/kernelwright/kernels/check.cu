@@ -23,6 +23,7 @@ struct Warps {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 16;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 8;
 };
 
 // Four teams of eight lanes share a row, one segment each at a time.
@@ -32,6 +33,7 @@ struct Teams {
   static constexpr int kTeams = 4;
   static constexpr int kRows = 8;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 struct Block {

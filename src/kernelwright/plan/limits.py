@@ -41,7 +41,7 @@ def geometry(elements: int, segment: int, vec: int) -> Geometry | None:
         teams, floats = 1, _floats(segment, lanes, vec)
     else:
         segments, each = elements // segment, _floats(segment, lanes, vec)
-        wanted = power_of_two(math.ceil(segments * each / FLOATS_PER_THREAD))
+        wanted = power_of_two(math.ceil(segments * each / MOST_FLOATS_PER_THREAD))
         teams = max(1, min(wanted, power_of_two(segments), MOST_THREADS // lanes))
         floats = math.ceil(segments / teams) * each
     most = 2 * MOST_FLOATS_PER_THREAD if lanes * teams <= 512 else MOST_FLOATS_PER_THREAD
