@@ -64,7 +64,7 @@ class _Writer:
 
     def write(self) -> tuple[RandomModel, Tensor]:
         rank = self.random.choice([2, 2, 3, 3, 4])
-        sizes = [self.random.choice([3, 4, 5, 6, 8, 12]) for _ in range(rank - 1)]
+        sizes = [self.random.choice([3, 4, 5, 6, 8, 9, 12]) for _ in range(rank - 1)]
         x = torch.randn(5, *sizes)
         self.shape = list(x.shape)
         self.shapes.append(self.shape)
@@ -150,9 +150,14 @@ class _Writer:
         if len(self.shape) < 2:
             return
         rest = self.shape[1:]
-        if len(rest) > 1 and self.random.random() < 0.5:
-            at = self.random.randrange(len(rest) - 1)
+        at = self.random.randrange(max(1, len(rest) - 1))
+        choice = self.random.random() if len(rest) > 1 else 1.0
+        if choice < 0.4:
             shape = [*rest[:at], rest[at] * rest[at + 1], *rest[at + 2 :]]
+        elif choice < 0.6:  # two axes cut anew, where old and new may have no common factors
+            both = rest[at] * rest[at + 1]
+            factor = self.random.choice([d for d in range(1, both + 1) if both % d == 0])
+            shape = [*rest[:at], both // factor, factor, *rest[at + 2 :]]
         else:
             at = self.random.randrange(len(rest))
             factor = self.random.choice([d for d in range(1, rest[at] + 1) if rest[at] % d == 0])

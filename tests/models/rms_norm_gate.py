@@ -24,3 +24,6 @@ def get_inputs():
 
 def get_init_inputs():
     return [features]
+
+
+EXPECTED = {"kernels": 1, "aten": []}

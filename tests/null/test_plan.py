@@ -10,6 +10,7 @@ import checking
 import pytest
 import torch
 import torch.nn.functional as F
+from program_interpreter import run_plan
 from torch import Tensor, nn
 
 from kernelwright.pipeline import Compiled, compile_problem
@@ -179,6 +180,32 @@ def test_a_long_row_is_not_resident_for_two_levels() -> None:
     assert len(compiled.kernels) == 2
     assert refusal_codes(compiled) == [Code.TOO_LONG]
     assert "65536" in compiled.refusals[0]
+
+
+RESHAPES: dict[str, tuple[Callable[..., Any], int]] = {
+    "of an input": (lambda self, x: torch.softmax(x.reshape(-1, 6, 6), -1), 1),
+    "of a map": (lambda self, x: torch.softmax(torch.relu(x).reshape(-1, 6, 6), -1), 2),
+    "of a result": (lambda self, x: torch.softmax(x, -1).reshape(-1, 6, 6) * 2, 2),
+    "between two": (
+        lambda self, x: torch.softmax(x.reshape(-1, 6, 6), -1).reshape(-1, 4, 9).sum(-1),
+        2,
+    ),
+    "of a transpose": (
+        lambda self, x: torch.softmax(torch.relu(x).permute(0, 2, 1).reshape(-1, 6, 6), -1),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESHAPES)
+def test_a_reshape_without_common_factors_is_read_from_memory(name: str) -> None:
+    """(4, 9) to (6, 6): no splitting of axes gives both, so the reshape ends a kernel."""
+    function, kernels = RESHAPES[name]
+    compiled = planned(function, 5, 4, 9)
+    assert len(compiled.kernels) == kernels
+    x = torch.randn(3, 4, 9, dtype=torch.float64)
+    got = run_plan(compiled.planned, compiled.problem.module, (x,))
+    torch.testing.assert_close(got, function(None, x))
 
 
 def test_integers_stay_with_aten() -> None:

@@ -1,9 +1,9 @@
 """Row panels on the CPU: a library GEMM and the kernel after it take turns on a few rows at a time.
 
 In: a Plan. Out: for each pair of steps that may share panels, how many rows a panel has. The GEMM
-writes into one small buffer that stays in the cache, so the fused tail never reads its operand
-from memory, and the full product never exists. Measured on 2 cores (M 16384, N 512, K 256): the
-panels cost the GEMM nothing at 512 rows or more, and 1.5 times its time at 256.
+writes into one small buffer that stays in the cache, and the full product never exists. Measured
+on 2 cores of a Neoverse-N1 (M 32768; N 512 and 1024; K 128 and 256): the same time as whole
+products within 1%, for panels of 1 to 8 MB; what is saved is the memory of the product.
 """
 
 from __future__ import annotations

@@ -26,7 +26,14 @@ class NeedSplit(Exception):
 
 
 class Misaligned(Exception):
-    """Two factorisations of one axis have no common refinement, or coordinates differ."""
+    """Two factorisations of one axis have no common refinement, or coordinates differ.
+
+    `view` names the reshape that could not be seen through, where there is one.
+    """
+
+    def __init__(self, view: str | None = None) -> None:
+        super().__init__(view)
+        self.view = view
 
 
 class Atoms:

@@ -63,15 +63,20 @@ class _Walk:
         region = self.open(node)
         region.start(node.inputs[0])
         region.join_reduce(node)
+        self.find_barriers(node, region)
         self.settle(node, region)
 
     def admit(self, node: Node, region: Builder) -> bool:
         try:
             self.check_cycle(node, region)
             (region.join_map if node.op == "map" else region.join_reduce)(node)
+            self.find_barriers(node, region)
+            self.check_cycle(node, region)
         except Refused as refused:
+            region.withdraw(node)
             return self.refuse(node, region, refused.why)
         except Misaligned:
+            region.withdraw(node)
             why = reason(Code.MISALIGNED, op=node.origin.op, region=region.name)
             return self.refuse(node, region, why)
         self.settle(node, region)
@@ -82,11 +87,21 @@ class _Walk:
         self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
         return False
 
+    def find_barriers(self, node: Node, region: Builder) -> None:
+        """Reshapes below the node that no splitting of axes explains are read from memory."""
+        while True:
+            try:
+                region.probe(node)
+                return
+            except Misaligned as misaligned:
+                if misaligned.view is None:
+                    raise
+                region.barriers.add(misaligned.view)
+
     def settle(self, node: Node, region: Builder) -> None:
         self.homes[node.name] = region
         for name in self.externals(node.inputs, region):
-            if name in self.homes:
-                self.homes[name].wanted[name] = None
+            self.require(name)
 
     def require(self, name: str) -> None:
         """The value (or what it is a view of) must be in memory."""
@@ -99,6 +114,7 @@ class _Walk:
             region = self.open(node)
             region.place(name)
             region.wanted[name] = None
+            self.find_barriers(node, region)
             self.settle(node, region)
 
     def open(self, node: Node) -> Builder:
@@ -136,7 +152,9 @@ class _Walk:
             node = self.graph[name]
             if self.homes.get(name) is region:
                 return
-            if node.op == "view" or (node.op == "map" and name not in self.homes):
+            if name in region.barriers:
+                found[self.bases(name)[0]] = None
+            elif node.op == "view" or (node.op == "map" and name not in self.homes):
                 for i in node.inputs:
                     visit(i)
             else:
@@ -239,7 +257,7 @@ class _Walk:
             node = self.graph[name]
             own = self.homes.get(name) is region
             lazy = node.op in ("map", "view") and name not in self.homes
-            if name not in found and (own or lazy):
+            if name not in found and (own or lazy) and name not in region.barriers:
                 found.add(name)
                 for i in node.inputs:
                     visit(i)

@@ -43,7 +43,8 @@ class Builder:
 
     `placed` holds the layout of every node inside, `sources` that of the operand of each reduction
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
-    in memory that a reduction walks over whole, `wanted` the values that others read. `homes` is
+    in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
+    cannot express (they are read from memory), `wanted` the values that others read. `homes` is
     the walk's table of which region computes which value.
     """
 
@@ -55,6 +56,7 @@ class Builder:
     sources: dict[str, Layout] = field(default_factory=dict)
     seen: dict[str, Layout] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    barriers: set[str] = field(default_factory=set)
     wanted: dict[str, None] = field(default_factory=dict)
     homes: Mapping[str, object] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
@@ -91,6 +93,20 @@ class Builder:
             self.placed, self.sources = before
             raise
         self._refining(lambda: self._see(source, self.sources[node.name]))
+
+    def probe(self, node: Node) -> None:
+        """Raise Misaligned unless the node's operands can be expressed in these coordinates."""
+        self.order = self.reduces
+        if node.op == "reduce":
+            self._refining(lambda: self.pull(node.inputs[0], self.sources[node.name]))
+        else:
+            self._refining(lambda: self.pull(node.name, self.placed[node.name]))
+
+    def withdraw(self, node: Node) -> None:
+        """Undo a join."""
+        self.placed.pop(node.name, None)
+        if node.op == "reduce":
+            self.sources.pop(node.name, None)
 
     def _map_layout(self, node: Node) -> Layout:
         shape = node.type.shape
@@ -135,6 +151,8 @@ class Builder:
             return self.sources[value]
         if weak and value in self.seen:
             return self.seen[value]
+        if value in self.barriers:
+            return None
         if node.op == "view":
             inside = self.infer(node.inputs[0], weak)
             return None if inside is None else self._view_up(node, inside)
@@ -157,9 +175,13 @@ class Builder:
         if value in self.homes or node.op not in ("map", "view"):
             return
         for name in node.inputs:
-            shape = self.graph[name].type.shape
-            inner = self._view_down(node, layout) if node.op == "view" else align(layout, shape)
-            self._see(name, inner)
+            if node.op == "map":
+                self._see(name, align(layout, self.graph[name].type.shape))
+                continue
+            try:
+                self._see(name, self._view_down(node, layout))
+            except Misaligned:
+                return
 
     def _view_up(self, node: Node, layout: Layout) -> Layout:
         view = node.payload
@@ -250,9 +272,8 @@ class Builder:
             if name in found:
                 return
             found.add(name)
-            if name in self.placed or (
-                self.graph[name].op in ("map", "view") and name not in self.homes
-            ):
+            lazy = self.graph[name].op in ("map", "view") and name not in self.homes
+            if name in self.placed or (lazy and name not in self.barriers):
                 for i in self.graph[name].inputs:
                     visit(i)
 
@@ -305,7 +326,7 @@ class Builder:
             if self.placed[value] != layout:
                 raise Misaligned
             return acc(self.order.index(value))
-        if node.op == "view":
+        if node.op == "view" and value not in self.barriers:
             return self.pull(node.inputs[0], self._view_down(node, layout))
         if node.op == "map" and (value in self.placed or value not in self.homes):
             parts = [self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]
@@ -324,7 +345,10 @@ class Builder:
             return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
         if view.kind == "expand":
             return align(layout, shape)
-        return self.atoms.regroup(layout, shape)
+        try:
+            return self.atoms.regroup(layout, shape)
+        except Misaligned:
+            raise Misaligned(node.name) from None
 
     def _refining(self, attempt: Callable[[], T]) -> T:
         """Run; where an atom has to be cut, cut it everywhere and run again."""
