@@ -493,6 +493,7 @@ struct ResidentRow {
       kFirstOverRow < P::kStages &&
       (kFirstOverRow + 1 < P::kStages || P::kStoresElements || P::kStoresSegments);
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
+  static constexpr int kTogether = sizeof(Segment) <= 1024 ? 4 : 1;
 
   std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
                                               : new Segment[kKeepsSegments ? kSegments : 1]};
@@ -511,15 +512,62 @@ struct ResidentRow {
     });
   }
 
-  // Stages I up to End, all over this segment.
-  template <int I, int End>
-  KW_FN static void segment_stages(Segment& segment, const typename P::Args& a, Cursor at) {
+  // Stages I up to End for N segments side by side: the long chains of one (a sum across lanes, a
+  // square root, a division) run while the processor works on the others.
+  template <int I, int End, int N>
+  KW_FN static void segment_stages(Segment* segments, const typename P::Args& a,
+                                   const Cursor (&at)[N]) {
     if constexpr (I < End) {
       constexpr Combine kOp = P::kCombine[I];
-      Vec<V> total = identities<kOp, V>();
-      accumulate_segment(Stage<I>{}, segment, total, a, at);
-      P::finish(Stage<I>{}, segment.scalars, Vec<1>{{combine_lanes<kOp, V>(total)}}, a);
-      segment_stages<I + 1, End>(segment, a, at);
+      Vec<V> totals[N];
+      for (int k = 0; k < N; ++k) {
+        totals[k] = identities<kOp, V>();
+        accumulate_segment(Stage<I>{}, segments[k], totals[k], a, at[k]);
+      }
+      for (int k = 0; k < N; ++k) {
+        const Vec<1> total{{combine_lanes<kOp, V>(totals[k])}};
+        P::finish(Stage<I>{}, segments[k].scalars, total, a);
+      }
+      segment_stages<I + 1, End, N>(segments, a, at);
+    }
+  }
+
+  KW_FN static void store_segment(Segment& segment, const typename P::Args& a, Cursor at) {
+    if constexpr (P::kStoresElements) {
+      segment.chunks(at.element, [&](auto, auto& f, int64_t e) KW_INLINE {
+        P::store_elements(f, segment.scalars, a, Cursor{at.row, e});
+      });
+    }
+    if constexpr (P::kStoresSegments) P::store_segment(segment.scalars, a, at);
+  }
+
+  // N rows without segments that are so short that they stay on the stack.
+  template <int N>
+  KW_FN static void run_short(const typename P::Args& a, int64_t row) {
+    Segment segments[N];
+    Cursor at[N];
+    for (int k = 0; k < N; ++k) at[k] = {row + k, 0};
+    segment_stages<0, P::kStages, N>(segments, a, at);
+    for (int k = 0; k < N; ++k) {
+      store_segment(segments[k], a, at[k]);
+      P::store_row(segments[k].scalars, a, at[k]);
+    }
+  }
+
+  // Stages I up to the next one over the row for N segments from q on, and their share of that one.
+  template <int I, int N>
+  KW_FN void walk(Segment* segments, Vec<V>& row_total, const typename P::Args& a, int64_t row,
+                  int64_t q) {
+    constexpr int kEnd = next_over_row(I);
+    Cursor at[N];
+    for (int k = 0; k < N; ++k) at[k] = {row, (q + k) * kSegment};
+    segment_stages<I, kEnd, N>(segments, a, at);
+    for (int k = 0; k < N; ++k) {
+      if constexpr (kEnd < P::kStages) {
+        accumulate_segment(Stage<kEnd>{}, segments[k], row_total, a, at[k]);
+      } else {
+        store_segment(segments[k], a, at[k]);
+      }
     }
   }
 
@@ -530,35 +578,32 @@ struct ResidentRow {
     constexpr Combine kOp = P::kCombine[kEnd < P::kStages ? kEnd : 0];
     Vec<V> row_total = identities<kOp, V>();
     Scalars last;
-    for (int64_t q = 0; q < kSegments; ++q) {
-      const Cursor at{row, q * kSegment};
-      const auto walk = [&](Segment& segment) KW_INLINE {
-        segment_stages<I, kEnd>(segment, a, at);
-        if constexpr (kEnd < P::kStages) {
-          accumulate_segment(Stage<kEnd>{}, segment, row_total, a, at);
-        } else {
-          if constexpr (P::kStoresElements) {
-            segment.chunks(at.element, [&](auto, auto& f, int64_t e) KW_INLINE {
-              P::store_elements(f, segment.scalars, a, Cursor{row, e});
-            });
-          }
-          if constexpr (P::kStoresSegments) P::store_segment(segment.scalars, a, at);
-        }
-        last = segment.scalars;
-      };
+    int64_t q = 0;
+    if constexpr (kOnStack) {
+      for (; q + kTogether <= kSegments; q += kTogether) {
+        Segment segments[kTogether];
+        walk<I, kTogether>(segments, row_total, a, row, q);
+        last = segments[0].scalars;
+      }
+    }
+    for (; q < kSegments; ++q) {
       if constexpr (kOnStack) {
-        Segment segment;
-        walk(segment);
+        Segment alone;
+        walk<I, 1>(&alone, row_total, a, row, q);
+        last = alone.scalars;
       } else {
-        walk(scratch[kKeepsSegments ? q : 0]);
+        Segment& kept = scratch[kKeepsSegments ? q : 0];
+        walk<I, 1>(&kept, row_total, a, row, q);
+        last = kept.scalars;
       }
     }
     if constexpr (kEnd < P::kStages) {
       const Vec<1> total{{combine_lanes<kOp, V>(row_total)}};
       P::finish(Stage<kEnd>{}, last, total, a);
       if constexpr (kKeepsSegments) {
-        for (int64_t q = 0; q < kSegments; ++q)
-          P::finish(Stage<kEnd>{}, scratch[q].scalars, total, a);
+        for (int64_t k = 0; k < kSegments; ++k) {
+          P::finish(Stage<kEnd>{}, scratch[k].scalars, total, a);
+        }
         run_from<kEnd + 1>(a, row);
         return;
       }
@@ -569,12 +614,21 @@ struct ResidentRow {
 
 template <class P, class C>
 void resident(const typename P::Args& a, int threads) {
+  using Row = ResidentRow<P, C>;
   const int64_t rows = P::rows(a);
+  if constexpr (Row::kSegments == 1 && Row::kOnStack) {
+    constexpr int N = Row::kTogether;
+    const int64_t together = rows / N;
+#pragma omp parallel for num_threads(threads_for<P>(a, threads)) schedule(static)
+    for (int64_t i = 0; i < together; ++i) Row::template run_short<N>(a, i * N);
+    for (int64_t row = together * N; row < rows; ++row) Row::template run_short<1>(a, row);
+  } else {
 #pragma omp parallel num_threads(threads_for<P>(a, threads))
-  {
-    ResidentRow<P, C> row_program;
+    {
+      Row row_program;
 #pragma omp for schedule(static)
-    for (int64_t row = 0; row < rows; ++row) row_program.template run_from<0>(a, row);
+      for (int64_t row = 0; row < rows; ++row) row_program.template run_from<0>(a, row);
+    }
   }
 }
 

@@ -117,6 +117,7 @@ struct AddBiasHardtanhMishGroupNormConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 32;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_add_bias_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {

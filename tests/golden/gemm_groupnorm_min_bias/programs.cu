@@ -121,9 +121,10 @@ struct BiasGroupNormMin {
 struct BiasGroupNormMinConfig {
   static constexpr int kVec = 4;
   static constexpr int kLanes = 4;
-  static constexpr int kTeams = 4;
-  static constexpr int kRows = 16;
+  static constexpr int kTeams = 2;
+  static constexpr int kRows = 32;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 4;
 };
 
 extern "C" int launch_bias_group_norm_min(void* const* tensors, const int64_t* numbers) {

@@ -146,9 +146,10 @@ struct GroupNormLogSoftmax {
 struct GroupNormLogSoftmaxConfig {
   static constexpr int kVec = 4;
   static constexpr int kLanes = 4;
-  static constexpr int kTeams = 2;
-  static constexpr int kRows = 32;
+  static constexpr int kTeams = 1;
+  static constexpr int kRows = 64;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 4;
 };
 
 extern "C" int launch_group_norm_log_softmax(void* const* tensors, const int64_t* numbers) {

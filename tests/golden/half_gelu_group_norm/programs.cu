@@ -106,6 +106,7 @@ struct GeluGroupNormMulConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 128;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_gelu_group_norm_mul(void* const* tensors, const int64_t* numbers) {

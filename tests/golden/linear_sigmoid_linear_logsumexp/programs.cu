@@ -164,6 +164,7 @@ struct BiasLogsumexpConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 8;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_bias_logsumexp(void* const* tensors, const int64_t* numbers) {

@@ -110,6 +110,7 @@ struct BiasGroupNormLeakyReluAddConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 64;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {

@@ -96,6 +96,7 @@ struct SoftmaxConfig {
   static constexpr int kTeams = 1;
   static constexpr int kRows = 8;
   static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
 };
 
 extern "C" int launch_softmax(void* const* tensors, const int64_t* numbers) {
