@@ -24,7 +24,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from kernelwright.errors import UnsupportedError
-from kernelwright.graph import Call, Graph, Node, Origin, Ref, Shape, TensorType, as_dim
+from kernelwright.graph import Call, Graph, Node, Origin, Ref, Shape, TensorType, as_dim, fresh_name
 from kernelwright.problem import Problem
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
@@ -196,11 +196,7 @@ class _Reader:
         stem = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "value"
         if stem[0].isdigit() or stem in RESERVED:
             stem = f"{stem}_value" if stem in RESERVED else f"v{stem}"
-        name, count = stem, 2
-        while name in self.taken:
-            name, count = f"{stem}_{count}", count + 1
-        self.taken.add(name)
-        return name
+        return fresh_name(stem, self.taken)
 
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target

@@ -248,6 +248,15 @@ def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
     return value
 
 
+def fresh_name(wish: str, taken: set[str]) -> str:
+    """`wish`, or `wish_2`, `wish_3`, ... if that is taken; the name is taken from now on."""
+    name, count = wish, 2
+    while name in taken:
+        name, count = f"{wish}_{count}", count + 1
+    taken.add(name)
+    return name
+
+
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     total: Dim = 1
     for d in dims:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kernelwright.expr import OPS, Expr, postorder
-from kernelwright.graph import Dim, Graph, as_dim
+from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import is_scalar
 from kernelwright.plan import Access, Program, Store
@@ -107,11 +107,7 @@ class ProgramPrinter:
     # ---- names ---------------------------------------------------------------------------
 
     def fresh(self, wish: str) -> str:
-        name, count = wish, 2
-        while name in self.taken:
-            name, count = f"{wish}_{count}", count + 1
-        self.taken.add(name)
-        return name
+        return fresh_name(wish, self.taken)
 
     def name(self, expr: Expr) -> str:
         """A readable name for a field, a scalar or a repeated subexpression."""

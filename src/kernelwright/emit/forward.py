@@ -28,6 +28,7 @@ FRIENDLY = {
 
 
 INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
+CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 LOCALS = ("state", "cause", "panel", "start", "stop")
 
 
@@ -151,7 +152,13 @@ class ForwardWriter:
         else:
             tests += [f"{name}.shape[{i}] != {d}" for i, d in fixed.items()]
         wanted = " x ".join(str(d) for d in shape)
-        return lines + _when(" or ".join(tests), f"{name} is not of shape {wanted}")
+        lines += _when(" or ".join(tests), f"{name} is not of shape {wanted}")
+        if len(shape) in CHANNELS_LAST:
+            # Eager keeps that order in its result, and the library has kernels for it.
+            order = f"memory_format={CHANNELS_LAST[len(shape)]}"
+            other = f"not {name}.is_contiguous() and {name}.is_contiguous({order})"
+            lines += _when(other, f"{name} is in channels_last order")
+        return lines
 
     def _symbol_checks(self) -> list[str]:
         """Sizes that must agree, and a batch that a statistic over it can digest."""

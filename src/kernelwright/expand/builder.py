@@ -21,6 +21,7 @@ from kernelwright.graph import (
     Shape,
     TensorType,
     View,
+    fresh_name,
     product,
 )
 
@@ -116,7 +117,7 @@ class Builder:
             return self._add(None, "contract", args, self.current.type, payload)
         # A law may have merged a second bias into it; the product is still the user's module's.
         owner = re.sub(r"\W", "_", self.current.origin.module) or self.current.name
-        name = self._fresh(f"{owner}_{label}")
+        name = fresh_name(f"{owner}_{label}", self.taken)
         return self._append(name, "contract", args, self.current.type, payload)
 
     def opaque(self, node: Node, why: str) -> str:
@@ -148,7 +149,7 @@ class Builder:
         self, label: str | None, op: str, args: tuple[Any, ...], type: TensorType, payload: Payload
     ) -> str:
         own = self.current.name
-        name = own if label in (None, own) else self._fresh(f"{own}_{label}")
+        name = own if label in (None, own) else fresh_name(f"{own}_{label}", self.taken)
         return self._append(name, op, args, type, payload)
 
     def _append(
@@ -158,13 +159,6 @@ class Builder:
         self.types[name] = type
         sources = node.sources or (node.name,)
         self.nodes.append(Node(name, op, args, type, node.origin, payload, sources))
-        return name
-
-    def _fresh(self, stem: str) -> str:
-        name, count = stem, 2
-        while name in self.taken:
-            name, count = f"{stem}_{count}", count + 1
-        self.taken.add(name)
         return name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.graph import Node
+from kernelwright.graph import Node, fresh_name
 
 SHORT = {
     "linear": "bias",
@@ -22,9 +22,4 @@ def region_name(nodes: list[Node], taken: set[str]) -> str:
             parts.append(word)
     if len(parts) > MOST:
         parts = [*parts[: MOST - 1], parts[-1]]
-    stem = "_".join(parts).strip("_") or "copy"
-    name, count = stem, 2
-    while name in taken:
-        name, count = f"{stem}_{count}", count + 1
-    taken.add(name)
-    return name
+    return fresh_name("_".join(parts).strip("_") or "copy", taken)

@@ -36,6 +36,8 @@ class ModelNew(Model):
             return "x is not float32"
         if x.ndim != 4 or x.shape[1:] != (4, 9, 9):
             return "x is not of shape batch x 4 x 9 x 9"
+        if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+            return "x is in channels_last order"
         for tensor, (dtype, shape) in zip(state, self.state_types):
             if tensor.dtype != dtype or tensor.shape != shape:
                 return "a parameter has another type or shape"
