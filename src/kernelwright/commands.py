@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.bench import Timings, bench
 from kernelwright.errors import InputError
 from kernelwright.files import check_writable, staged
-from kernelwright.problem import load_problem
+from kernelwright.problem import load_problem, resolve_device
+from kernelwright.toolchain import check_toolchain
 
 if TYPE_CHECKING:
     from kernelwright.pipeline import Compiled
@@ -66,6 +67,8 @@ def optimize_file(
     if target.exists() and model.exists() and target.samefile(model):
         raise InputError(f"The output {target} is the model file itself; choose another with -o.")
     compiled = compile_file(model, device, precision, progress)
+    if (verify or time_it) and "load_inline(" in compiled.source:
+        check_toolchain(resolve_device(device).type)
     if on_compiled:
         on_compiled(compiled)
     certificate = None

@@ -1,0 +1,24 @@
+"""Without a compiler, `optimize` says so in one sentence and leaves nothing behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernelwright.cli import main
+from kernelwright.errors import BuildError
+
+MODEL = Path(__file__).parents[1] / "models" / "linear_mish_mish.py"
+
+
+def test_a_missing_compiler_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    output = tmp_path / "out.py"
+    code = main(["optimize", str(MODEL), "-o", str(output), "--device", "cpu", "--quiet"])
+    said = capsys.readouterr().err
+    assert code == BuildError.exit_code
+    assert "no-such-compiler" in said and "set CXX" in said and "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
