@@ -185,6 +185,12 @@ class Graph:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 
+    def base(self, name: str) -> str:
+        """The value itself, or what it is, through any number of views, a view of."""
+        while self[name].op == "view":
+            name = self[name].inputs[0]
+        return name
+
     def with_nodes(self, nodes: list[Node]) -> Graph:
         """The same graph with other nodes, in running order, without those nothing depends on."""
         by_name = {n.name: n for n in nodes}
@@ -246,6 +252,16 @@ def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
     if isinstance(value, dict):
         return {k: map_refs(v, change) for k, v in value.items()}
     return value
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape that these broadcast to, or None; symbolic sizes are taken to differ from one."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    wanted = [{size for size in sizes if size != 1} for sizes in zip(*padded, strict=True)]
+    if any(len(sizes) > 1 for sizes in wanted):
+        return None
+    return tuple(sizes.pop() if sizes else 1 for sizes in wanted)
 
 
 def fresh_name(wish: str, taken: set[str]) -> str:

@@ -22,6 +22,7 @@ from kernelwright.graph import (
     Ref,
     Shape,
     View,
+    broadcast,
     product,
     refs,
 )
@@ -72,16 +73,6 @@ def check_expr(expr: Expr) -> None:
             fault = None if e.value is None else "is no leaf, so it has no value"
         if fault:
             raise SpecError(f"the scalar op {e.op} {fault}")
-
-
-def broadcast(*shapes: Shape) -> Shape | None:
-    """The shape that these broadcast to, or None if they do not."""
-    rank = max((len(s) for s in shapes), default=0)
-    padded = [(1,) * (rank - len(s)) + s for s in shapes]
-    wanted = [{size for size in sizes if size != 1} for sizes in zip(*padded, strict=True)]
-    if any(len(sizes) > 1 for sizes in wanted):
-        return None
-    return tuple(sizes.pop() if sizes else 1 for sizes in wanted)
 
 
 def _node_faults(graph: Graph, node: Node, seen: set[str], stage: str) -> list[str]:
@@ -202,11 +193,9 @@ def check_plan(plan: Plan) -> None:
     made = {n.name for n in graph if n.op in SOURCES}
     for region in plan.regions:
         for name in region.reads:
-            base = graph[name]
-            while base.op == "view":
-                base = graph[base.inputs[0]]
-            if base.name not in made:
-                raise SpecError(f"in the plan, {region.name} reads %{base.name} before it is made")
+            base = graph.base(name)
+            if base not in made:
+                raise SpecError(f"in the plan, {region.name} reads %{base} before it is made")
         if region.program is not None:
             for why in _program_faults(region.program):
                 raise SpecError(f"in the plan, the program of {region.name}: {why}")

@@ -10,9 +10,19 @@ import sympy
 import torch
 
 from kernelwright.expr import Expr, acc, call, const, load, size
-from kernelwright.graph import Call, Graph, Node, Origin, Reduction, Ref, TensorType, View
+from kernelwright.graph import (
+    Call,
+    Graph,
+    Node,
+    Origin,
+    Reduction,
+    Ref,
+    TensorType,
+    View,
+    broadcast,
+)
 from kernelwright.pattern import aten_call
-from kernelwright.spec import SpecError, broadcast, check_expr, check_graph
+from kernelwright.spec import SpecError, check_expr, check_graph
 
 BATCH = sympy.Symbol("batch", integer=True, positive=True)
 X = Node("x", "input", (), TensorType((BATCH, 3), torch.float32), Origin("input"))

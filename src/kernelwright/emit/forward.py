@@ -190,8 +190,8 @@ class ForwardWriter:
 
     def state(self) -> list[Node]:
         """The parameters and buffers that the forward reads."""
-        bases = {self.base(r) for region in self.plan.regions for r in region.reads}
-        bases |= {self.base(r) for r in self.graph.results}
+        bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
+        bases |= {self.graph.base(r) for r in self.graph.results}
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
     def state_types(self) -> list[str]:
@@ -329,10 +329,6 @@ class ForwardWriter:
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
-
-    def base(self, name: str) -> str:
-        node = self.graph[name]
-        return self.base(node.inputs[0]) if node.op == "view" else name
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""

@@ -55,15 +55,14 @@ class Item:
 def prune(text: str, users: str) -> str:
     """Drop the definitions that neither `users` nor a kept definition mentions."""
     items = _items(text)
-    defined = {n: i for i, item in enumerate(items) for n in item.names or ()}
-    by_name: dict[str, list[int]] = {n: [] for n in defined}
+    defined: dict[str, list[int]] = {}
     for i, item in enumerate(items):
         for n in item.names or ():
-            by_name[n].append(i)
+            defined.setdefault(n, []).append(i)
     kept = {i for i, item in enumerate(items) if item.names is None}
     words = _words(users) | {w for i in kept for w in _words(items[i].text)}
     while words:
-        found = {i for w in words & defined.keys() for i in by_name[w]} - kept
+        found = {i for w in words & defined.keys() for i in defined[w]} - kept
         kept |= found
         words = {w for i in found for w in _words(items[i].text)}
     return re.sub(r"\n{3,}", "\n\n", "\n".join(items[i].text for i in sorted(kept)))

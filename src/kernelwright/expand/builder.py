@@ -21,6 +21,7 @@ from kernelwright.graph import (
     Shape,
     TensorType,
     View,
+    broadcast,
     fresh_name,
     product,
 )
@@ -75,7 +76,8 @@ class Builder:
         names = [o for o in operands if isinstance(o, str)]
         slots = iter(range(len(names)))
         args = [load(next(slots)) if isinstance(o, str) else o for o in operands]
-        shape = broadcast([self.shape(n) for n in names])
+        shape = broadcast(*(self.shape(n) for n in names))
+        assert shape is not None, f"{op} of values that do not broadcast"
         return self.map(call(op, *args), names, TensorType(shape, self.type(names[0]).dtype), label)
 
     def reduce(
@@ -160,13 +162,6 @@ class Builder:
         sources = node.sources or (node.name,)
         self.nodes.append(Node(name, op, args, type, node.origin, payload, sources))
         return name
-
-
-def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """torch's broadcasting; symbolic sizes are taken to differ from one."""
-    rank = max((len(s) for s in shapes), default=0)
-    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    return tuple(next((d for d in column if d != 1), 1) for column in zip(*padded, strict=True))
 
 
 def count(shape: Shape, axes: Sequence[int]) -> Dim:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.graph import SOURCES, Call, Graph, Node, Ref, hint
+from kernelwright.graph import SOURCES, Call, Dim, Graph, Node, Ref, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.limits import Limits
@@ -126,19 +126,19 @@ class _Walk:
 
     def candidates(self, names: tuple[str, ...]) -> list[Builder]:
         """The regions that compute something these values are made of, the latest first."""
-        found: dict[int, Builder] = {}
+        found: set[Builder] = set()
 
         def visit(name: str) -> None:
             node = self.graph[name]
             if name in self.homes:
-                found[id(self.homes[name])] = self.homes[name]
+                found.add(self.homes[name])
             elif node.op in ("map", "view"):
                 for i in node.inputs:
                     visit(i)
 
         for name in names:
             visit(name)
-        return sorted(found.values(), key=self.builders.index, reverse=True)
+        return sorted(found, key=self.builders.index, reverse=True)
 
     def siblings(self, source: str) -> list[Builder]:
         """Regions that already read this whole value for a reduction of their own."""
@@ -153,7 +153,7 @@ class _Walk:
             if self.homes.get(name) is region:
                 return
             if name in region.barriers:
-                found[self.bases(name)[0]] = None
+                found[self.graph.base(name)] = None
             elif node.op == "view" or (node.op == "map" and name not in self.homes):
                 for i in node.inputs:
                     visit(i)
@@ -173,26 +173,21 @@ class _Walk:
         node = self.graph[unit]
         if node.op in SOURCES:
             return []
-        return [e for i in node.inputs for e in self.bases(i)]
+        return [self.graph.base(i) for i in node.inputs]
 
     def operands(self, region: Builder) -> tuple[str, ...]:
         names = [i for n in region.placed for i in self.graph[n].inputs]
         return tuple(dict.fromkeys(names))
 
-    def bases(self, name: str) -> list[str]:
-        node = self.graph[name]
-        return self.bases(node.inputs[0]) if node.op == "view" else [name]
-
     def check_cycle(self, node: Node, region: Builder) -> None:
-        seen: set[int | str] = set()
+        seen: set[Unit] = set()
         queue = [self.unit(e) for e in self.externals(node.inputs, region)]
         while queue:
             unit = queue.pop()
-            key = id(unit) if isinstance(unit, Builder) else unit
             if unit is region:
                 raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
-            if key not in seen:
-                seen.add(key)
+            if unit not in seen:
+                seen.add(unit)
                 queue += [self.unit(e) for e in self.reads(unit)]
 
     # ---- the finished regions ----------------------------------------------------------------
@@ -200,14 +195,13 @@ class _Walk:
     def finish(self) -> list[Region]:
         """Steps in running order: each after everything that it reads."""
         steps: list[Region] = []
-        done: set[int | str] = set()
+        done: set[Unit] = set()
         names: set[str] = set()
 
         def visit(unit: Unit) -> None:
-            key = id(unit) if isinstance(unit, Builder) else unit
-            if key in done:
+            if unit in done:
                 return
-            done.add(key)
+            done.add(unit)
             for name in self.reads(unit):
                 visit(self.unit(name))
             step = self.step(unit, names)
@@ -268,13 +262,13 @@ class _Walk:
 
     def library_call(self, node: Node) -> Region:
         assert isinstance(node.payload, Call)
-        flops = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
+        flops: Dim = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
         size = cost.call_bytes(self.graph, node)
         return Region(
             name=node.name,
             kind=node.op,
             nodes=(node.name,),
-            why=self.why_library(node),
+            why=self.why_library(node, flops, size),
             call=node.payload,
             outputs=(Buffer(node.name, node.type.shape, node.type.dtype),),
             reads=tuple(dict.fromkeys(node.inputs)),
@@ -282,9 +276,8 @@ class _Walk:
             flops=flops,
         )
 
-    def why_library(self, node: Node) -> Reason:
+    def why_library(self, node: Node, flops: Dim, size: Dim) -> Reason:
         if node.op == "contract":
-            flops, size = cost.contract_flops(self.graph, node), cost.call_bytes(self.graph, node)
             return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
         if node.op == "window":
             return reason(Code.WINDOW)

@@ -37,7 +37,7 @@ class Refused(Exception):
         self.why = why
 
 
-@dataclass
+@dataclass(eq=False)
 class Builder:
     """A region that still grows.
 

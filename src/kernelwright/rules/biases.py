@@ -8,7 +8,7 @@ library call that takes a bias anyway.
 
 from __future__ import annotations
 
-from kernelwright.graph import Ref, Shape, TensorType, product
+from kernelwright.graph import Ref, Shape, TensorType, broadcast, product
 from kernelwright.pattern import (
     Builder,
     Exactness,
@@ -21,7 +21,6 @@ from kernelwright.pattern import (
     all_of,
 )
 from kernelwright.rules.conditions import floating, unit_alpha
-from kernelwright.spec import broadcast
 
 CONVOLUTIONS = tuple(
     f"{op}{rank}d{overload}"
