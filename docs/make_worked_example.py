@@ -54,6 +54,9 @@ def worked_example(problem: Problem, cpu: Compiled, cuda: Compiled) -> str:
         section("Rewrites", REWRITES_TEXT, fenced(rewrites(cpu)), LAW_TEXT, fenced(law_fires())),
         section("Primitives", PRIMITIVES_TEXT, fenced(str(cpu.primitives))),
         section("Plan", PLAN_TEXT, fenced(str(cpu.planned))),
+        section(
+            "Seat", SEAT_TEXT, fenced(str(cuda.planned.regions[0])), PARTS_TEXT, fenced(parts(cuda))
+        ),
         section("Schedule", SCHEDULE_TEXT, fenced(schedule(main))),
         section("Kernels", KERNELS_TEXT, fenced(kernels({"cpu": cpu, "cuda": cuda}))),
         section("Generated program", PROGRAM_TEXT, fenced(program, "cpp")),
@@ -78,6 +81,11 @@ def law_fires() -> str:
     after, fired = rewrite(captured, ALL_RULES)
     added = [n for n in after if n.name not in captured.by_name or n != captured[n.name]]
     return "\n".join([*map(str, fired), "", *map(str, added)])
+
+
+def parts(compiled: Compiled) -> str:
+    """What the tiles of the product run, and what combines their results."""
+    return "\n".join(f"{k.name}: {k.program}" for k in compiled.kernels[:2])
 
 
 def schedule(kernel: Kernel) -> str:
@@ -203,20 +211,32 @@ two levels does both. The final addition is refused with a reason: it needs 128 
 that the row has. It becomes a kernel of its own, and its output index `batch*i0 + i1` is the (1,
 128, batch, 1) shape. Bytes and operations are estimates for a batch of 1024."""
 
+SEAT_TEXT = """\
+On CUDA the Linear is a generated product, and the kernel behind it fits its epilogue: the first two
+steps become one, with the same program. The steps that it replaces stay with it, for calls with few
+rows and for other GPUs."""
+
+PARTS_TEXT = """\
+A row of 128 columns lies in two tiles of 64, so that the minimum of a row is known only after both.
+The program is parted: each tile stores the minimum of its own columns, and a second kernel has the
+tiles as its elements. The GroupNorm's segments of 16 columns lie within a tile."""
+
 SCHEDULE_TEXT = """\
-What the first kernel computes when. A field is remembered for each element from one step to the
-next, in a register or a cache line; a scalar is computed once for a segment or a row, as soon as
-the reduction that it needs is finished."""
+What the kernel behind the product computes when. A field is remembered for each element from one
+step to the next, in a register or a cache line; a scalar is computed once for a segment or a row,
+as soon as the reduction that it needs is finished."""
 
 KERNELS_TEXT = """\
-`lower` chooses a thread layout and its constants for each backend. `add` runs along the batch,
-whose size is not known at compile time. On the GPU it therefore exists twice, with four lanes and
-with one, and the launcher chooses by the size."""
+`lower` chooses a thread layout and its constants for each backend; for the generated product it is
+the width of a tile, with the reason against others. `add` runs along the batch, whose size is not
+known at compile time. On the GPU it therefore exists twice, with four lanes and with one, and the
+launcher chooses by the size."""
 
 PROGRAM_TEXT = """\
-The C++ that is generated for the first kernel. The template in `kernels/` calls these functions;
-what they must look like is written in [program.cuh](../src/kernelwright/kernels/program.cuh). The
-text is the same for CUDA and for the CPU (the script that made this page compares the two)."""
+The C++ that is generated for the kernel behind the product. The template in `kernels/` calls these
+functions; what they must look like is written in
+[program.cuh](../src/kernelwright/kernels/program.cuh). The text is the same for CUDA and for the
+CPU (the script that made this page compares the two)."""
 
 LAUNCHER_TEXT = """\
 The chosen constants and the C function around the launch, here for CUDA. Every launcher has the
@@ -225,7 +245,8 @@ ctypes and no binding has to be compiled."""
 
 FORWARD_TEXT = """\
 What `class ModelNew(Model)` does, here for CUDA. `_outside` returns the reason why the kernels
-cannot take a call, if there is one; then the original forward runs, counted and with a warning."""
+cannot take a call, if there is one; then the original forward runs, counted and with a warning.
+Otherwise the product is the generated one, or the library's."""
 
 LEDGER_TEXT = """\
 Where every operator of the original went. The same text is the docstring of `ModelNew`."""

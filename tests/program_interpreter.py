@@ -8,6 +8,7 @@ written shows.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import sympy
@@ -17,13 +18,18 @@ from kernelwright import interpret
 from kernelwright.expr import evaluate, leaves
 from kernelwright.graph import Graph, map_refs
 from kernelwright.lower.schedule import schedule
-from kernelwright.plan import Access, Plan, Program
+from kernelwright.plan import Access, Buffer, Plan, Program, Store, decompose, element_type
 
 Tensor = torch.Tensor
 
 
-def run_plan(plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    """The outputs of the plan, region by region, in the order of the plan."""
+def run_plan(
+    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+) -> Any:
+    """The outputs of the plan, region by region, in the order of the plan.
+
+    With `block_n`, generated products run in their two parts, over tiles of so many columns.
+    """
     graph = plan.graph
     values = interpret._sources(graph, module, inputs)
     sizes = {s: values[name].shape[axis] for s, (name, axis) in graph.symbols.items()}
@@ -47,65 +53,106 @@ def run_plan(plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...]) ->
             return interpret._step(graph[name], look)
         return values[name]
 
+    def run(program: Program, partials: tuple[Buffer, ...] = (), width: int = 0) -> None:
+        schedule(program)  # its invariants hold for every program that is planned
+        buffers = {a.buffer: value_of(a.buffer) for a in program.loads}
+        values.update(_Run(program, buffers, graph, number, partials, width).results())
+
     for region in plan.regions:
-        if region.program is None:
-            assert region.call is not None
+        if region.call is not None:
             called = region.call
             made = interpret.resolve(called.target)(
                 *(look(a) for a in called.args), **{k: look(v) for k, v in called.kwargs}
             )
-            values[region.outputs[0].name] = made
+            values[region.gemm.product if region.gemm else region.outputs[0].name] = made
+        if region.program is None:
             continue
-        program = region.program
-        schedule(program)  # its invariants hold for every program that is planned
-        buffers = {name: value_of(name) for name in region.reads}
-        for name, result in _run(program, buffers, graph, number).items():
-            values[name] = result
+        if region.gemm is None or block_n is None:
+            run(region.program)
+            continue
+        seat = decompose(region.program, block_n, set(graph.by_name))
+        run(seat.epilogue, seat.partials, block_n)
+        if seat.finish is not None:
+            run(seat.finish)
     return map_refs(graph.outputs, lambda ref: value_of(ref.name))
 
 
-def _run(
-    program: Program, buffers: dict[str, Tensor], graph: Graph, number: Any
-) -> dict[str, Tensor]:
-    order = [*program.rows, *program.elements]
-    shape = [number(program.sizes[a]) for a in order]
-    grid = {
-        atom: torch.arange(size).reshape([-1 if i == k else 1 for k in range(len(order))])
-        for i, (atom, size) in enumerate(zip(order, shape, strict=True))
-    }
+class _Run:
+    """One program over grids, one axis an atom.
 
-    def offsets(access: Access) -> Tensor:
-        total = torch.zeros([1] * len(order), dtype=torch.long)
+    In tiles of `width` columns, a stage over the row leaves partial results and is then not known.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        buffers: dict[str, Tensor],
+        graph: Graph,
+        number: Any,
+        partials: tuple[Buffer, ...],
+        width: int,
+    ) -> None:
+        self.program, self.graph, self.number = program, graph, number
+        self.buffers, self.width = buffers, width
+        self.partials = {b.name: b for b in partials}
+        self.order = [*program.rows, *program.elements]
+        self.shape = [number(program.sizes[a]) for a in self.order]
+        self.grid = {
+            atom: torch.arange(size).reshape([-1 if i == k else 1 for k in range(len(self.order))])
+            for i, (atom, size) in enumerate(zip(self.order, self.shape, strict=True))
+        }
+
+    def offsets(self, access: Access) -> Tensor:
+        total = torch.zeros([1] * len(self.order), dtype=torch.long)
         for atom, stride in access.strides:
-            total = total + grid[atom] * number(stride)
+            total = total + self.grid[atom] * self.number(stride)
         return total
 
-    env: dict[Any, Tensor] = {}
-    for access in program.loads:
-        env[access] = buffers[access.buffer].contiguous().reshape(-1)[offsets(access)].double()
-    for expr in program.exprs:
-        for leaf in leaves(expr, "size"):
-            env["size", leaf.value] = torch.tensor(float(number(leaf.value)), dtype=torch.float64)
-    for index, stage in enumerate(program.stages):
-        atoms = program.inner if stage.segment else program.elements
-        full = evaluate(stage.expr, env).expand(shape)
-        for axis in [order.index(a) for a in atoms]:
-            full = interpret.COMBINE[stage.kind](full, axis)
-        env["acc", index] = full
-    results = {}
-    levels = {
-        "element": order,
-        "segment": [*program.rows, *program.outer],
-        "row": list(program.rows),
-    }
-    for store in program.stores:
-        kept = levels[store.level]
-        where = offsets(store.access)
-        wanted = [s if a in kept else 1 for a, s in zip(order, shape, strict=True)]
+    def results(self) -> dict[str, Tensor]:
+        program = self.program
+        env: dict[Any, Tensor] = {}
+        for access in program.loads:
+            flat = self.buffers[access.buffer].contiguous().reshape(-1)
+            env[access] = flat[self.offsets(access)].double()
+        for expr in program.exprs:
+            for leaf in leaves(expr, "size"):
+                value = float(self.number(leaf.value))
+                env["size", leaf.value] = torch.tensor(value, dtype=torch.float64)
+        results = {}
+        names = iter(self.partials)
+        for index, stage in enumerate(program.stages):
+            full = evaluate(stage.expr, env).expand(self.shape)
+            if self.width and not stage.segment:
+                results[next(names)] = self.by_tiles(full, interpret.COMBINE[stage.kind])
+                env["acc", index] = torch.full([1] * len(self.order), float("nan")).double()
+                continue
+            for axis in [self.order.index(a) for a in self.span(stage.segment)]:
+                full = interpret.COMBINE[stage.kind](full, axis)
+            env["acc", index] = full
+        return results | {s.access.buffer: self.stored(s, env) for s in program.stores}
+
+    def span(self, segment: bool) -> tuple[int, ...]:
+        return self.program.inner if segment else self.program.elements
+
+    def by_tiles(self, full: Tensor, combine: Any) -> Tensor:
+        rows = full.flatten(len(self.program.rows))
+        tiles = [combine(tile, -1) for tile in rows.split(self.width, -1)]
+        return torch.cat(tiles, -1)
+
+    def stored(self, store: Store, env: dict[Any, Tensor]) -> Tensor:
+        program, name = self.program, store.access.buffer
+        kept = {
+            "element": self.order,
+            "segment": [*program.rows, *program.outer],
+            "row": list(program.rows),
+        }[store.level]
+        wanted = [s if a in kept else 1 for a, s in zip(self.order, self.shape, strict=True)]
         value = evaluate(store.expr, env).expand(wanted)
-        node = graph[store.access.buffer]
-        flat = torch.full((number(node.type.numel),), float("nan"), dtype=torch.float64)
-        flat[where.expand(wanted).reshape(-1)] = value.reshape(-1).clone()
-        result = flat.reshape([number(d) for d in node.type.shape])
-        results[node.name] = result.to(torch.bool) if node.type.dtype is torch.bool else result
-    return results
+        partial = self.partials.get(name)
+        shape = partial.shape if partial else self.graph[name].type.shape
+        sizes = [self.number(d) for d in shape]
+        flat = torch.full((math.prod(sizes),), float("nan"), dtype=torch.float64)
+        flat[self.offsets(store.access).expand(wanted).reshape(-1)] = value.reshape(-1).clone()
+        result = flat.reshape(sizes)
+        boolean = element_type(self.graph, name) is torch.bool
+        return result.to(torch.bool) if boolean else result

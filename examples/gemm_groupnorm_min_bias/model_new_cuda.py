@@ -41,6 +41,7 @@ def get_init_inputs():
 import collections
 import ctypes
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -53,6 +54,8 @@ from torch.utils.cpp_extension import load_inline
 
 MATMUL_PRECISION = "highest"
 CONV_TF32 = True
+
+GENERATED_GEMM = True  # False: every product is the library's
 
 
 KERNELS = r"""
@@ -82,8 +85,32 @@ namespace detail {
 
 inline constexpr float kInf = __builtin_huge_valf();
 
+KW_FN uint32_t to_bits(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+KW_FN float from_bits(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 KW_FN float keep_nan(float x, float value) {
   return x == x ? value : x;
+}
+
+// x = 2^e m with m in [2/3, 4/3), x positive, finite and normal.
+struct Split {
+  int32_t e;
+  float m;
+};
+
+KW_FN Split split(float x) {
+  constexpr uint32_t kTwoThirds = 0x3f2aaaab;
+  const uint32_t above = to_bits(x) - kTwoThirds;
+  return {static_cast<int32_t>(above) >> 23, from_bits((above & 0x007fffff) + kTwoThirds)};
 }
 
 }  // namespace detail
@@ -97,6 +124,8 @@ KW_FN float rsqrt(float x) {
   return 1.0f / ::sqrtf(x);
 #endif
 }
+
+KW_FN float ne(float a, float b) { return a != b ? 1.0f : 0.0f; }
 
 // fmaxf drops a NaN, so it is brought back: by PTX in the instruction; on AArch64 by a select,
 // since fmaxf is one instruction; elsewhere by the comparison, of which x86 makes one for a
@@ -127,11 +156,37 @@ KW_FN float minimum(float a, float b) {
 
 }  // namespace kw
 
-// Row programs on the GPU, the row kept in registers from the first load to the last store.
+// left [rows, depth] times right [columns, depth] transposed, on Hopper's tensor cores, with a row
+// program run on the accumulators (epilogue.cuh) instead of a plain store.
 //
-// A team of kLanes threads owns a segment (or the row, where there are none); kTeams teams share a
-// row, kRows rows share a block. Memory is read once and written once. Teams within a warp reduce
-// by shuffles, larger ones through shared memory.
+// One block per multiprocessor stays for the whole launch and takes tile after tile of 128 rows by
+// kBlockN columns. Its first warpgroup feeds: one thread issues bulk tensor copies into a ring of
+// kStages stages, each guarded by a `full` and an `empty` barrier. Two more warpgroups consume:
+// each multiplies 64 rows of the tile. Blocks of a cluster work on neighbouring tiles of the same
+// rows; each fetches its share of the left operand and the copy engine delivers it to all of them.
+//
+// The loops say what a stage holds. SplitFloat computes float32 products from pairs of float16
+// (split.cuh): lo*hi + hi*lo + hi*hi. The tensor cores truncate when they accumulate, so after
+// every stage the partial sums are added to float32 registers and start again from zero; the two
+// warpgroups take turns, so that one multiplies while the other one adds. RoundedFloat computes
+// float32 products at the precision of TF32 from single float16 numbers, twice as fast as TF32
+// itself. In both, elements whose error cannot be bounded are computed again in plain float32
+// arithmetic. Bfloat16 and Float16 multiply what is in memory.
+//
+// The right operand of the first two, usually a weight, is split on every call: by a kernel before
+// the product. SplitFloat has time to do most of it on the way: only the first wave's rows are
+// split before, the others by the three warps of the feeding warpgroup that have nothing else to
+// do.
+// A row program on a tile of accumulators, while they are still in registers.
+//
+// In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
+// holds two of every eight columns. So a segment whose length is a multiple of eight lies in one
+// quad: its reductions are register sums and two shuffles. Stages over the whole row are combined
+// over the tile's columns alone and stored as partial results, one per row and tile; a small
+// second kernel finishes them. Besides what program.cuh says, the program provides
+//   P::kColumns                                   columns of the whole product
+//   P::begin(fields, product)                     takes the product's lanes in place of a load
+//   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
 #include <cuda_runtime.h>
 
 // Reductions across threads. The order is fixed, so results repeat bit for bit.
@@ -423,6 +478,1243 @@ __device__ __forceinline__ float reduce_threads(float x) {
 
 namespace kw {
 
+template <class P, class C>
+struct Epilogue {
+  static constexpr int V = C::kVec;
+  static constexpr int kParts = 2 / V;
+  static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
+  static constexpr int kSegments = C::kBlockN / kSegment;
+  static constexpr int kChunks = kSegment / 8 * kParts;
+  static constexpr bool kExact = P::kColumns % C::kBlockN == 0;
+  static constexpr int kTotals = P::kStages ? P::kStages : 1;
+  static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
+  static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
+
+  const typename P::Args& a;
+  int64_t row;   // that of this quad
+  int64_t rows;  // of the whole product
+  int first;     // the tile's first column
+  int quad = static_cast<int>(threadIdx.x % 4);
+
+  __device__ __forceinline__ static int column(int start, int chunk, int quad) {
+    return start + chunk / kParts * 8 + quad * 2 + chunk % kParts;
+  }
+
+  // Without segments the last columns of a row may end inside of a tile's eight.
+  __device__ __forceinline__ bool inside(int start, int chunk) const {
+    return kExact || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+  }
+
+  // The thread's two rows, `row` and eight further down, go through a segment together: what they
+  // read is the same, and one row's arithmetic hides the other one's latency.
+  struct Segment {
+    typename P::template Fields<V> f[2][kChunks];
+    typename P::template Scalars<1> s[2];
+  };
+
+  template <int I>
+  __device__ __forceinline__ void stages(Segment& segment, float (&totals)[2][kTotals],
+                                         const int64_t (&at_row)[2], int start) {
+    if constexpr (I < P::kStages) {
+      constexpr Combine kOp = P::kCombine[I];
+      float total[2];
+      KW_LANES
+      for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
+      KW_LANES
+      for (int c = 0; c < kChunks; ++c) {
+        if (!inside(start, c)) continue;
+        KW_LANES
+        for (int i = 0; i < 2; ++i) {
+          const Cursor at{at_row[i], column(start, c, quad)};
+          const Vec<V> x = P::contribution(Stage<I>{}, segment.f[i][c], segment.s[i], a, at);
+          total[i] = combine<kOp>(total[i], combine_lanes<kOp>(x));
+        }
+      }
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (P::kOverSegment[I]) {
+          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{reduce_threads<kOp, 4>(total[i])}}, a);
+        } else {
+          totals[i][I] = total[i];
+        }
+      }
+      stages<I + 1>(segment, totals, at_row, start);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ void partials(const float (&totals)[kTotals], bool live,
+                                           int64_t at_row) {
+    if constexpr (I < P::kStages) {
+      if constexpr (!P::kOverSegment[I]) {
+        const float total = reduce_threads<P::kCombine[I], 4>(totals[I]);
+        if (live && quad == 0) {
+          P::store_partial(Stage<I>{}, total, a, Cursor{at_row, first / C::kBlockN});
+        }
+      }
+      partials<I + 1>(totals, live, at_row);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ static void begin_totals(float (&totals)[kTotals]) {
+    if constexpr (I < P::kStages) {
+      totals[I] = identity<P::kCombine[I]>();
+      begin_totals<I + 1>(totals);
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void run(const float (&d)[kCount]) {
+    const bool live[2] = {row < rows, row + 8 < rows};
+    // Quads without a row repeat one and store nothing: everyone takes part in the shuffles.
+    const int64_t at_row[2] = {live[0] ? row : rows - 1, live[1] ? row + 8 : rows - 1};
+    float totals[2][kTotals];
+    begin_totals<0>(totals[0]);
+    begin_totals<0>(totals[1]);
+    KW_LANES
+    for (int q = 0; q < kSegments; ++q) {
+      const int start = first + q * kSegment;
+      if (!kExact && start >= P::kColumns) continue;
+      Segment segment;
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        KW_LANES
+        for (int c = 0; c < kChunks; ++c) {
+          Vec<V> product;
+          KW_LANES
+          for (int v = 0; v < V; ++v) {
+            product.lanes[v] = d[(q * kSegment / 8 + c / kParts) * 4 + 2 * i + c % kParts + v];
+          }
+          P::begin(segment.f[i][c], product);
+        }
+      }
+      stages<0>(segment, totals, at_row, start);
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        if (live[i]) store(segment, at_row[i], start, i);
+      }
+    }
+    partials<0>(totals[0], live[0], at_row[0]);
+    partials<0>(totals[1], live[1], at_row[1]);
+  }
+
+  __device__ __forceinline__ void store(Segment& segment, int64_t at_row, int start, int i) {
+    if constexpr (P::kStoresElements) {
+      KW_LANES
+      for (int c = 0; c < kChunks; ++c) {
+        if (!inside(start, c)) continue;
+        P::store_elements(segment.f[i][c], segment.s[i], a, Cursor{at_row, column(start, c, quad)});
+      }
+    }
+    if constexpr (P::kStoresSegments) {
+      if (quad == 0) P::store_segment(segment.s[i], a, Cursor{at_row, start});
+    }
+  }
+};
+
+}  // namespace kw
+// Hopper's own instructions under names: barriers in shared memory that count bytes, bulk tensor
+// copies into one or more blocks of a cluster, and matrix products of a warpgroup (four warps).
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define KW_HOPPER 1
+#endif
+
+namespace kw::hopper {
+
+__device__ __forceinline__ uint32_t shared_address(const void* at) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(at));
+}
+
+// ---- mbarriers: a phase ends when all arrivals and all announced bytes have come ---------------
+
+struct Barrier {
+  uint64_t state;
+};
+
+__device__ __forceinline__ void init(Barrier& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)),
+               "r"(arrivals));
+}
+
+// Makes initialised barriers visible to the copy engine and to the other blocks of the cluster.
+__device__ __forceinline__ void publish_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive_expecting(Barrier& barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// Arrives at the barrier in the same place of another block of the cluster. Scope `cluster` would
+// put a full memory fence in front, and nothing that was written here is handed over.
+__device__ __forceinline__ void arrive_at(Barrier& barrier, int block) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(block)
+      : "memory");
+}
+
+__device__ __forceinline__ void wait(Barrier& barrier, uint32_t phase) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra finished;\n"
+      "bra again;\n"
+      "finished:\n"
+      "}\n" ::"r"(shared_address(&barrier)),
+      "r"(phase)
+      : "memory");
+}
+
+// ---- the block's named barriers: kThreads threads wait, or announce that they were there --------
+
+template <int kThreads>
+__device__ __forceinline__ void sync_threads(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+template <int kThreads>
+__device__ __forceinline__ void arrive_threads(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+// ---- clusters ----------------------------------------------------------------------------------
+
+__device__ __forceinline__ int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// The compiler may not merge two of these, and so keeps nothing that follows from them alive from
+// one part of a kernel to the next.
+__device__ __forceinline__ int lane() {
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
+  return static_cast<int>(index);
+}
+
+__device__ __forceinline__ int block_index() {
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+  return static_cast<int>(index);
+}
+
+__device__ __forceinline__ int block_count() {
+  uint32_t count;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(count));
+  return static_cast<int>(count);
+}
+
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::
+                   : "memory");
+}
+
+// ---- bulk tensor copies ------------------------------------------------------------------------
+
+// A box of a (depth, row, plane) tensor into shared memory, here or in every block of the mask; the
+// barrier in the same place of each of them counts the bytes.
+template <int kCluster>
+__device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barrier& barrier,
+                                         int depth, int row, int plane) {
+  if constexpr (kCluster == 1) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane),
+        "h"(static_cast<uint16_t>((1 << kCluster) - 1))
+        : "memory");
+  }
+}
+
+// A run of bytes, a multiple of 16, from global to this block's shared memory.
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t bytes,
+                                           Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
+      : "memory");
+}
+
+// Brings such a run into the L2 cache.
+__device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+__device__ __forceinline__ void prefetch(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// Orders ordinary writes to global memory before reads of them by the copy engine, and back.
+__device__ __forceinline__ void fence_copy_engine() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+// ---- launches: one may start while the one before it ends ---------------------------------------
+
+__device__ __forceinline__ void wait_for_launch_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// ---- registers ---------------------------------------------------------------------------------
+
+template <int kCount>
+__device__ __forceinline__ void give_registers() {
+#ifdef KW_HOPPER
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+
+template <int kCount>
+__device__ __forceinline__ void take_registers() {
+#ifdef KW_HOPPER
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+#endif
+}
+
+// ---- matrix products ---------------------------------------------------------------------------
+
+// A tile in shared memory whose rows are 128 bytes of depth, swizzled by the copy engine in groups
+// of eight rows (1024 bytes, the stride given here). 32 bytes further lies the next depth step.
+__device__ __forceinline__ uint64_t tile_descriptor(const void* tile) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kGroupStride = uint64_t{1024 / 16} << 32;
+  return kSwizzle128 | kGroupStride | uint64_t{1} << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+}
+
+__device__ __forceinline__ void begin_products() {
+#ifdef KW_HOPPER
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void commit_products() {
+#ifdef KW_HOPPER
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+// Waits until at most kPending committed groups are still running.
+template <int kPending>
+__device__ __forceinline__ void wait_products() {
+#ifdef KW_HOPPER
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+// The compiler does not know that a product is still writing its accumulators: nothing may move
+// across this.
+template <int kCount>
+__device__ __forceinline__ void pin(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+enum class Element { kFloat16, kBfloat16 };
+
+// d += a * b over one depth step of 32 bytes, 64 rows of a times kColumns rows of b; `add` 0 starts
+// from zero. Thread t of the warpgroup holds, in d[4 * j + 2 * i + c], row
+// 16 * (t / 32) + t % 32 / 4 + 8 * i and column 8 * j + 2 * (t % 4) + c.
+template <Element kElement, int kColumns>
+struct Product;
+
+// clang-format off
+#define KW_FIVE(t) "%" #t "0, %" #t "1, %" #t "2, %" #t "3, %" #t "4, "
+#define KW_TEN(t) KW_FIVE(t) "%" #t "5, %" #t "6, %" #t "7, %" #t "8, %" #t "9, "
+#define KW_TO_30 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " KW_TEN(1) KW_TEN(2)
+#define KW_TO_60 KW_TO_30 KW_TEN(3) KW_TEN(4) KW_TEN(5)
+#define KW_TO_90 KW_TO_60 KW_TEN(6) KW_TEN(7) KW_TEN(8)
+#define KW_TO_120 KW_TO_90 KW_TEN(9) KW_TEN(10) KW_TEN(11)
+#define KW_IN_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define KW_IN_8(i) KW_IN_4(i), KW_IN_4(i + 4)
+#define KW_IN_32(i) KW_IN_8(i), KW_IN_8(i + 8), KW_IN_8(i + 16), KW_IN_8(i + 24)
+// clang-format on
+
+#define KW_PRODUCT(element, columns, shape, types, tail, outputs, a_at, b_at, add_at, ...)      \
+  template <>                                                                                   \
+  struct Product<Element::element, columns> {                                                   \
+    static __device__ __forceinline__ void run(float (&d)[columns / 2], uint64_t a, uint64_t b, \
+                                               int add) {                                       \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                   \
+                   ", 0;\n"                                                                     \
+                   "wgmma.mma_async.sync.aligned." shape ".f32." types " {" outputs "}, " a_at  \
+                   ", " b_at ", p, 1, 1" tail ";\n}\n"                                          \
+                   : __VA_ARGS__                                                                \
+                   : "l"(a), "l"(b), "r"(add));                                                 \
+    }                                                                                           \
+  };
+
+#ifdef KW_HOPPER
+#define KW_PRODUCTS(element, depth, types, tail)                                                  \
+  KW_PRODUCT(element, 64, "m64n64" depth, types, tail, KW_TO_30 "%30, %31", "%32", "%33", "%34",  \
+             KW_IN_32(0))                                                                         \
+  KW_PRODUCT(element, 128, "m64n128" depth, types, tail, KW_TO_60 "%60, %61, %62, %63", "%64",    \
+             "%65", "%66", KW_IN_32(0), KW_IN_32(32))                                             \
+  KW_PRODUCT(element, 192, "m64n192" depth, types, tail, KW_TO_90 "%90, %91, %92, %93, %94, %95", \
+             "%96", "%97", "%98", KW_IN_32(0), KW_IN_32(32), KW_IN_32(64))                        \
+  KW_PRODUCT(element, 256, "m64n256" depth, types, tail,                                          \
+             KW_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130",  \
+             KW_IN_32(0), KW_IN_32(32), KW_IN_32(64), KW_IN_32(96))
+
+KW_PRODUCTS(kFloat16, "k16", "f16.f16", ", 0, 0")
+KW_PRODUCTS(kBfloat16, "k16", "bf16.bf16", ", 0, 0")
+#endif
+
+}  // namespace kw::hopper
+// float32 rows as float16 numbers that the tensor cores multiply.
+//
+// A row is scaled by a power of two that puts its largest magnitude into [2^14, 2^15). With two
+// planes each element is hi + lo, hi = float16(x) and lo = float16(x - hi): 22 bits or more for
+// elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
+// alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
+// is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
+// each element of its result and compute the few doubtful ones again. A row with a NaN, an infinity
+// or a largest magnitude beyond 2^+-60 has an infinite residue: all that it meets is computed
+// again.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace kw {
+
+// What the result owes to a row: `scale` undoes the power of two; `doubt` is the row's residue in
+// units of the result's magnitude below which an element is computed again.
+struct alignas(8) RowScale {
+  float scale;
+  float doubt;
+};
+
+namespace split {
+
+// How much an element may lose before it counts, and how large the error that follows may be: the
+// residue times 2^15 (the other row's largest magnitude) against 2^-20 or 2^-11 of the result.
+template <int kPlanes>
+inline constexpr float kLoss = kPlanes == 2 ? 0x1p-22f : 0x1p-11f;
+template <int kPlanes>
+inline constexpr float kDoubtPerResidue = kPlanes == 2 ? 0x1p35f : 0x1p26f;
+
+// The largest magnitude of a row, as bits: they order like the values, and NaN is the largest.
+__device__ __forceinline__ uint32_t magnitude(uint32_t most, float x) {
+  return max(most, __float_as_uint(x) & 0x7fffffffu);
+}
+
+struct Scaling {
+  float up;
+  float down;
+  bool exact;
+
+  __device__ __forceinline__ explicit Scaling(uint32_t most) {
+    const int exponent = static_cast<int>(most >> 23) - 127;
+    exact = most != 0 && (exponent > 60 || exponent < -60);
+    const int shift = most == 0 || exact ? 0 : 14 - exponent;
+    up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
+    down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+  }
+};
+
+__device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(static_cast<uint16_t>(bits)));
+  return y;
+}
+
+// Two neighbours in packed planes; adds what they lose to the residue.
+template <int kPlanes>
+__device__ __forceinline__ void split_pair(float x, float y, uint32_t (&planes)[kPlanes],
+                                           float& residue) {
+  float x_rest = x;
+  float y_rest = y;
+#pragma unroll
+  for (int p = 0; p < kPlanes; ++p) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(y_rest), "f"(x_rest));
+    x_rest -= half_bits_to_float(planes[p] & 0xffffu);
+    y_rest -= half_bits_to_float(planes[p] >> 16);
+  }
+  residue += fabsf(x_rest) > kLoss<kPlanes> * fabsf(x) ? fabsf(x_rest) : 0.0f;
+  residue += fabsf(y_rest) > kLoss<kPlanes> * fabsf(y) ? fabsf(y_rest) : 0.0f;
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
+  return x;
+}
+
+__device__ __forceinline__ uint32_t warp_max(uint32_t x) {
+  return __reduce_max_sync(0xffffffff, x);
+}
+
+__host__ __device__ constexpr int64_t padded(int64_t depth) {
+  return (depth + 7) / 8 * 8;
+}
+
+// Four neighbours of a row: vector access where the row allows it, zeros behind its end.
+template <bool kVector>
+__device__ __forceinline__ float4 load_four(const float* row, int at, int depth) {
+  if constexpr (kVector) {
+    return at < depth ? *reinterpret_cast<const float4*>(row + at) : float4{};
+  } else {
+    float4 x{};
+    if (at < depth) x.x = row[at];
+    if (at + 1 < depth) x.y = row[at + 1];
+    if (at + 2 < depth) x.z = row[at + 2];
+    if (at + 3 < depth) x.w = row[at + 3];
+    return x;
+  }
+}
+
+__device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 x) {
+  return magnitude(magnitude(magnitude(magnitude(most, x.x), x.y), x.z), x.w);
+}
+
+// Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
+struct Planes {
+  uint16_t* at;
+  int64_t rows;
+  int64_t width;
+
+  template <int kPlanes>
+  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column,
+                                        float& residue) const {
+    uint32_t low[kPlanes];
+    uint32_t high[kPlanes];
+    split_pair(x.x * up, x.y * up, low, residue);
+    split_pair(x.z * up, x.w * up, high, residue);
+#pragma unroll
+    for (int p = 0; p < kPlanes; ++p) {
+      *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
+    }
+  }
+};
+
+// A matrix to split, `count` of its rows from the first one on.
+struct Job {
+  const float* x;
+  uint16_t* halves;
+  RowScale* scales;
+  int64_t rows;
+  int64_t count;
+
+  __device__ __forceinline__ Planes planes(int depth) const {
+    return {halves, rows, padded(depth)};
+  }
+
+  template <int kPlanes>
+  __device__ __forceinline__ void finish(int64_t row, const Scaling& scaling, float residue) const {
+    constexpr float kInfinite = __builtin_huge_valf();
+    scales[row] = {scaling.down, scaling.exact ? kInfinite : residue * kDoubtPerResidue<kPlanes>};
+  }
+};
+
+// One row by one block, read once: up to kKept * 1024 elements stay in registers.
+inline constexpr int kThreads = 256;
+inline constexpr int kKept = 8;
+
+template <int kPlanes, bool kVector>
+__device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int depth) {
+  __shared__ uint32_t mosts[kThreads / 32];
+  __shared__ float residues[kThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x);
+  const Planes planes = job.planes(depth);
+  const float* from = job.x + row * depth;
+  constexpr int kRest = kKept * kThreads * 4;
+  float4 kept[kKept];
+  uint32_t most = 0;
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) {
+    kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
+  }
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) most = magnitude(most, kept[c]);
+  for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
+    most = magnitude(most, load_four<kVector>(from, at, depth));
+  }
+  most = warp_max(most);
+  if (thread % 32 == 0) mosts[thread / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
+  const Scaling scaling(most);
+  float residue = 0.0f;
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) {
+    const int at = (c * kThreads + thread) * 4;
+    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at, residue);
+  }
+  for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
+    const float4 x = load_four<kVector>(from, at, depth);
+    planes.store<kPlanes>(x, scaling.up, row, at, residue);
+  }
+  residue = warp_sum(residue);
+  if (thread % 32 == 0) residues[thread / 32] = residue;
+  __syncthreads();
+  if (thread == 0) {
+    float total = 0.0f;
+    for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
+    job.finish<kPlanes>(row, scaling, total);
+  }
+}
+
+// How far the GEMM's right operand is: word 0 counts the rows that are taken, word 1 + t those of
+// column tile t, `tile_rows` each, that are ready.
+struct Progress {
+  unsigned* words;
+  int count;
+  int tile_rows;
+};
+
+// Two jobs at once: the left operand, and the first rows of the right one.
+template <int kPlanes, bool kVector>
+__global__ void __launch_bounds__(kThreads)
+    split_kernel(const Job first, const Job second, int depth, const Progress progress) {
+  const int64_t at = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
+#endif
+  if (at < first.count) {
+    row_by_block<kPlanes, kVector>(first, at, depth);
+  } else {
+    row_by_block<kPlanes, kVector>(second, at - first.count, depth);
+  }
+  if (at == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < progress.count; i += kThreads) {
+      const int64_t ahead = second.count - int64_t{i - 1} * progress.tile_rows;
+      const int64_t most = ahead < progress.tile_rows ? ahead : progress.tile_rows;
+      progress.words[i] = static_cast<unsigned>(i == 0 ? second.count : most > 0 ? most : 0);
+    }
+  }
+}
+
+template <int kPlanes>
+cudaError_t run(const Job& first, const Job& second, int depth, const Progress& progress,
+                cudaStream_t stream) {
+  const auto grid = static_cast<unsigned>(first.count + second.count);
+  if (grid == 0) return cudaSuccess;
+  const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
+  kernel<<<grid, kThreads, 0, stream>>>(first, second, depth, progress);
+  return cudaGetLastError();
+}
+
+}  // namespace split
+
+// All rows of a matrix, for weights that are split once and kept.
+template <int kPlanes>
+cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
+                       cudaStream_t stream) {
+  const split::Job all{static_cast<const float*>(x), static_cast<uint16_t*>(halves),
+                       static_cast<RowScale*>(scales), rows, rows};
+  return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
+}
+
+}  // namespace kw
+
+namespace kw {
+
+// The halves and scales are room for what split.cuh makes of the operands; the loops that multiply
+// what is in memory leave them empty.
+struct GemmOperands {
+  const void* left;
+  const void* right;
+  void* left_halves;
+  void* left_scales;
+  void* right_halves;
+  void* right_scales;
+  unsigned* progress;
+  int64_t rows;
+  int columns;
+  int depth;
+  bool frozen;  // the right operand's halves are those of an earlier call
+
+  __host__ __device__ split::Job left_job() const {
+    return {static_cast<const float*>(left), static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales), rows, rows};
+  }
+  __host__ __device__ split::Job right_job(int64_t count) const {
+    return {static_cast<const float*>(right), static_cast<uint16_t*>(right_halves),
+            static_cast<RowScale*>(right_scales), columns, count};
+  }
+};
+
+template <hopper::Element kType, CUtensorMapDataType kInMemory, int kCount, bool kFromFloat>
+struct GemmLoop {
+  static constexpr hopper::Element kElement = kType;
+  static constexpr CUtensorMapDataType kMapType = kInMemory;
+  static constexpr int kBytes = 2;
+  static constexpr int kPlanes = kCount;
+  static constexpr bool kScaled = kFromFloat;  // the operands are float32 and are split first
+  static constexpr bool kPromotes = kCount == 2;
+  static constexpr bool kSplitsOnTheWay = kCount == 2;
+};
+
+using SplitFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, true>;
+using RoundedFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, true>;
+using Float16 = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, false>;
+using Bfloat16 = GemmLoop<hopper::Element::kBfloat16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 1, false>;
+
+// A row of the right operand on its way to its halves, and what the splitting warps tell each
+// other.
+inline constexpr int kRowBuffer = 8192;
+
+struct GemmRow {
+  hopper::Barrier arrived;
+  unsigned row;
+  uint32_t most[3];
+  float residue[3];
+};
+
+template <class Loop, class C>
+struct GemmShape {
+  // A stage is 128 bytes deep: the span of the swizzle, four steps of a matrix product.
+  static constexpr int kRowBytes = 128;
+  static constexpr int kDepth = kRowBytes / Loop::kBytes;
+  static constexpr int kBlockM = 128;
+  static constexpr int kLeftBytes = Loop::kPlanes * kBlockM * kRowBytes;
+  static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;
+  static constexpr int kStageBytes = kLeftBytes + kRightBytes;
+  // A block fetches this many of the left stage's rows, in copies of at most kBlockM.
+  static constexpr int kShare = Loop::kPlanes * kBlockM / C::kCluster;
+  static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
+  static constexpr int kThreads = 384;
+  static constexpr int kAccumulators = C::kBlockN / 2;
+  // Together 168 for each of the block's threads.
+  static constexpr int kConsumerRegisters = Loop::kPlanes == 2 ? 224 : 232;
+  static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
+  // The swizzle wants stages at multiples of 1024 bytes; dynamic shared memory starts anywhere.
+  static constexpr int kRowBytesKept = Loop::kSplitsOnTheWay ? kRowBuffer * 4 : 0;
+  static constexpr int kShared = C::kStages * kStageBytes + kRowBytesKept + 1024;
+};
+
+template <class C>
+struct GemmBarriers {
+  hopper::Barrier full[C::kStages];
+  hopper::Barrier empty[C::kStages];
+};
+
+// Which tile comes when. Tiles of a band of kBand row tiles follow one another down the rows first,
+// so that those that run together share a narrow strip of the right operand.
+template <class C>
+struct GemmTiles {
+  int row_tiles;
+  int column_groups;  // of kCluster column tiles
+  int count;
+
+  __host__ __device__ GemmTiles(int64_t rows, int columns)
+      : row_tiles(static_cast<int>((rows + 127) / 128)),
+        column_groups((columns + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster)),
+        count(row_tiles * column_groups) {}
+};
+
+// A block's way through the tiles. Each role of the block walks on its own: a value that two roles
+// shared would have to fit the registers of both.
+template <class C>
+struct GemmWalk {
+  GemmTiles<C> tiles;
+  int at;
+  int step;
+  int rank = 0;
+  int row_tile = 0;
+  int column_tile = 0;
+
+  __device__ __forceinline__ explicit GemmWalk(const GemmOperands& g)
+      : tiles(g.rows, g.columns),
+        at(hopper::block_index() / C::kCluster),
+        step(hopper::block_count() / C::kCluster) {
+    if constexpr (C::kCluster > 1) rank = hopper::cluster_rank();
+  }
+
+  __device__ __forceinline__ bool locate() {
+    const int band = at / (C::kBand * tiles.column_groups);
+    const int within = at - band * C::kBand * tiles.column_groups;
+    const int height = min(C::kBand, tiles.row_tiles - band * C::kBand);
+    if (at >= tiles.count) return false;
+    row_tile = band * C::kBand + within % height;
+    column_tile = within / height * C::kCluster + rank;
+    return true;
+  }
+
+  __device__ __forceinline__ void next() { at += step; }
+};
+
+namespace detail {
+
+__device__ __forceinline__ unsigned read_progress(const unsigned* at) {
+  unsigned x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void add_progress(unsigned* at) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+
+// Waits until a column tile's rows of the right operand are split.
+template <class C>
+__device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
+  const int wanted = min(C::kBlockN, g.columns - column_tile * C::kBlockN);
+  if (wanted <= 0) return;
+  const unsigned* const ready = g.progress + 1 + column_tile;
+  while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
+  hopper::fence_copy_engine();
+}
+
+// A place in the ring of stages; the phase flips with every turn.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The warp's share of a few dot products in float32, each of a left and a right row.
+template <bool kVector, int kDots>
+__device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&left)[kDots],
+                                     const float* const (&right)[kDots], int depth) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (kVector) {
+#pragma unroll 1
+    for (int at = lane * 4; at < depth; at += 128) {
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        const float4 x = *reinterpret_cast<const float4*>(left[n] + at);
+        const float4 y = *reinterpret_cast<const float4*>(right[n] + at);
+        sums[n] = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, sums[n]))));
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int at = lane; at < depth; at += 32) {
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) sums[n] = fmaf(left[n][at], right[n][at], sums[n]);
+    }
+  }
+}
+
+}  // namespace detail
+
+// Undoes the scales of a tile's accumulators, and computes again those that the split leaves in
+// doubt: a warp takes a few of its doubtful elements at a time.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g, int64_t warp_row,
+                                       int first_column) {
+  constexpr int kDots = kCount > 64 ? 2 : 4;
+  const int lane = hopper::lane();
+  const auto* left_scales = static_cast<const float2*>(g.left_scales);
+  const auto* right_scales = static_cast<const float2*>(g.right_scales);
+  float2 of_row[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = warp_row + lane / 4 + 8 * i;
+    of_row[i] = row < g.rows ? left_scales[row] : float2{1.0f, -1.0f};
+  }
+  uint64_t doubtful[2] = {};  // a bit for each accumulator
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const int column = first_column + n * 8 + lane % 4 * 2;
+    float2 of_column[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      // Other multiprocessors wrote these during this launch: read them from where they meet.
+      of_column[c] =
+          column + c < g.columns ? __ldcg(right_scales + column + c) : float2{1.0f, -1.0f};
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int index = n * 4 + k;
+      const float2 row_scale = of_row[k / 2];
+      const float2 column_scale = of_column[k % 2];
+      const bool real = row_scale.y >= 0.0f && column_scale.y >= 0.0f;
+      const float doubt =
+          row_scale.y + column_scale.y;  // infinite, and so is the product: doubtful
+      const bool sure = doubt == 0.0f || doubt < fabsf(d[index]);
+      if (real && !sure) doubtful[index / 64] |= uint64_t{1} << index % 64;
+      d[index] = d[index] * row_scale.x * column_scale.x;
+    }
+  }
+  hopper::pin(d);
+  if (!__any_sync(0xffffffff, (doubtful[0] | doubtful[1]) != 0)) return;
+
+  const auto* left = static_cast<const float*>(g.left);
+  const auto* right = static_cast<const float*>(g.right);
+#pragma unroll 1
+  for (int index = 0; index < kCount; ++index) {
+    const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
+    unsigned owners = __ballot_sync(0xffffffff, bits >> index % 64 & 1);
+#pragma unroll 1
+    while (owners != 0) {
+      int owner[kDots];
+      const float* left_rows[kDots];
+      const float* right_rows[kDots];
+      float sums[kDots] = {};
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
+        owners &= owners - 1;
+        left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
+        const int column = first_column + index / 4 * 8 + owner[n] % 4 * 2 + index % 2;
+        right_rows[n] = right + int64_t{column} * g.depth;
+      }
+      if (g.depth % 4 == 0) {
+        detail::dots<true>(sums, left_rows, right_rows, g.depth);
+      } else {
+        detail::dots<false>(sums, left_rows, right_rows, g.depth);
+      }
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        const float sum = split::warp_sum(sums[n]);
+#pragma unroll
+        for (int m = 0; m < kCount; ++m) {
+          if (lane == owner[n] && m == index) d[m] = sum;
+        }
+      }
+    }
+  }
+}
+
+// One thread: copies every stage of every tile, as soon as the cluster has read what was there.
+template <class Loop, class C>
+__device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap& right,
+                                     const GemmOperands& g, uint8_t* stages,
+                                     GemmBarriers<C>& barriers) {
+  using S = GemmShape<Loop, C>;
+  detail::Ring<C::kStages> ring;
+  for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
+    if (Loop::kSplitsOnTheWay && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
+#pragma unroll 1
+    for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
+      hopper::Barrier& full = barriers.full[ring.stage];
+      uint8_t* const to = stages + ring.stage * S::kStageBytes;
+      hopper::wait(barriers.empty[ring.stage], ring.phase ^ 1);
+      hopper::arrive_expecting(full, S::kStageBytes);
+#pragma unroll
+      for (int n = 0; n < S::kShare; n += S::kCopyRows) {
+        const int row = walk.rank * S::kShare + n;
+        hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
+                                      walk.row_tile * S::kBlockM + row % S::kBlockM,
+                                      row / S::kBlockM);
+      }
+#pragma unroll
+      for (int plane = 0; plane < Loop::kPlanes; ++plane) {
+        hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
+                            at, walk.column_tile * C::kBlockN, plane);
+      }
+    }
+  }
+}
+
+// Three warps: split rows of the right operand until there are none left. A row comes into shared
+// memory as it is, in one copy; where it is too long for that, it is read from memory twice.
+template <class Loop, class C>
+__device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buffer,
+                                           GemmRow& shared) {
+  constexpr int kThreads = 96;
+  constexpr int kBarrier = 3;
+  const int thread = static_cast<int>(threadIdx.x) - 32;
+  const split::Job job = g.right_job(g.columns);
+  const split::Planes planes = job.planes(g.depth);
+  const bool staged = g.depth % 4 == 0 && g.depth <= kRowBuffer;
+  const auto bytes = static_cast<uint32_t>(g.depth) * 4;
+  uint32_t phase = 0;
+  unsigned next = 0;  // the row after the current one: of the first thread alone, as these three
+  const auto take = [&] {
+    next = atomicAdd(g.progress, 1u);
+    if (staged && next < static_cast<unsigned>(g.columns)) {
+      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, bytes);
+    }
+  };
+  const auto fetch = [&] {
+    shared.row = next;
+    if (!staged || next >= static_cast<unsigned>(g.columns)) return;
+    hopper::arrive_expecting(shared.arrived, bytes);
+    hopper::copy_bytes(row_buffer, job.x + int64_t{next} * g.depth, bytes, shared.arrived);
+  };
+  if (thread == 0) {
+    take();
+    fetch();
+  }
+  hopper::sync_threads<kThreads>(kBarrier);
+  for (unsigned row = shared.row; row < static_cast<unsigned>(g.columns); row = shared.row) {
+    if (thread == 0) take();
+    const float* const from = staged ? row_buffer : job.x + int64_t{row} * g.depth;
+    const auto load = [&](int at) {
+      return staged ? split::load_four<true>(from, at, g.depth)
+                    : split::load_four<false>(from, at, g.depth);
+    };
+    if (staged) {
+      hopper::wait(shared.arrived, phase);
+      phase ^= 1;
+    }
+    uint32_t most = 0;
+#pragma unroll 4
+    for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
+      most = split::magnitude(most, load(at));
+    }
+    most = split::warp_max(most);
+    if (thread % 32 == 0) shared.most[thread / 32] = most;
+    hopper::sync_threads<kThreads>(kBarrier);
+    most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
+    const split::Scaling scaling(most);
+    float residue = 0.0f;
+#pragma unroll 4
+    for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
+      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at, residue);
+    }
+    residue = split::warp_sum(residue);
+    if (thread % 32 == 0) shared.residue[thread / 32] = residue;
+    hopper::fence_copy_engine();
+    hopper::sync_threads<kThreads>(kBarrier);
+    if (thread == 0) {
+      residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
+      fetch();
+      job.finish<Loop::kPlanes>(row, scaling, residue);
+      detail::add_progress(g.progress + 1 + row / C::kBlockN);
+    }
+    hopper::sync_threads<kThreads>(kBarrier);
+  }
+}
+
+// A warpgroup, 1 or 2: multiplies its 64 rows of every tile and runs the program on the result.
+template <class Loop, class P, class C>
+__device__ __forceinline__ void consume(const GemmOperands& g, const typename P::Args& a,
+                                        const uint8_t* stages, GemmBarriers<C>& barriers,
+                                        int warpgroup) {
+  using S = GemmShape<Loop, C>;
+  using Product = hopper::Product<Loop::kElement, C::kBlockN>;
+  constexpr bool kPair = Loop::kPlanes == 2;
+  const int warp = static_cast<int>(threadIdx.x / 32 % 4);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  detail::Ring<C::kStages> ring;
+
+  const auto multiply = [&](float (&d)[S::kAccumulators], int add) {
+    const uint8_t* const from = stages + ring.stage * S::kStageBytes;
+    const uint64_t a0 = hopper::tile_descriptor(from + (warpgroup - 1) * 64 * S::kRowBytes);
+    const uint64_t b0 = hopper::tile_descriptor(from + S::kLeftBytes);
+    constexpr uint64_t kLeftPlane = S::kBlockM * S::kRowBytes / 16;
+    constexpr uint64_t kRightPlane = C::kBlockN * S::kRowBytes / 16;
+    hopper::wait(barriers.full[ring.stage], ring.phase);
+    hopper::pin(d);
+    hopper::begin_products();
+    if constexpr (kPair) {  // small terms first
+#pragma unroll
+      for (int s = 0; s < 4; ++s) Product::run(d, a0 + kLeftPlane + 2 * s, b0 + 2 * s, add | s);
+#pragma unroll
+      for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + kRightPlane + 2 * s, 1);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + 2 * s, kPair | add | s);
+    hopper::commit_products();
+    ring.next();
+  };
+  // The last stage but `ahead` that was multiplied has been read.
+  const auto release = [&](int ahead) {
+    const int stage = ring.stage - 1 - ahead;
+    const int before = stage < 0 ? stage + C::kStages : stage;
+    if (lane < C::kCluster) hopper::arrive_at(barriers.empty[before], lane);
+  };
+
+  if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
+  for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
+    float sum[S::kAccumulators];
+    if constexpr (Loop::kPromotes) {
+      float d[S::kAccumulators];
+#pragma unroll
+      for (int i = 0; i < S::kAccumulators; ++i) sum[i] = 0.0f;
+      for (int at = 0; at < g.depth; at += S::kDepth) {
+        hopper::sync_threads<256>(warpgroup);
+        multiply(d, 0);
+        hopper::arrive_threads<256>(3 - warpgroup);
+        hopper::wait_products<0>();
+        hopper::pin(d);
+        release(0);
+#pragma unroll
+        for (int i = 0; i < S::kAccumulators; ++i) sum[i] += d[i];
+      }
+    } else {
+      multiply(sum, 0);
+      for (int at = S::kDepth; at < g.depth; at += S::kDepth) {
+        multiply(sum, 1);
+        hopper::wait_products<1>();
+        release(1);
+      }
+      hopper::wait_products<0>();
+      hopper::pin(sum);
+      release(0);
+    }
+    const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
+    const int first = walk.column_tile * C::kBlockN;
+    if (warp_row >= g.rows || first >= g.columns) continue;
+    if constexpr (Loop::kScaled) settle(sum, g, warp_row, first);
+    Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
+  }
+}
+
+template <class Loop, class P, class C>
+__global__ void __launch_bounds__(384, 1)
+    gemm_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
+                const GemmOperands g, const typename P::Args a) {
+#ifdef KW_HOPPER
+  using S = GemmShape<Loop, C>;
+  extern __shared__ uint8_t raw[];
+  __shared__ GemmBarriers<C> barriers;
+  __shared__ GemmRow row;
+  uint8_t* const stages = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+  if (threadIdx.x == 0) {
+    hopper::prefetch(&left);
+    hopper::prefetch(&right);
+    for (int s = 0; s < C::kStages; ++s) {
+      hopper::init(barriers.full[s], 1);
+      hopper::init(barriers.empty[s], 8 * C::kCluster);  // the consuming warps of the cluster
+    }
+    hopper::init(row.arrived, 1);
+    hopper::publish_barriers();
+  }
+  hopper::sync_cluster();
+  hopper::wait_for_launch_before();
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
+  if (warpgroup == 0) {
+    hopper::give_registers<S::kFeederRegisters>();
+    if (threadIdx.x == 0) {
+      feed<Loop, C>(left, right, g, stages, barriers);
+    } else if (Loop::kSplitsOnTheWay && threadIdx.x >= 32 && !g.frozen) {
+      auto* const row_buffer = reinterpret_cast<float*>(stages + C::kStages * S::kStageBytes);
+      split_rest<Loop, C>(g, row_buffer, row);
+    }
+  } else {
+    hopper::take_registers<S::kConsumerRegisters>();
+    consume<Loop, P, C>(g, a, stages, barriers, warpgroup);
+  }
+  // No block may leave while another one still signals its barriers or delivers to it.
+  hopper::sync_cluster();
+#endif
+}
+
+namespace detail {
+
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+
+inline EncodeMap encode_map() {
+  static const EncodeMap found = [] {
+    void* at = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
+                                     &result);
+    return reinterpret_cast<EncodeMap>(at);
+  }();
+  return found;
+}
+
+// A (plane, row, depth) tensor that is fetched in boxes of box_rows rows, 128 bytes deep.
+template <class Loop>
+bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t width, int box_rows) {
+  const auto bytes = static_cast<cuuint64_t>(width) * Loop::kBytes;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows),
+                              Loop::kPlanes};
+  const cuuint64_t strides[] = {bytes, bytes * static_cast<cuuint64_t>(rows)};
+  const cuuint32_t box[] = {128 / Loop::kBytes, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  const EncodeMap encode = encode_map();
+  return encode != nullptr && encode(&map, Loop::kMapType, 3, const_cast<void*>(at), sizes, strides,
+                                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace detail
+
+template <class Loop, class P, class C>
+cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
+  using S = GemmShape<Loop, C>;
+  static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  if (g.rows == 0) return cudaSuccess;
+  int device = 0;
+  int processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const GemmTiles<C> tiles(g.rows, g.columns);
+  const int clusters =
+      tiles.count < processors / C::kCluster ? tiles.count : processors / C::kCluster;
+
+  if constexpr (Loop::kScaled) {
+    // The rows of the right operand that the first wave needs; all of them where it is the only
+    // one.
+    const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
+    int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
+    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters;
+    if (at_once || early > g.columns) early = g.columns;
+    const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
+    const cudaError_t error =
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job(g.frozen ? 0 : early), g.depth,
+                                  g.frozen ? split::Progress{} : progress, stream);
+    if (error != cudaSuccess) return error;
+  }
+
+  CUtensorMap left;
+  CUtensorMap right;
+  const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
+  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
+                              S::kCopyRows) ||
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns, width,
+                              C::kBlockN)) {
+    return cudaErrorInvalidValue;
+  }
+  const auto kernel = gemm_kernel<Loop, P, C>;
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {C::kCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCluster));
+  config.blockDim = dim3(S::kThreads);
+  config.dynamicSmemBytes = S::kShared;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = Loop::kScaled ? 2 : 1;  // the launch before is ours
+  return cudaLaunchKernelEx(&config, kernel, left, right, g, a);
+}
+
+}  // namespace kw
+
+// Row programs on the GPU, the row kept in registers from the first load to the last store.
+//
+// A team of kLanes threads owns a segment (or the row, where there are none); kTeams teams share a
+// row, kRows rows share a block. Memory is read once and written once. Teams within a warp reduce
+// by shuffles, larger ones through shared memory.
+#include <cuda_runtime.h>
+
+
+namespace kw {
+
 // One thread's part of a row: kOwned segments, kChunks chunks of each.
 template <class P, class C>
 struct ResidentThread {
@@ -624,6 +1916,246 @@ class DeviceGuard {
 
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// linear (model.py:15), group_norm (model.py:16), min (model.py:17)
+struct LinearGroupNormMin {
+  struct Args {
+    const float* gemm_bias;
+    const float* group_norm_weight;
+    const float* group_norm_bias;
+    float* min_value_values_partials_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 3;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
+      kw::Combine::kMin};
+  static constexpr bool kOverSegment[] = {true, true, false};
+  static constexpr int kSegment = 16;
+  static constexpr int kElements = 8192;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 8192;
+  }
+  static constexpr int kColumns = 8192;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> gemm_product;
+    kw::Vec<V> gemm;
+    kw::Vec<V> group_norm_centred;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> group_norm_sum;
+    kw::Vec<L> group_norm_mean;
+    kw::Vec<L> group_norm_square_sum;
+    kw::Vec<L> group_norm_rstd;
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.gemm_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.gemm[v] = f.gemm_product[v] + gemm_bias_in[v];
+      out[v] = f.gemm[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_sum[l] = total[l];
+      s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
+      const Args&, kw::Cursor) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.group_norm_centred[v] = f.gemm[v] - s.group_norm_mean[v];
+      out[v] = kw::square(f.group_norm_centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_square_sum[l] = total[l];
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<2>, Fields<V>& f, const Scalars<L>& s,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto group_norm_weight_in = kw::load_row<V>(a.group_norm_weight + at.element);
+    const auto group_norm_bias_in = kw::load_row<V>(a.group_norm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      out[v] = f.group_norm_centred[v] * s.group_norm_rstd[v] * group_norm_weight_in[v] +
+          group_norm_bias_in[v];
+    }
+    return out;
+  }
+
+  KW_FN static void store_partial(kw::Stage<2>, float total, const Args& a, kw::Cursor at) {
+    a.min_value_values_partials_out[at.row * 64 + at.element] = total;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 128: 4 for each multiprocessor; 192, 256: too many accumulators
+struct LinearGroupNormMinConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 128;
+  static constexpr int kStages = 3;
+  static constexpr int kCluster = 2;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 2;
+};
+
+extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
+  const LinearGroupNormMin::Args a{
+      static_cast<const float*>(tensors[7]),
+      static_cast<const float*>(tensors[8]),
+      static_cast<const float*>(tensors[9]),
+      static_cast<float*>(tensors[10]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      LinearGroupNormMin::rows(a),  // rows
+      8192,  // columns
+      8192,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, LinearGroupNormMin, LinearGroupNormMinConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 8192, 8192, on);
+}
+
+// min (model.py:17)
+struct LinearGroupNormMinFinish {
+  struct Args {
+    const float* min_value_values_partials;
+    float* min_value_values_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 64;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 64;
+  }
+
+  template <int V>
+  struct Fields {
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> min_value_values;
+  };
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
+      kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto min_value_values_partials_in =
+        kw::load_once<V>(a.min_value_values_partials + at.row * 64 + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      out[v] = min_value_values_partials_in[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.min_value_values[l] = total[l];
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
+    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
+    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
+    min_value_values_out.commit();
+  }
+};
+
+// a row of 64 elements stays in registers
+struct LinearGroupNormMinFinishConfig {
+  static constexpr int kVec = 4;
+  static constexpr int kLanes = 16;
+  static constexpr int kTeams = 1;
+  static constexpr int kRows = 16;
+  static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
+};
+
+extern "C" int launch_linear_group_norm_min_finish(void* const* tensors, const int64_t* numbers) {
+  const LinearGroupNormMinFinish::Args a{
+      static_cast<const float*>(tensors[0]),
+      static_cast<float*>(tensors[1]),
+      numbers[0],
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::resident<LinearGroupNormMinFinish, LinearGroupNormMinFinishConfig>(a, on);
 }
 
 // linear (model.py:15), group_norm (model.py:16), min (model.py:17)
@@ -904,17 +2436,37 @@ def _call(name, tensors, numbers):
     return getattr(_KERNELS, name)(addresses, struct.pack(f"{len(numbers)}q", *numbers))
 
 
-def _launch(name, device, tensors, *sizes):
+def _launch(name, device, tensors, *sizes, verb="launch"):
     """Run a kernel on torch's current stream; nothing here waits for the device."""
     stream = torch.cuda.current_stream(device).cuda_stream
-    code = _call(f"launch_{name}", tensors, (*sizes, device.index, stream))
+    code = _call(f"{verb}_{name}", tensors, (*sizes, device.index, stream))
     if code:
         _KERNELS.cuda_error_text.restype = ctypes.c_char_p
         text = _KERNELS.cuda_error_text(code).decode()
-        raise RuntimeError(f"The launch of {name} failed: {text}.")
+        raise RuntimeError(f"The {verb} of {name} failed: {text}.")
 
 
 _KERNELS = _build() if ARCHITECTURE else None
+
+
+@functools.cache
+def _hopper(device):
+    """Whether this is a GPU with the instructions of the generated products."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _halves(matrix, planes):
+    """Memory for a matrix as so many of float16, and for two numbers about each row."""
+    depth = matrix.shape[-1]
+    rows = matrix.numel() // depth
+    shape = (planes, rows, -(-depth // 8) * 8)
+    halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
+    return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
+
+
+def _stamp(weight):
+    """What tells that a weight was changed; a write through `.data` leaves it as it is."""
+    return weight.data_ptr(), None if weight.is_inference() else weight._version
 
 
 class _Precision:
@@ -938,14 +2490,15 @@ class _Precision:
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:15)      left to ATen: linear.default; a library contraction: 1.37e+11
-                              flop, 3.36e+08 bytes
-    linear (model.py:15)      fused into bias_group_norm_min; its bias: one kernel for 3
-                              operator(s) over the same rows
-    group_norm (model.py:16)  fused into bias_group_norm_min; one kernel for 3 operator(s) over
-                              the same rows
-    min (model.py:17)         fused into bias_group_norm_min; one kernel for 3 operator(s) over
-                              the same rows
+    linear (model.py:15)      fused into linear_group_norm_min; a generated product (float32 as
+                              three float16 products) with 2 operator(s) in its epilogue; the
+                              library below 65 rows
+    group_norm (model.py:16)  fused into linear_group_norm_min; a generated product (float32 as
+                              three float16 products) with 2 operator(s) in its epilogue; the
+                              library below 65 rows
+    min (model.py:17)         fused into linear_group_norm_min; a generated product (float32 as
+                              three float16 products) with 2 operator(s) in its epilogue; the
+                              library below 65 rows
     add (model.py:18)         fused into add; one kernel for 1 operator(s), element by element
     """
 
@@ -956,6 +2509,51 @@ class ModelNew(Model):
         if cause not in ModelNew.fallbacks:
             warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
         ModelNew.fallbacks[cause] += 1
+
+    _frozen = {}
+
+    def freeze(self):
+        """Split the weights now instead of at every call, and return self.
+
+        From here to unfreeze() the weights must stay as they are. A call notices most changes and
+        raises an error. It cannot see a write through `.data`, and would use the old values.
+        """
+        frozen = {}
+        for name, kernel, weight, shape in (
+            ("gemm.weight", "linear_group_norm_min", self.gemm.weight, (8192, 8192)),
+        ):
+            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
+                halves, scales = _halves(weight, 2)
+                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
+                frozen[name] = (halves, scales, _stamp(weight))
+        self._frozen = frozen
+        return self
+
+    def unfreeze(self):
+        """Split the weights at every call again, and return self."""
+        self._frozen = {}
+        return self
+
+    def _weight_halves(self, name, weight):
+        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+        if name not in self._frozen:
+            return (*_halves(weight, 2), False)
+        halves, scales, stamp = self._frozen[name]
+        if stamp != _stamp(weight):
+            again = "call freeze() again or unfreeze()"
+            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+        return halves, scales, True
+
+    def _apply(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
 
     state_types = (
         (torch.float32, (1, 8192, 1, 1)),  # bias
@@ -1001,15 +2599,47 @@ class ModelNew(Model):
             return super().forward(x)
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
-        with _Precision():
-            gemm_product = torch.nn.functional.linear(x, gemm_weight)
-        min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_group_norm_min",
-            x.device,
-            [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
-            batch,
-        )
+        if GENERATED_GEMM and batch >= 65 and _hopper(x.device):
+            left_halves, left_scales = _halves(x, 2)
+            right_halves, right_scales, frozen = self._weight_halves("gemm.weight", gemm_weight)
+            progress = torch.empty((65,), dtype=torch.int32, device=x.device)
+            min_value_values_partials = torch.empty((batch, 64), dtype=torch.float32, device=x.device)
+            min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
+            _launch(
+                "linear_group_norm_min",
+                x.device,
+                [
+                    x,
+                    gemm_weight,
+                    left_halves,
+                    left_scales,
+                    right_halves,
+                    right_scales,
+                    progress,
+                    gemm_bias,
+                    group_norm_weight,
+                    group_norm_bias,
+                    min_value_values_partials,
+                ],
+                batch,
+                frozen,
+            )
+            _launch(
+                "linear_group_norm_min_finish",
+                x.device,
+                [min_value_values_partials, min_value_values],
+                batch,
+            )
+        else:
+            with _Precision():
+                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+            min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
+            _launch(
+                "bias_group_norm_min",
+                x.device,
+                [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
+                batch,
+            )
         add = torch.empty((1, 8192, batch, 1), dtype=torch.float32, device=x.device)
         _launch(
             "add",

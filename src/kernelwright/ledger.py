@@ -47,8 +47,9 @@ def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerR
     rows = []
     for region in homes:
         why = rewritten + str(region.why)
-        if region.kind == "rowwise":
-            what = "its bias: " if _is_contraction(node) else ""
+        if region.program is not None:
+            bias_alone = _is_contraction(node) and region.gemm is None
+            what = "its bias: " if bias_alone else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why))
         else:
             called = (

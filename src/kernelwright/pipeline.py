@@ -25,7 +25,7 @@ from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Panel, lower, panels
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import Plan, limits_for, plan
+from kernelwright.plan import Plan, limits_for, plan, seat
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
 
@@ -123,6 +123,7 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     planned = plan(primitives, limits_for(device))
+    planned = seat(planned, problem.precision) if device == "cuda" else planned
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 

@@ -26,7 +26,7 @@ from kernelwright.graph import (
     product,
     refs,
 )
-from kernelwright.plan.model import Plan, Program
+from kernelwright.plan.model import Gemm, Plan, Program, Region
 
 # The passes whose graphs still hold ATen composites; after them there are primitives only.
 COMPOSITE_STAGES = ("capture", "rewrite")
@@ -199,7 +199,20 @@ def check_plan(plan: Plan) -> None:
         if region.program is not None:
             for why in _program_faults(region.program):
                 raise SpecError(f"in the plan, the program of {region.name}: {why}")
+        if region.gemm is not None:
+            for why in _gemm_faults(region, region.gemm):
+                raise SpecError(f"in the plan, the product of {region.name}: {why}")
         made |= {b.name for b in region.outputs}
+
+
+def _gemm_faults(region: Region, gemm: Gemm) -> Iterator[str]:
+    loads = region.program.loads if region.program else []
+    if [a.buffer for a in loads].count(gemm.product) != 1:
+        yield "its program does not read it in one way"
+    if missing := {a.buffer for a in loads} - {*region.reads, gemm.product}:
+        yield f"its program reads {sorted(missing)[0]}, which the region does not"
+    if {*region.outputs} != {*gemm.library[-1].outputs}:
+        yield "the library's way gives other results"
 
 
 def _program_faults(program: Program) -> Iterator[str]:

@@ -12,31 +12,12 @@ import torch
 import torch.nn.functional as F
 from program_interpreter import run_plan
 from torch import Tensor, nn
+from written import Written, planned, refusal_codes
 
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import Region
 from kernelwright.plan.model import Code
-from kernelwright.problem import load_problem, problem_from_module
-
-
-class Written(nn.Module):
-    """A module whose forward is a function of itself and its inputs."""
-
-    def __init__(self, function: Callable[..., Any], **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(self, x)
-
-
-def planned(
-    function: Callable[..., Any], *shape: int, target: str = "cuda", **parts: Any
-) -> Compiled:
-    problem = problem_from_module(Written(function, **parts).eval(), (torch.randn(*shape),))
-    return compile_problem(problem, target=target)
+from kernelwright.problem import load_problem
 
 
 def ops(region: Region, compiled: Compiled) -> set[str]:
@@ -45,11 +26,8 @@ def ops(region: Region, compiled: Compiled) -> set[str]:
 
 
 def kinds(compiled: Compiled) -> list[str]:
-    return [r.kind for r in compiled.planned.regions]
-
-
-def refusal_codes(compiled: Compiled) -> list[Code]:
-    return [r.why.code for r in compiled.planned.refusals]
+    """Of the steps as they were planned, before products took their seats (test_seats.py)."""
+    return [r.kind for r in compiled.planned.library]
 
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
@@ -64,7 +42,7 @@ def founding(
 def test_min_bias_is_one_kernel_and_a_small_one(founding: dict[str, Compiled]) -> None:
     compiled = founding["gemm_groupnorm_min_bias"]
     assert kinds(compiled) == ["contract", "rowwise", "rowwise"]
-    _, tail, finish = compiled.planned.regions
+    _, tail, finish = compiled.planned.library
     assert ops(tail, compiled) == {"linear", "group_norm", "min"}
     assert ops(finish, compiled) == {"add"}
     assert tail.outputs[0].shape[1:] == (1,)
@@ -75,7 +53,7 @@ def test_min_bias_is_one_kernel_and_a_small_one(founding: dict[str, Compiled]) -
 def test_hardtanh_mish_is_one_kernel(founding: dict[str, Compiled]) -> None:
     compiled = founding["gemm_bias_hardtanh_mish_groupnorm"]
     assert kinds(compiled) == ["contract", "rowwise"]
-    tail = compiled.planned.regions[1]
+    tail = compiled.planned.library[1]
     assert {"hardtanh", "mish", "group_norm"} <= ops(tail, compiled)
     assert tail.program is not None and not tail.program.segmented
     assert not compiled.refusals
@@ -84,7 +62,7 @@ def test_hardtanh_mish_is_one_kernel(founding: dict[str, Compiled]) -> None:
 def test_leaky_relu_sum_is_one_kernel(founding: dict[str, Compiled]) -> None:
     compiled = founding["matmul_groupnorm_leakyrelu_sum"]
     assert kinds(compiled) == ["contract", "rowwise"]
-    assert {"group_norm", "leaky_relu"} <= ops(compiled.planned.regions[1], compiled)
+    assert {"group_norm", "leaky_relu"} <= ops(compiled.planned.library[1], compiled)
 
 
 def test_every_refusal_has_a_place_and_a_reason() -> None:
@@ -126,7 +104,7 @@ def test_views_are_seen_through() -> None:
 
     compiled = planned(forward, 3, 24, 5)
     assert kinds(compiled) == ["rowwise"]
-    assert ops(compiled.planned.regions[0], compiled) == {"relu", "softmax", "mul"}
+    assert ops(compiled.planned.library[0], compiled) == {"relu", "softmax", "mul"}
 
 
 def test_two_levels_share_a_kernel_and_a_third_does_not() -> None:
@@ -152,7 +130,7 @@ def test_other_axes_need_another_kernel() -> None:
 
 def test_a_bias_returns_into_the_library_call() -> None:
     compiled = planned(lambda self, x: self.linear(x), 7, 9, linear=nn.Linear(9, 5))
-    (region,) = compiled.planned.regions
+    (region,) = compiled.planned.library
     assert region.kind == "contract" and region.why.code is Code.BIAS_KEPT
     assert "linear_bias" in region.reads
 
@@ -162,11 +140,12 @@ def test_a_reduction_keeps_the_bias_in_its_kernel(reduce: Callable[..., Tensor])
     """The bias alone may go back; a bias that is then reduced must not take the sum with it."""
     compiled = planned(lambda self, x: reduce(self.linear(x), dim=1), 7, 9, linear=nn.Linear(9, 5))
     assert kinds(compiled) == ["contract", "rowwise"]
-    assert len(ops(compiled.planned.regions[1], compiled)) == 2
+    assert len(ops(compiled.planned.library[1], compiled)) == 2
 
 
 def test_a_bias_joins_the_kernel_that_follows() -> None:
-    compiled = planned(lambda self, x: F.mish(self.linear(x)), 7, 9, linear=nn.Linear(9, 5))
+    linear = nn.Linear(9, 5)
+    compiled = planned(lambda self, x: F.mish(self.linear(x)), 7, 9, target="cpu", linear=linear)
     assert kinds(compiled) == ["contract", "rowwise"]
     fates = [(row.op, row.fate) for row in compiled.ledger]
     assert fates == [("linear", "aten"), ("linear", "fused"), ("mish", "fused")]

@@ -13,7 +13,7 @@ from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.pattern import rewrite
-from kernelwright.plan import limits_for, plan
+from kernelwright.plan import limits_for, plan, seat
 from kernelwright.problem import problem_from_module
 from kernelwright.rules import ALL_RULES
 
@@ -26,11 +26,13 @@ def test_the_plan_of_a_random_model_computes_the_model(seed: int) -> None:
     primitives = expand(rewritten)
     spec.check_graph(primitives, "expand")
     planned = plan(primitives, limits_for("cuda" if seed % 2 else "cpu"))
+    planned = seat(planned, "highest") if seed % 2 else planned
+    spec.check_plan(planned)
     oracle = copy.deepcopy(model).double()
     for batch in (5, 1, 3):
         inputs = torch.randn(batch, *x.shape[1:], dtype=torch.float64)
         with torch.no_grad():
             expected = oracle(inputs)
-            got = run_plan(planned, oracle, (inputs,))
+            got = run_plan(planned, oracle, (inputs,), block_n=64)
         assert got.shape == expected.shape
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)

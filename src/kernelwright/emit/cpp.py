@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -13,8 +14,8 @@ import torch
 from kernelwright.expr import OPS, Expr, postorder
 from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.kernel import Kernel
-from kernelwright.lower.schedule import is_scalar
-from kernelwright.plan import Access, Program, Store
+from kernelwright.lower.schedule import GIVEN, is_scalar
+from kernelwright.plan import Access, Program, Store, element_type
 
 STORAGE = {
     torch.float32: "float",
@@ -128,15 +129,27 @@ class ProgramPrinter:
     # ---- the struct ----------------------------------------------------------------------
 
     def print(self) -> str:
-        program, plan = self.program, self.kernel.schedule
-        stages = program.stages
-        combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in stages)
-        spans = ", ".join(str(s.segment).lower() for s in stages)
-        elements = program.count(program.elements)
+        plan = self.kernel.schedule
         lines = [
             f"// {self.title()}",
             f"struct {camel(self.kernel.name)} {{",
             *self.args(),
+            *self.sizes(),
+            "",
+            *self.record("Fields", "V", [self.name(e) for e in plan.fields]),
+            *self.record("Scalars", "L", [self.name(e) for e, _ in self.scalars()]),
+            *(line for function in self.functions() for line in ("", *function)),
+            "};",
+        ]
+        return "\n".join(part for line in lines for part in fit(line))
+
+    def sizes(self) -> list[str]:
+        """What the template knows of the program at compile time, and the loop nest."""
+        program, stages = self.program, self.program.stages
+        combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in stages)
+        spans = ", ".join(str(s.segment).lower() for s in stages)
+        elements = program.count(program.elements)
+        return [
             f"  static constexpr int kStages = {len(stages)};",
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
@@ -144,19 +157,19 @@ class ProgramPrinter:
             f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
             f"  static constexpr bool kStoresElements = {self.stores_at('element')};",
             f"  static constexpr bool kStoresSegments = {self.stores_at('segment')};",
-            *_function("static int64_t rows", [("const Args&", "a")],
+            *function("static int64_t rows", [("const Args&", "a")],
                        [f"return {dim(program.count(program.rows))};"]),
-            *_function("static int64_t elements", [("const Args&", "a")],
+            *function("static int64_t elements", [("const Args&", "a")],
                        [f"return {dim(elements)};"]),
-            "",
-            *self.record("Fields", "V", [self.name(e) for e in plan.fields]),
-            *self.record("Scalars", "L", [self.name(e) for e, _ in self.scalars()]),
         ]  # fmt: skip
-        for index in range(len(stages)):
-            lines += ["", *self.contribution(index), "", *self.finish(index)]
-        lines += ["", *self.store_elements()]
-        lines += ["", *self.store_uniform("segment"), "", *self.store_uniform("row"), "};"]
-        return "\n".join(part for line in lines for part in fit(line))
+
+    def functions(self) -> Iterator[list[str]]:
+        for index in range(len(self.program.stages)):
+            yield self.contribution(index)
+            yield self.finish(index)
+        yield self.store_elements()
+        yield self.store_uniform("segment")
+        yield self.store_uniform("row")
 
     def stores_at(self, level: str) -> str:
         return str(any(s.level == level for s in self.program.stores)).lower()
@@ -171,22 +184,18 @@ class ProgramPrinter:
 
     def args(self) -> list[str]:
         lines = ["  struct Args {"]
-        for buffer in self.reads():
+        for buffer in self.kernel.reads:
             lines.append(f"    const {self.storage(buffer)}* {self.member(buffer)};")
-        for store in self.program.stores:
-            buffer = store.access.buffer
+        for buffer in self.kernel.writes:
             lines.append(f"    {self.storage(buffer)}* {self.member(buffer)}_out;")
         lines += [f"    int64_t {symbol};" for symbol in self.symbols()]
         return [*lines, "  };"]
-
-    def reads(self) -> list[str]:
-        return list(self.kernel.region.reads)
 
     def symbols(self) -> list[str]:
         return list(self.graph.symbols)
 
     def storage(self, buffer: str) -> str:
-        return STORAGE[self.graph[buffer].type.dtype]
+        return STORAGE[element_type(self.graph, buffer)]
 
     def record(self, name: str, lanes: str, members: list[str]) -> list[str]:
         inside = [f"    kw::Vec<{lanes}> {m};" for m in members]
@@ -208,7 +217,7 @@ class ProgramPrinter:
         roots = [(step.roots[0], "out")]
         body = ["kw::Vec<V> out;", *self.lanes(roots, step.makes, index), "return out;"]
         head = f"static kw::Vec<V> contribution(kw::Stage<{index}>"
-        return _function(head, ELEMENT_PARAMETERS, body, "template <int V, int L>")
+        return function(head, ELEMENT_PARAMETERS, body, "template <int V, int L>")
 
     def finish(self, index: int) -> list[str]:
         body = ["for (int l = 0; l < L; ++l) {"]
@@ -222,7 +231,7 @@ class ProgramPrinter:
                 known[expr] = f"s.{self.name(expr)}[l]"
         body = [*body, "}"] if len(body) > 1 else []
         parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
-        return _function(
+        return function(
             f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>"
         )
 
@@ -234,7 +243,7 @@ class ProgramPrinter:
         if stores:
             body += self.lanes(roots, (), len(self.program.stages))
         body += [f"{t}.commit();" for t in targets]
-        return _function(
+        return function(
             "static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>"
         )
 
@@ -251,7 +260,7 @@ class ProgramPrinter:
             body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
             body.append(f"{target}.commit();")
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
-        return _function(f"static void store_{level}(", parameters, body, "template <int L>")
+        return function(f"static void store_{level}(", parameters, body, "template <int L>")
 
     def lanes(self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int) -> list[str]:
         """Loads, then one loop over lanes that fills the fields and the targets."""
@@ -278,7 +287,7 @@ class ProgramPrinter:
 
     def made(self, expr: Expr) -> int:
         steps = self.kernel.schedule.steps
-        return next(i for i, s in enumerate(steps) if expr in s.makes)
+        return next((i for i, s in enumerate(steps) if expr in s.makes), GIVEN)
 
     # ---- memory --------------------------------------------------------------------------
 
@@ -367,7 +376,7 @@ def _reachable(roots: list[Expr], known: dict[Expr, str]) -> list[Expr]:
     return list(seen)
 
 
-def _function(
+def function(
     head: str, parameters: list[tuple[str, str]], body: list[str], template: str = ""
 ) -> list[str]:
     """A member function; parameters that the body does not use stay unnamed (no warnings)."""

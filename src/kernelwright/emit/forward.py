@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.emit.epilogue import SPLIT_OPERANDS
+from kernelwright.emit.lines import listed
+from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
 from kernelwright.lower import Kernel, Panel
@@ -29,7 +32,7 @@ FRIENDLY = {
 
 INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-LOCALS = ("state", "cause", "panel", "start", "stop")
+LOCALS = ("state", "cause", "panel", "start", "stop", *SPLIT_OPERANDS, "frozen")
 
 
 class ForwardWriter:
@@ -228,7 +231,9 @@ class ForwardWriter:
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
-            if region.name in self.panels:
+            if region.gemm is not None:
+                steps = product_steps(self, region, region.gemm)
+            elif region.name in self.panels:
                 panel = self.panels[region.name]
                 steps = self.panel(region, by_name[panel.kernel], panel.rows)
             else:
@@ -249,26 +254,33 @@ class ForwardWriter:
         return [text]
 
     def launch(self, region: Region) -> list[str]:
-        outputs = [self.variable(b.name) for b in region.outputs]
-        tensors = [self.value(r) for r in region.reads] + outputs
-        sizes = [self.local[s] for s in self.graph.symbols]
-        return [*self.allocate(region), *self.launch_on(region, tensors, sizes)]
-
-    def allocate(self, region: Region) -> list[str]:
         return [
-            self.empty(self.variable(b.name), self.tuple_of(b.shape), b) for b in region.outputs
+            *self.allocate(region.outputs),
+            *self.launch_on(region.name, self.operands(region.name), self.sizes()),
         ]
 
-    def empty(self, name: str, shape: str, buffer: Buffer) -> str:
-        like = self.inputs[self.first]
-        return f"{name} = torch.empty({shape}, dtype={buffer.dtype}, device={like}.device)"
-
-    def launch_on(self, region: Region, tensors: list[str], sizes: list[str]) -> list[str]:
+    def operands(self, kernel: str) -> list[str]:
         """Tensors in the order of the kernel's Args: what it reads, then what it writes."""
+        reads, writes = self.kernels[kernel].reads, self.kernels[kernel].writes
+        return [*map(self.value, reads), *map(self.variable, writes)]
+
+    def sizes(self) -> list[str]:
+        return [self.local[s] for s in self.graph.symbols]
+
+    def device_of(self) -> str:
+        return f"{self.inputs[self.first]}.device"
+
+    def allocate(self, buffers: tuple[Buffer, ...]) -> list[str]:
+        return [self.empty(self.variable(b.name), self.tuple_of(b.shape), b.dtype) for b in buffers]
+
+    def empty(self, name: str, shape: str, dtype: torch.dtype) -> str:
+        return f"{name} = torch.empty({shape}, dtype={dtype}, device={self.device_of()})"
+
+    def launch_on(self, kernel: str, tensors: list[str], sizes: list[str]) -> list[str]:
         return [
             "_launch(",
-            f'    "{region.name}",',
-            f"    {self.inputs[self.first]}.device,",
+            f'    "{kernel}",',
+            f"    {self.device_of()},",
             *listed("    ", "[", tensors, "],"),
             *(f"    {s}," for s in sizes),
             ")",
@@ -289,11 +301,11 @@ class ForwardWriter:
             f"{stop} = min({start} + {rows}, {batch})",
             f"{panel} = {name}[: {stop} - {start}]",
             f"torch.mm({left}[{start}:{stop}], {weight}.t(), out={panel})",
-            *self.launch_on(kernel, tensors, [f"{stop} - {start}"]),
+            *self.launch_on(kernel.name, tensors, [f"{stop} - {start}"]),
         ]
         return [
-            *self.allocate(kernel),
-            self.empty(name, shape, buffer),
+            *self.allocate(kernel.outputs),
+            self.empty(name, shape, buffer.dtype),
             f"for {start} in range(0, {batch}, {rows}):",
             *(f"    {line}" for line in loop),
         ]
@@ -314,6 +326,8 @@ class ForwardWriter:
 
     def value(self, name: str) -> str:
         """A Python expression for a graph value: a variable, an attribute, or a view of one."""
+        if name not in self.graph.by_name:
+            return self.variable(name)
         node = self.graph[name]
         if node.op == "input":
             return self.inputs[name]
@@ -332,11 +346,11 @@ class ForwardWriter:
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
-        views = [u for u in self.graph.users[name] if self.graph[u].op == "view"]
-        same = [u for u in views if self.graph[u].sources == self.graph[name].sources]
-        wish = same[0] if len(same) == 1 else name
+        users = [self.graph[u] for u in self.graph.users.get(name, ())]
+        same = [u for u in users if u.op == "view" and u.sources == self.graph[name].sources]
+        wish = same[0].name if len(same) == 1 else name
         taken = {"self", "torch", *(p.name for p in self.parameters), *self.local.values()}
-        if self.graph[name].op in SOURCES:
+        if name in self.graph.by_name and self.graph[name].op in SOURCES:
             wish = name
         return f"{wish}_" if wish in taken else wish
 
@@ -384,15 +398,6 @@ class ForwardWriter:
         if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
             return f'float("{value}")'
         return str(value) if not isinstance(value, str) else repr(value)
-
-
-def listed(indent: str, opening: str, items: list[str], closing: str) -> list[str]:
-    """A bracketed list on one line where it fits, else an item a line."""
-    comma = "," if len(items) == 1 and opening == "(" else ""
-    line = f"{indent}{opening}{', '.join(items)}{comma}{closing}"
-    if len(line) + 8 <= 100:
-        return [line]
-    return [f"{indent}{opening}", *(f"{indent}    {i}," for i in items), f"{indent}{closing}"]
 
 
 def _stars(parameter: inspect.Parameter) -> str:

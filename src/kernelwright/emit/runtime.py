@@ -106,14 +106,14 @@ def _call(name, tensors, numbers):
 '''
 
 CUDA_LAUNCH = '''
-def _launch(name, device, tensors, *sizes):
+def _launch(name, device, tensors, *sizes, verb="launch"):
     """Run a kernel on torch's current stream; nothing here waits for the device."""
     stream = torch.cuda.current_stream(device).cuda_stream
-    code = _call(f"launch_{name}", tensors, (*sizes, device.index, stream))
+    code = _call(f"{verb}_{name}", tensors, (*sizes, device.index, stream))
     if code:
         _KERNELS.cuda_error_text.restype = ctypes.c_char_p
         text = _KERNELS.cuda_error_text(code).decode()
-        raise RuntimeError(f"The launch of {name} failed: {text}.")
+        raise RuntimeError(f"The {verb} of {name} failed: {text}.")
 
 
 _KERNELS = _build() if ARCHITECTURE else None

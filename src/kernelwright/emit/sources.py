@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from kernelwright.emit.cpp import ProgramPrinter, camel, dim
+from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit
+from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.headers import flatten
+from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.graph import Graph
-from kernelwright.lower import Kernel
+from kernelwright.lower import GemmKernel, Kernel
 
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
-# One signature for every launcher, so that Python needs no binding compiled for it. Behind the
-# sizes stand the device and the stream, or the number of threads.
-PARAMETERS = "void* const* tensors, const int64_t* numbers"
 
 
 def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
     """Headers first, then for each kernel its program, its configuration and its launcher."""
     parts: list[str] = []
     for kernel in kernels:
-        printer = ProgramPrinter(graph, kernel)
-        parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
+        if isinstance(kernel, GemmKernel):
+            epilogue = EpiloguePrinter(graph, kernel)
+            parts += [epilogue.print(), *_configs(kernel), *product_launchers(epilogue)]
+        else:
+            printer = ProgramPrinter(graph, kernel)
+            parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
     programs = "\n\n".join(parts) + "\n"
     headers = [*dict.fromkeys(k.template.header(device) for k in kernels), *LAUNCH_HEADERS[device]]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
@@ -37,7 +40,7 @@ def _configs(kernel: Kernel) -> list[str]:
 
 
 def _config(name: str, constants: dict[str, int], why: str) -> str:
-    lines = [f"// {why}", f"struct {name} {{"]
+    lines = [*fit(f"// {why}"), f"struct {name} {{"]
     lines += [f"  static constexpr int {key} = {value};" for key, value in constants.items()]
     return "\n".join([*lines, "};"])
 
@@ -46,17 +49,10 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
     """A C function: addresses and sizes in, an error code out."""
     kernel = printer.kernel
     struct, call = camel(kernel.name), kernel.template.symbol
-    outputs = [s.access.buffer for s in kernel.program.stores]
-    types = [f"const {printer.storage(b)}*" for b in printer.reads()]
-    types += [f"{printer.storage(b)}*" for b in outputs]
-    values = [f"static_cast<{t}>(tensors[{i}])" for i, t in enumerate(types)]
-    sizes = len(printer.symbols())
-    values += [f"numbers[{i}]" for i in range(sizes)]
-    lines = [f"  const {struct}::Args a{{", *(f"      {v}," for v in values), "  };"]
+    lines, sizes = arguments(printer), len(printer.symbols())
     run = kernel.config.dynamic_run
     if device == "cuda":
-        lines.append(f"  const kw::DeviceGuard guard(static_cast<int>(numbers[{sizes}]));")
-        lines.append(f"  const auto on = reinterpret_cast<cudaStream_t>(numbers[{sizes + 1}]);")
+        lines += on_device(sizes)
         if run is not None:
             lanes = dict(kernel.config.constants)["kVec"]
             lines.append(f"  if ({dim(run)} % {lanes} != 0) {{")
@@ -68,4 +64,4 @@ def _launcher(printer: ProgramPrinter, device: str) -> str:
             f"  kw::{call}<{struct}, {struct}Config>(a, static_cast<int>(numbers[{sizes}]));"
         )
         lines.append("  return 0;")
-    return "\n".join([f'extern "C" int launch_{kernel.name}({PARAMETERS}) {{', *lines, "}"])
+    return c_function(f"launch_{kernel.name}", lines)

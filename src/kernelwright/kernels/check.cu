@@ -1,7 +1,9 @@
 // Includes every CUDA template and instantiates it, so that a compiler reads all of them as they
 // stand. Nothing runs here: tests/cpu/test_nvcc.py compiles this unit with warnings as errors. A
 // new template is one line at the end.
+#include "check_epilogues.cuh"
 #include "check_programs.cuh"
+#include "gemm_sm90.cuh"
 #include "launch.cuh"
 #include "pointwise.cuh"
 #include "resident.cuh"
@@ -48,6 +50,21 @@ struct Columns {
   static constexpr int kThreads = 64;
 };
 
+// Tiles of a product, pairs or single columns at a time.
+template <int kWidth, int kRing, int kBlocks, int kLanes>
+struct Tiles {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = kWidth;
+  static constexpr int kStages = kRing;
+  static constexpr int kCluster = kBlocks;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = kLanes;
+};
+
+using Square = Tiles<128, 3, 2, 2>;
+using Wide = Tiles<256, 4, 2, 2>;
+using Single = Tiles<64, 3, 1, 1>;
+
 }  // namespace kw::check
 
 using namespace kw::check;
@@ -57,3 +74,18 @@ template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStre
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+
+template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
+                                                                    const GroupMinimum::Args&,
+                                                                    cudaStream_t);
+template cudaError_t kw::gemm<kw::SplitFloat, Residual, Single>(const GemmOperands&,
+                                                                const Residual::Args&,
+                                                                cudaStream_t);
+template cudaError_t kw::gemm<kw::RoundedFloat, GroupMinimum, Wide>(const GemmOperands&,
+                                                                    const GroupMinimum::Args&,
+                                                                    cudaStream_t);
+template cudaError_t kw::gemm<kw::Bfloat16, GroupMinimum, Wide>(const GemmOperands&,
+                                                                const GroupMinimum::Args&,
+                                                                cudaStream_t);
+template cudaError_t kw::gemm<kw::Float16, Residual, Single>(const GemmOperands&,
+                                                             const Residual::Args&, cudaStream_t);

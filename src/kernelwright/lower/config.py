@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim, Graph, as_dim
-from kernelwright.plan import Program
+from kernelwright.plan import Program, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import CACHED_ELEMENTS, MOST_THREADS, WARP, geometry, power_of_two
 
@@ -38,7 +38,7 @@ def configure(graph: Graph, program: Program, device: str) -> Config:
 def _cuda(graph: Graph, program: Program) -> Config:
     if program.strided:
         return _strided(graph, program)
-    vec, dynamic = _vector_width(graph, program)
+    vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
         flat = (("kVec", vec), ("kThreads", 256), ("kChunks", 2))
@@ -55,11 +55,11 @@ def _cuda(graph: Graph, program: Program) -> Config:
     )
 
 
-def _vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:
+def vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:
     """Lanes of a 16-byte access that divide the run; a symbolic run is checked at launch."""
     lane = program.lanes[-1:]
     sizes = [
-        graph[a.buffer].type.dtype.itemsize
+        element_type(graph, a.buffer).itemsize
         for a in program.accesses
         if lane and a.stride(lane[0]) == 1
     ]
@@ -100,7 +100,7 @@ def _blocks(elements: int, segment: int, threads: int) -> int:
 
 def _strided(graph: Graph, program: Program) -> Config:
     """A deep block reads whole 128-byte lines; a shallow one covers more rows instead."""
-    vec, dynamic = _vector_width(graph, program)
+    vec, dynamic = vector_width(graph, program)
     vec = min(vec, 4)
     elements = program.count(program.elements)
     shallow = isinstance(elements, int) and elements <= 64

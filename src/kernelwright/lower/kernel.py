@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
+from kernelwright.lower.gemm import config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Plan, Program, Region
+from kernelwright.plan import Buffer, Gemm, Plan, Program, Region, decompose
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ TEMPLATES = {
         Template("resident", reads_once=True),
         Template("streaming", reads_once=False),
         Template("strided", reads_once=False),
+        Template("gemm_sm90", reads_once=True),
     )
 }
 
@@ -49,17 +52,96 @@ class Kernel:
     def name(self) -> str:
         return self.region.name
 
+    @property
+    def reads(self) -> list[str]:
+        """The buffers that the program loads from, in the order of first use."""
+        return list(dict.fromkeys(a.buffer for a in self.program.loads))
+
+    @property
+    def writes(self) -> list[str]:
+        return [s.access.buffer for s in self.program.stores]
+
     def __str__(self) -> str:
         return f"{self.name}: {self.config}"
 
 
+@dataclass(frozen=True)
+class GemmKernel(Kernel):
+    """A product and its epilogue, for which the product is `given`.
+
+    `partials` holds what the tiles leave for a kernel after it.
+    """
+
+    gemm: Gemm
+    given: Expr
+    partials: tuple[Buffer, ...]
+
+    @property
+    def splits(self) -> bool:
+        """Whether the operands are split, into memory that the launch is given."""
+        return self.gemm.loop.planes > 0
+
+    @property
+    def reads(self) -> list[str]:
+        """Without the product, which comes in registers."""
+        return [name for name in super().reads if name != self.gemm.product]
+
+    @property
+    def row_partials(self) -> dict[int, str]:
+        """For each stage over whole rows, the buffer for its result in each tile."""
+        rows = [i for i, s in enumerate(self.program.stages) if not s.segment]
+        return dict(zip(rows, (b.name for b in self.partials), strict=False))
+
+    @property
+    def writes(self) -> list[str]:
+        return [*super().writes, *self.row_partials.values()]
+
+
 def lower(plan: Plan, device: str) -> tuple[Kernel, ...]:
-    """One kernel for each region that is not a library call."""
-    return tuple(
-        _lower(plan.graph, r, r.program, device) for r in plan.regions if r.program is not None
-    )
+    """Kernels for every region that is not a library call, and for the library's way with it."""
+    found: list[Kernel] = []
+    for region in plan.regions:
+        if region.gemm is not None:
+            found += _product(plan.graph, region, region.gemm)
+        for step in region.gemm.library if region.gemm else (region,):
+            if step.program is not None:
+                found.append(_rowwise(plan.graph, step, step.program, device))
+    return tuple(found)
 
 
-def _lower(graph: Graph, region: Region, program: Program, device: str) -> Kernel:
+def _rowwise(graph: Graph, region: Region, program: Program, device: str) -> Kernel:
     config = configure(graph, program, device)
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
+
+
+def _product(graph: Graph, region: Region, gemm: Gemm) -> list[Kernel]:
+    """The product, and the kernel that finishes its rows if there is one."""
+    program = region.program
+    assert program is not None
+    tile = tile_for(gemm, program)
+    seat = decompose(program, tile.columns, set(graph.by_name))
+    (given,) = (load(a) for a in seat.epilogue.loads if a.buffer == gemm.product)
+    config = config_of(graph, gemm, tile, seat.epilogue)
+    plan = schedule(seat.epilogue, given)
+    template = TEMPLATES[config.shape]
+    kernels: list[Kernel] = [
+        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
+    ]
+    if seat.finish is not None:
+        kernels.append(_rowwise(graph, _finishing(region, seat.finish), seat.finish, "cuda"))
+    return kernels
+
+
+def _finishing(region: Region, program: Program) -> Region:
+    """The second step of a generated product, as a region of its own."""
+    stored = [s.access.buffer for s in program.stores]
+    done = {*stored, *(s.name for s in program.stages)}
+    return Region(
+        name=f"{region.name}_finish",
+        kind="rowwise",
+        nodes=tuple(n for n in region.nodes if n in done),
+        why=region.why,
+        program=program,
+        outputs=tuple(b for b in region.outputs if b.name in stored),
+        reads=tuple(dict.fromkeys(a.buffer for a in program.loads)),
+    )

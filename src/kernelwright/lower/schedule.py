@@ -14,6 +14,9 @@ from functools import cache
 from kernelwright.expr import Expr, postorder
 from kernelwright.plan import Access, Program
 
+# The step that makes a field which is there before the first one.
+GIVEN = -1
+
 
 @dataclass(frozen=True)
 class Step:
@@ -30,8 +33,8 @@ class Schedule:
     steps: tuple[Step, ...]
 
 
-def schedule(program: Program) -> Schedule:
-    """Steps 0..n-1 are the stages, step n the element stores."""
+def schedule(program: Program, given: Expr | None = None) -> Schedule:
+    """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them."""
     last = tuple(s.expr for s in program.stores if s.level == "element")
     roots = [*((s.expr,) for s in program.stages), last]
     rows = frozenset(program.rows)
@@ -46,7 +49,7 @@ def schedule(program: Program) -> Schedule:
             )
         return any(from_data(a) for a in expr.args)
 
-    first: dict[Expr, int] = {}
+    first: dict[Expr, int] = {} if given is None else {given: GIVEN}
     fields: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
 

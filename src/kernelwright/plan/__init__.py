@@ -1,21 +1,41 @@
 """Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
 
+from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.limits import Limits, limits_for
-from kernelwright.plan.model import Access, Buffer, Plan, Program, Region, Stage, Store
+from kernelwright.plan.loops import Loop
+from kernelwright.plan.model import (
+    Access,
+    Buffer,
+    Gemm,
+    Plan,
+    Program,
+    Region,
+    Stage,
+    Store,
+    element_type,
+)
+from kernelwright.plan.seats import seat
 from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
     "Access",
     "Buffer",
+    "Gemm",
     "Limits",
+    "Loop",
     "Plan",
     "Program",
     "Region",
+    "Seat",
     "Stage",
     "Store",
     "Tail",
+    "decompose",
+    "element_type",
     "limits_for",
+    "needs_whole_tiles",
     "plan",
+    "seat",
     "tails",
 ]

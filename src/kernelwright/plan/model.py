@@ -14,6 +14,7 @@ import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
 from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
+from kernelwright.plan.loops import Loop
 
 
 class Code(Enum):
@@ -34,6 +35,21 @@ class Code(Enum):
     LEVELS = "{op} would be a third level of reduction in {region}"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
+    GEMM = (
+        "a generated product ({loop}) with {count} operator(s) in its epilogue;"
+        " the library below {fewest} rows"
+    )
+    GEMM_ALONE = "a generated product ({loop}); the library below {fewest} rows"
+    SIZES = "{op} stays with the library: a generated product needs sizes that are known"
+    NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
+    DEPTH = "{op} stays with the library: rows of {depth} elements are no multiple of 16 bytes"
+    FEW_ROWS = "{op} stays with the library: {rows} row(s) are fewer than {fewest}"
+    MIXED = "{op} stays with the library: there is no generated product for {dtype}"
+    SHARED = "{op} stores its product: {region} is not alone in reading it"
+    SECOND = "{op} stores its product: {region} follows another product"
+    WALKS = "{op} stores its product: {region} does not walk it row by row"
+    WHOLE_ROW = "{op} stores its product: {region} needs whole rows before it can store"
+    SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
 
 
 @dataclass(frozen=True)
@@ -181,6 +197,27 @@ class Buffer:
     dtype: torch.dtype
 
 
+def element_type(graph: Graph, name: str) -> torch.dtype:
+    """Of a value of the graph; partial results, which no graph has, are float32."""
+    return graph[name].type.dtype if name in graph.by_name else torch.float32
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A product that a generated kernel makes and keeps in registers for the region's program.
+
+    The program loads `product`, which is in memory nowhere. `library` are the steps that give the
+    same results with a library product: for few rows, and for other GPUs than the loop is made for.
+    """
+
+    product: str
+    loop: Loop
+    rows: Dim
+    columns: int
+    depth: int
+    library: tuple[Region, ...]
+
+
 @dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen."""
@@ -195,15 +232,19 @@ class Region:
     reads: tuple[str, ...] = ()
     bytes: Dim = 0
     flops: Dim = 0
+    gemm: Gemm | None = None
 
     @property
     def launches(self) -> int:
+        """A generated product leaves whole rows to a second kernel; its own splits do not count."""
+        if self.gemm is not None and self.program is not None:
+            return 2 if any(not s.segment for s in self.program.stages) else 1
         return 0 if self.kind == "view" else 1
 
     def __str__(self) -> str:
         cost = f"{hint(self.bytes):.3g} B, {hint(self.flops):.3g} flop"
         head = f"{self.kind} {self.name}: {cost}; {self.why}"
-        body = str(self.program) if self.program else str(self.call)
+        body = "\n".join(str(part) for part in (self.call, self.program) if part is not None)
         return head + "\n" + "\n".join(f"  {line}" for line in body.splitlines())
 
 
@@ -226,6 +267,11 @@ class Plan:
     graph: Graph = field(repr=False)
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+
+    @property
+    def library(self) -> tuple[Region, ...]:
+        """The steps of the path without generated products."""
+        return tuple(s for r in self.regions for s in (r.gemm.library if r.gemm else (r,)))
 
     def __str__(self) -> str:
         lines = [str(r) for r in self.regions]

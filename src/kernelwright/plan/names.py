@@ -18,6 +18,7 @@ def region_name(nodes: list[Node], taken: set[str]) -> str:
     for node in nodes:
         op = node.origin.op
         word = "bias" if op.startswith("conv") else SHORT.get(op, op)
+        word = op if node.op == "contract" else word
         if node.op != "view" and word != "getitem" and (not parts or parts[-1] != word):
             parts.append(word)
     if len(parts) > MOST:

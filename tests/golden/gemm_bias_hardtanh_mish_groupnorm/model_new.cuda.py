@@ -1,29 +1,36 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      left to ATen: linear.default; a
-                                                          library contraction: 1.34e+08 flop,
-                                                          2.36e+06 bytes
     linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      fused into
-                                                          add_bias_hardtanh_mish_group_norm; its
-                                                          bias: one kernel for 5 operator(s)
-                                                          over the same rows
+                                                          linear_hardtanh_mish_group_norm; a
+                                                          generated product (float32 as three
+                                                          float16 products) with 3 operator(s)
+                                                          in its epilogue; the library below 65
+                                                          rows
     add (gemm_bias_hardtanh_mish_groupnorm.py:17)         fused into
-                                                          add_bias_hardtanh_mish_group_norm;
+                                                          linear_hardtanh_mish_group_norm;
                                                           linear(x, W, b) + c => linear(x, W, b
-                                                          + c); one kernel for 5 operator(s)
-                                                          over the same rows
+                                                          + c); a generated product (float32 as
+                                                          three float16 products) with 3
+                                                          operator(s) in its epilogue; the
+                                                          library below 65 rows
     hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18)    fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
+                                                          linear_hardtanh_mish_group_norm; a
+                                                          generated product (float32 as three
+                                                          float16 products) with 3 operator(s)
+                                                          in its epilogue; the library below 65
                                                           rows
     mish (gemm_bias_hardtanh_mish_groupnorm.py:18)        fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
+                                                          linear_hardtanh_mish_group_norm; a
+                                                          generated product (float32 as three
+                                                          float16 products) with 3 operator(s)
+                                                          in its epilogue; the library below 65
                                                           rows
     group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)  fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
+                                                          linear_hardtanh_mish_group_norm; a
+                                                          generated product (float32 as three
+                                                          float16 products) with 3 operator(s)
+                                                          in its epilogue; the library below 65
                                                           rows
     """
 
@@ -34,6 +41,51 @@ class ModelNew(Model):
         if cause not in ModelNew.fallbacks:
             warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
         ModelNew.fallbacks[cause] += 1
+
+    _frozen = {}
+
+    def freeze(self):
+        """Split the weights now instead of at every call, and return self.
+
+        From here to unfreeze() the weights must stay as they are. A call notices most changes and
+        raises an error. It cannot see a write through `.data`, and would use the old values.
+        """
+        frozen = {}
+        for name, kernel, weight, shape in (
+            ("gemm.weight", "linear_hardtanh_mish_group_norm", self.gemm.weight, (256, 256)),
+        ):
+            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
+                halves, scales = _halves(weight, 2)
+                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
+                frozen[name] = (halves, scales, _stamp(weight))
+        self._frozen = frozen
+        return self
+
+    def unfreeze(self):
+        """Split the weights at every call again, and return self."""
+        self._frozen = {}
+        return self
+
+    def _weight_halves(self, name, weight):
+        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+        if name not in self._frozen:
+            return (*_halves(weight, 2), False)
+        halves, scales, stamp = self._frozen[name]
+        if stamp != _stamp(weight):
+            again = "call freeze() again or unfreeze()"
+            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+        return halves, scales, True
+
+    def _apply(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
 
     state_types = (
         (torch.float32, (256,)),  # bias
@@ -79,13 +131,39 @@ class ModelNew(Model):
             return super().forward(x)
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
-        with _Precision():
-            gemm_product = torch.nn.functional.linear(x, gemm_weight)
-        group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
-        _launch(
-            "add_bias_hardtanh_mish_group_norm",
-            x.device,
-            [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
-            batch,
-        )
+        if GENERATED_GEMM and batch >= 65 and _hopper(x.device):
+            left_halves, left_scales = _halves(x, 2)
+            right_halves, right_scales, frozen = self._weight_halves("gemm.weight", gemm_weight)
+            progress = torch.empty((5,), dtype=torch.int32, device=x.device)
+            group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
+            _launch(
+                "linear_hardtanh_mish_group_norm",
+                x.device,
+                [
+                    x,
+                    gemm_weight,
+                    left_halves,
+                    left_scales,
+                    right_halves,
+                    right_scales,
+                    progress,
+                    gemm_bias,
+                    bias,
+                    group_norm_weight,
+                    group_norm_bias,
+                    group_norm,
+                ],
+                batch,
+                frozen,
+            )
+        else:
+            with _Precision():
+                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+            group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
+            _launch(
+                "add_bias_hardtanh_mish_group_norm",
+                x.device,
+                [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
+                batch,
+            )
         return group_norm.reshape((batch, 256))

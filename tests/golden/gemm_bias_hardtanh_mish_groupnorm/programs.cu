@@ -1,3 +1,157 @@
+// linear (gemm_bias_hardtanh_mish_groupnorm.py:17), add (gemm_bias_hardtanh_mish_groupnorm.py:17),
+// hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
+// mish (gemm_bias_hardtanh_mish_groupnorm.py:18),
+// group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)
+struct LinearHardtanhMishGroupNorm {
+  struct Args {
+    const float* gemm_bias;
+    const float* bias;
+    const float* group_norm_weight;
+    const float* group_norm_bias;
+    float* group_norm_affine_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {true, true};
+  static constexpr int kSegment = 32;
+  static constexpr int kElements = 256;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 256;
+  }
+  static constexpr int kColumns = 256;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> gemm_product;
+    kw::Vec<V> mish;
+    kw::Vec<V> group_norm_centred;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> group_norm_sum;
+    kw::Vec<L> group_norm_mean;
+    kw::Vec<L> group_norm_square_sum;
+    kw::Vec<L> group_norm_rstd;
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.gemm_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
+    const auto bias_in = kw::load_row<V>(a.bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.mish[v] = kw::mish(kw::hardtanh(f.gemm_product[v] + (gemm_bias_in[v] + bias_in[v]), -1.0f,
+          1.0f));
+      out[v] = f.mish[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_sum[l] = total[l];
+      s.group_norm_mean[l] = s.group_norm_sum[l] / 32.0f;
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
+      const Args&, kw::Cursor) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.group_norm_centred[v] = f.mish[v] - s.group_norm_mean[v];
+      out[v] = kw::square(f.group_norm_centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_square_sum[l] = total[l];
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 32.0f + 1e-05f);
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+      kw::Cursor at) {
+    auto group_norm_affine_out =
+        kw::store_row<V>(a.group_norm_affine_out + at.row * 256 + at.element);
+    const auto group_norm_weight_in = kw::load_row<V>(a.group_norm_weight + at.element);
+    const auto group_norm_bias_in = kw::load_row<V>(a.group_norm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      group_norm_affine_out[v] =
+          f.group_norm_centred[v] * s.group_norm_rstd[v] * group_norm_weight_in[v] +
+              group_norm_bias_in[v];
+    }
+    group_norm_affine_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearHardtanhMishGroupNormConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 2;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 2;
+};
+
+extern "C" int launch_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
+  const LinearHardtanhMishGroupNorm::Args a{
+      static_cast<const float*>(tensors[7]),
+      static_cast<const float*>(tensors[8]),
+      static_cast<const float*>(tensors[9]),
+      static_cast<const float*>(tensors[10]),
+      static_cast<float*>(tensors[11]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      LinearHardtanhMishGroupNorm::rows(a),  // rows
+      256,  // columns
+      256,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, LinearHardtanhMishGroupNorm, LinearHardtanhMishGroupNormConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+}
+
 // add (gemm_bias_hardtanh_mish_groupnorm.py:17), linear (gemm_bias_hardtanh_mish_groupnorm.py:17),
 // hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
 // mish (gemm_bias_hardtanh_mish_groupnorm.py:18),

@@ -1,14 +1,18 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
-                                                contraction: 1.34e+08 flop, 2.36e+06 bytes
-    linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
-                                                kernel for 3 operator(s) over the same rows
-    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
-    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
+    linear (gemm_groupnorm_min_bias.py:15)      fused into linear_group_norm_min; a generated
+                                                product (float32 as three float16 products) with
+                                                2 operator(s) in its epilogue; the library below
+                                                65 rows
+    group_norm (gemm_groupnorm_min_bias.py:16)  fused into linear_group_norm_min; a generated
+                                                product (float32 as three float16 products) with
+                                                2 operator(s) in its epilogue; the library below
+                                                65 rows
+    min (gemm_groupnorm_min_bias.py:17)         fused into linear_group_norm_min; a generated
+                                                product (float32 as three float16 products) with
+                                                2 operator(s) in its epilogue; the library below
+                                                65 rows
     add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
                                                 element by element
     """
@@ -20,6 +24,51 @@ class ModelNew(Model):
         if cause not in ModelNew.fallbacks:
             warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
         ModelNew.fallbacks[cause] += 1
+
+    _frozen = {}
+
+    def freeze(self):
+        """Split the weights now instead of at every call, and return self.
+
+        From here to unfreeze() the weights must stay as they are. A call notices most changes and
+        raises an error. It cannot see a write through `.data`, and would use the old values.
+        """
+        frozen = {}
+        for name, kernel, weight, shape in (
+            ("gemm.weight", "linear_group_norm_min", self.gemm.weight, (256, 256)),
+        ):
+            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
+                halves, scales = _halves(weight, 2)
+                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
+                frozen[name] = (halves, scales, _stamp(weight))
+        self._frozen = frozen
+        return self
+
+    def unfreeze(self):
+        """Split the weights at every call again, and return self."""
+        self._frozen = {}
+        return self
+
+    def _weight_halves(self, name, weight):
+        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+        if name not in self._frozen:
+            return (*_halves(weight, 2), False)
+        halves, scales, stamp = self._frozen[name]
+        if stamp != _stamp(weight):
+            again = "call freeze() again or unfreeze()"
+            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+        return halves, scales, True
+
+    def _apply(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
 
     state_types = (
         (torch.float32, (1, 256, 1, 1)),  # bias
@@ -65,15 +114,47 @@ class ModelNew(Model):
             return super().forward(x)
         (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
-        with _Precision():
-            gemm_product = torch.nn.functional.linear(x, gemm_weight)
-        min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_group_norm_min",
-            x.device,
-            [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
-            batch,
-        )
+        if GENERATED_GEMM and batch >= 65 and _hopper(x.device):
+            left_halves, left_scales = _halves(x, 2)
+            right_halves, right_scales, frozen = self._weight_halves("gemm.weight", gemm_weight)
+            progress = torch.empty((5,), dtype=torch.int32, device=x.device)
+            min_value_values_partials = torch.empty((batch, 4), dtype=torch.float32, device=x.device)
+            min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
+            _launch(
+                "linear_group_norm_min",
+                x.device,
+                [
+                    x,
+                    gemm_weight,
+                    left_halves,
+                    left_scales,
+                    right_halves,
+                    right_scales,
+                    progress,
+                    gemm_bias,
+                    group_norm_weight,
+                    group_norm_bias,
+                    min_value_values_partials,
+                ],
+                batch,
+                frozen,
+            )
+            _launch(
+                "linear_group_norm_min_finish",
+                x.device,
+                [min_value_values_partials, min_value_values],
+                batch,
+            )
+        else:
+            with _Precision():
+                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+            min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
+            _launch(
+                "bias_group_norm_min",
+                x.device,
+                [gemm_product, gemm_bias, group_norm_weight, group_norm_bias, min_value_values],
+                batch,
+            )
         add = torch.empty((1, 256, batch, 1), dtype=torch.float32, device=x.device)
         _launch(
             "add",

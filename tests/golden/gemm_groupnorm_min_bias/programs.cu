@@ -1,5 +1,246 @@
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
+struct LinearGroupNormMin {
+  struct Args {
+    const float* gemm_bias;
+    const float* group_norm_weight;
+    const float* group_norm_bias;
+    float* min_value_values_partials_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 3;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
+      kw::Combine::kMin};
+  static constexpr bool kOverSegment[] = {true, true, false};
+  static constexpr int kSegment = 16;
+  static constexpr int kElements = 256;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 256;
+  }
+  static constexpr int kColumns = 256;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> gemm_product;
+    kw::Vec<V> gemm;
+    kw::Vec<V> group_norm_centred;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> group_norm_sum;
+    kw::Vec<L> group_norm_mean;
+    kw::Vec<L> group_norm_square_sum;
+    kw::Vec<L> group_norm_rstd;
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.gemm_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.gemm[v] = f.gemm_product[v] + gemm_bias_in[v];
+      out[v] = f.gemm[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_sum[l] = total[l];
+      s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
+      const Args&, kw::Cursor) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.group_norm_centred[v] = f.gemm[v] - s.group_norm_mean[v];
+      out[v] = kw::square(f.group_norm_centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.group_norm_square_sum[l] = total[l];
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<2>, Fields<V>& f, const Scalars<L>& s,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto group_norm_weight_in = kw::load_row<V>(a.group_norm_weight + at.element);
+    const auto group_norm_bias_in = kw::load_row<V>(a.group_norm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      out[v] = f.group_norm_centred[v] * s.group_norm_rstd[v] * group_norm_weight_in[v] +
+          group_norm_bias_in[v];
+    }
+    return out;
+  }
+
+  KW_FN static void store_partial(kw::Stage<2>, float total, const Args& a, kw::Cursor at) {
+    a.min_value_values_partials_out[at.row * 4 + at.element] = total;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearGroupNormMinConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 2;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 2;
+};
+
+extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
+  const LinearGroupNormMin::Args a{
+      static_cast<const float*>(tensors[7]),
+      static_cast<const float*>(tensors[8]),
+      static_cast<const float*>(tensors[9]),
+      static_cast<float*>(tensors[10]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      LinearGroupNormMin::rows(a),  // rows
+      256,  // columns
+      256,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, LinearGroupNormMin, LinearGroupNormMinConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+}
+
+// min (gemm_groupnorm_min_bias.py:17)
+struct LinearGroupNormMinFinish {
+  struct Args {
+    const float* min_value_values_partials;
+    float* min_value_values_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 4;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 4;
+  }
+
+  template <int V>
+  struct Fields {
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> min_value_values;
+  };
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
+      kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto min_value_values_partials_in =
+        kw::load_once<V>(a.min_value_values_partials + at.row * 4 + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      out[v] = min_value_values_partials_in[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.min_value_values[l] = total[l];
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
+    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
+    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
+    min_value_values_out.commit();
+  }
+};
+
+// a row of 4 elements stays in registers
+struct LinearGroupNormMinFinishConfig {
+  static constexpr int kVec = 4;
+  static constexpr int kLanes = 1;
+  static constexpr int kTeams = 1;
+  static constexpr int kRows = 256;
+  static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 1;
+};
+
+extern "C" int launch_linear_group_norm_min_finish(void* const* tensors, const int64_t* numbers) {
+  const LinearGroupNormMinFinish::Args a{
+      static_cast<const float*>(tensors[0]),
+      static_cast<float*>(tensors[1]),
+      numbers[0],
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::resident<LinearGroupNormMinFinish, LinearGroupNormMinFinishConfig>(a, on);
+}
+
+// linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
+// min (gemm_groupnorm_min_bias.py:17)
 struct BiasGroupNormMin {
   struct Args {
     const float* gemm_product;

@@ -1,3 +1,91 @@
+// linear (linear_multiply_batch_norm_train.py:15)
+struct Linear {
+  struct Args {
+    float* linear_product_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 24;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 24;
+  }
+  static constexpr int kColumns = 24;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> linear_product;
+  };
+  template <int L>
+  struct Scalars {
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.linear_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, kw::Cursor at) {
+    auto linear_product_out = kw::store_row<V>(a.linear_product_out + at.row * 24 + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      linear_product_out[v] = f.linear_product[v];
+    }
+    linear_product_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 1;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 2;
+};
+
+extern "C" int launch_linear(void* const* tensors, const int64_t* numbers) {
+  const Linear::Args a{
+      static_cast<float*>(tensors[7]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      Linear::rows(a),  // rows
+      24,  // columns
+      40,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, Linear, LinearConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 24, 40, on);
+}
+
 // linear (linear_multiply_batch_norm_train.py:15), mul (linear_multiply_batch_norm_train.py:15),
 // batch_norm (linear_multiply_batch_norm_train.py:15)
 struct BiasMulBatchNorm {

@@ -1,4 +1,95 @@
 // linear (linear_sigmoid_linear_logsumexp.py:14), sigmoid (linear_sigmoid_linear_logsumexp.py:14)
+struct LinearSigmoid {
+  struct Args {
+    const float* linear_bias;
+    float* sigmoid_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 41;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 41;
+  }
+  static constexpr int kColumns = 41;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> linear_product;
+  };
+  template <int L>
+  struct Scalars {
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.linear_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, kw::Cursor at) {
+    auto sigmoid_out = kw::store_row<V>(a.sigmoid_out + at.row * 41 + at.element);
+    const auto linear_bias_in = kw::load_row<V>(a.linear_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      sigmoid_out[v] = kw::sigmoid(f.linear_product[v] + linear_bias_in[v]);
+    }
+    sigmoid_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearSigmoidConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 1;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 1;
+};
+
+extern "C" int launch_linear_sigmoid(void* const* tensors, const int64_t* numbers) {
+  const LinearSigmoid::Args a{
+      static_cast<const float*>(tensors[7]),
+      static_cast<float*>(tensors[8]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      LinearSigmoid::rows(a),  // rows
+      41,  // columns
+      30,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, LinearSigmoid, LinearSigmoidConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear_sigmoid(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 41, 30, on);
+}
+
+// linear (linear_sigmoid_linear_logsumexp.py:14), sigmoid (linear_sigmoid_linear_logsumexp.py:14)
 struct BiasSigmoid {
   struct Args {
     const float* linear_product;
@@ -65,6 +156,94 @@ extern "C" int launch_bias_sigmoid(void* const* tensors, const int64_t* numbers)
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::pointwise<BiasSigmoid, BiasSigmoidConfig>(a, on);
+}
+
+// linear (linear_sigmoid_linear_logsumexp.py:15)
+struct Linear {
+  struct Args {
+    float* second_product_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 77;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 77;
+  }
+  static constexpr int kColumns = 77;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> second_product;
+  };
+  template <int L>
+  struct Scalars {
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.second_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, kw::Cursor at) {
+    auto second_product_out = kw::store_row<V>(a.second_product_out + at.row * 77 + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      second_product_out[v] = f.second_product[v];
+    }
+    second_product_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 2;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 1;
+};
+
+extern "C" int launch_linear(void* const* tensors, const int64_t* numbers) {
+  const Linear::Args a{
+      static_cast<float*>(tensors[7]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      Linear::rows(a),  // rows
+      77,  // columns
+      41,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, Linear, LinearConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 77, 41, on);
 }
 
 // linear (linear_sigmoid_linear_logsumexp.py:15), logsumexp (linear_sigmoid_linear_logsumexp.py:15)

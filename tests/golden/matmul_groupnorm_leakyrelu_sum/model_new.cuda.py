@@ -1,25 +1,27 @@
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (matmul_groupnorm_leakyrelu_sum.py:15)      left to ATen: linear.default; a library
-                                                       contraction: 1.34e+08 flop, 2.36e+06
-                                                       bytes
     linear (matmul_groupnorm_leakyrelu_sum.py:15)      fused into
-                                                       bias_group_norm_leaky_relu_add; its bias:
-                                                       one kernel for 4 operator(s) over the
-                                                       same rows
+                                                       linear_group_norm_leaky_relu_add; a
+                                                       generated product (float32 as three
+                                                       float16 products) with 3 operator(s) in
+                                                       its epilogue; the library below 65 rows
     group_norm (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one
-                                                       kernel for 4 operator(s) over the same
-                                                       rows
+                                                       linear_group_norm_leaky_relu_add; a
+                                                       generated product (float32 as three
+                                                       float16 products) with 3 operator(s) in
+                                                       its epilogue; the library below 65 rows
     leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one
-                                                       kernel for 4 operator(s) over the same
-                                                       rows
+                                                       linear_group_norm_leaky_relu_add; a
+                                                       generated product (float32 as three
+                                                       float16 products) with 3 operator(s) in
+                                                       its epilogue; the library below 65 rows
     add (matmul_groupnorm_leakyrelu_sum.py:16)         fused into
-                                                       bias_group_norm_leaky_relu_add; x + x =>
-                                                       2 * x; one kernel for 4 operator(s) over
-                                                       the same rows
+                                                       linear_group_norm_leaky_relu_add; x + x
+                                                       => 2 * x; a generated product (float32 as
+                                                       three float16 products) with 3
+                                                       operator(s) in its epilogue; the library
+                                                       below 65 rows
     """
 
     fallbacks = collections.Counter()
@@ -29,6 +31,51 @@ class ModelNew(Model):
         if cause not in ModelNew.fallbacks:
             warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
         ModelNew.fallbacks[cause] += 1
+
+    _frozen = {}
+
+    def freeze(self):
+        """Split the weights now instead of at every call, and return self.
+
+        From here to unfreeze() the weights must stay as they are. A call notices most changes and
+        raises an error. It cannot see a write through `.data`, and would use the old values.
+        """
+        frozen = {}
+        for name, kernel, weight, shape in (
+            ("fc.weight", "linear_group_norm_leaky_relu_add", self.fc.weight, (256, 256)),
+        ):
+            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
+                halves, scales = _halves(weight, 2)
+                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
+                frozen[name] = (halves, scales, _stamp(weight))
+        self._frozen = frozen
+        return self
+
+    def unfreeze(self):
+        """Split the weights at every call again, and return self."""
+        self._frozen = {}
+        return self
+
+    def _weight_halves(self, name, weight):
+        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+        if name not in self._frozen:
+            return (*_halves(weight, 2), False)
+        halves, scales, stamp = self._frozen[name]
+        if stamp != _stamp(weight):
+            again = "call freeze() again or unfreeze()"
+            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+        return halves, scales, True
+
+    def _apply(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
 
     state_types = (
         (torch.float32, (256, 256)),  # fc.weight
@@ -72,13 +119,38 @@ class ModelNew(Model):
             return super().forward(x)
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
-        with _Precision():
-            fc_product = torch.nn.functional.linear(x, fc_weight)
-        add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_group_norm_leaky_relu_add",
-            x.device,
-            [fc_product, fc_bias, norm_weight, norm_bias, add],
-            batch,
-        )
+        if GENERATED_GEMM and batch >= 65 and _hopper(x.device):
+            left_halves, left_scales = _halves(x, 2)
+            right_halves, right_scales, frozen = self._weight_halves("fc.weight", fc_weight)
+            progress = torch.empty((5,), dtype=torch.int32, device=x.device)
+            add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+            _launch(
+                "linear_group_norm_leaky_relu_add",
+                x.device,
+                [
+                    x,
+                    fc_weight,
+                    left_halves,
+                    left_scales,
+                    right_halves,
+                    right_scales,
+                    progress,
+                    fc_bias,
+                    norm_weight,
+                    norm_bias,
+                    add,
+                ],
+                batch,
+                frozen,
+            )
+        else:
+            with _Precision():
+                fc_product = torch.nn.functional.linear(x, fc_weight)
+            add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+            _launch(
+                "bias_group_norm_leaky_relu_add",
+                x.device,
+                [fc_product, fc_bias, norm_weight, norm_bias, add],
+                batch,
+            )
         return add

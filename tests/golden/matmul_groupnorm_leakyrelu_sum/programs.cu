@@ -1,6 +1,154 @@
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
+struct LinearGroupNormLeakyReluAdd {
+  struct Args {
+    const float* fc_bias;
+    const float* norm_weight;
+    const float* norm_bias;
+    float* add_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {true, true};
+  static constexpr int kSegment = 16;
+  static constexpr int kElements = 256;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) {
+    return (a.batch);
+  }
+  KW_FN static int64_t elements(const Args&) {
+    return 256;
+  }
+  static constexpr int kColumns = 256;
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> fc_product;
+    kw::Vec<V> fc;
+    kw::Vec<V> norm_centred;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> norm_sum;
+    kw::Vec<L> norm_mean;
+    kw::Vec<L> norm_square_sum;
+    kw::Vec<L> norm_rstd;
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
+    f.fc_product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::Cursor at) {
+    kw::Vec<V> out;
+    const auto fc_bias_in = kw::load_row<V>(a.fc_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.fc[v] = f.fc_product[v] + fc_bias_in[v];
+      out[v] = f.fc[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.norm_sum[l] = total[l];
+      s.norm_mean[l] = s.norm_sum[l] / 16.0f;
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
+      const Args&, kw::Cursor) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.norm_centred[v] = f.fc[v] - s.norm_mean[v];
+      out[v] = kw::square(f.norm_centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) {
+      s.norm_square_sum[l] = total[l];
+      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+      kw::Cursor at) {
+    auto add_out = kw::store_row<V>(a.add_out + at.row * 256 + at.element);
+    const auto norm_weight_in = kw::load_row<V>(a.norm_weight + at.element);
+    const auto norm_bias_in = kw::load_row<V>(a.norm_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      add_out[v] =
+          kw::leaky_relu(f.norm_centred[v] * s.norm_rstd[v] * norm_weight_in[v] + norm_bias_in[v],
+              0.01f) * 2.0f;
+    }
+    add_out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
+  }
+};
+
+// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+struct LinearGroupNormLeakyReluAddConfig {
+  static constexpr int kBlockM = 128;
+  static constexpr int kBlockN = 64;
+  static constexpr int kStages = 4;
+  static constexpr int kCluster = 2;
+  static constexpr int kBand = 8;
+  static constexpr int kVec = 2;
+};
+
+extern "C" int launch_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
+  const LinearGroupNormLeakyReluAdd::Args a{
+      static_cast<const float*>(tensors[7]),
+      static_cast<const float*>(tensors[8]),
+      static_cast<const float*>(tensors[9]),
+      static_cast<float*>(tensors[10]),
+      numbers[0],
+  };
+  const kw::GemmOperands g{
+      tensors[0],  // left
+      tensors[1],  // right
+      tensors[2],  // left_halves
+      tensors[3],  // left_scales
+      tensors[4],  // right_halves
+      tensors[5],  // right_scales
+      static_cast<unsigned*>(tensors[6]),  // progress
+      LinearGroupNormLeakyReluAdd::rows(a),  // rows
+      256,  // columns
+      256,  // depth
+      numbers[1] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
+  return kw::gemm<kw::SplitFloat, LinearGroupNormLeakyReluAdd, LinearGroupNormLeakyReluAddConfig>(g, a, on);
+}
+
+extern "C" int freeze_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
+  const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
+  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+}
+
+// linear (matmul_groupnorm_leakyrelu_sum.py:15),
+// group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
+// leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
 struct BiasGroupNormLeakyReluAdd {
   struct Args {
     const float* fc_product;

@@ -1,0 +1,168 @@
+"""Generated products in the emitted Python: which way a call takes, and weights that are frozen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from kernelwright.emit.epilogue import SPLIT_OPERANDS
+from kernelwright.emit.lines import indented, listed
+from kernelwright.lower import GemmKernel
+from kernelwright.plan import Gemm, Region
+
+if TYPE_CHECKING:
+    from kernelwright.emit.forward import ForwardWriter
+
+SWITCH = """
+GENERATED_GEMM = True  # False: every product is the library's
+"""
+
+HOPPER = '''
+@functools.cache
+def _hopper(device):
+    """Whether this is a GPU with the instructions of the generated products."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+'''
+
+HALVES = '''
+def _halves(matrix, planes):
+    """Memory for a matrix as so many of float16, and for two numbers about each row."""
+    depth = matrix.shape[-1]
+    rows = matrix.numel() // depth
+    shape = (planes, rows, -(-depth // 8) * 8)
+    halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
+    return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
+
+
+def _stamp(weight):
+    """What tells that a weight was changed; a write through `.data` leaves it as it is."""
+    return weight.data_ptr(), None if weight.is_inference() else weight._version
+'''
+
+FREEZING_NAMES = ("freeze", "unfreeze", "_frozen", "_weight_halves")
+FREEZING = '''
+    _frozen = {}
+
+    def freeze(self):
+        """Split the weights now instead of at every call, and return self.
+
+        From here to unfreeze() the weights must stay as they are. A call notices most changes and
+        raises an error. It cannot see a write through `.data`, and would use the old values.
+        """
+        frozen = {}
+        for name, kernel, weight, shape in (
+{weights}
+        ):
+            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
+                halves, scales = _halves(weight, {planes})
+                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
+                frozen[name] = (halves, scales, _stamp(weight))
+        self._frozen = frozen
+        return self
+
+    def unfreeze(self):
+        """Split the weights at every call again, and return self."""
+        self._frozen = {}
+        return self
+
+    def _weight_halves(self, name, weight):
+        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+        if name not in self._frozen:
+            return (*_halves(weight, {planes}), False)
+        halves, scales, stamp = self._frozen[name]
+        if stamp != _stamp(weight):
+            again = "call freeze() again or unfreeze()"
+            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+        return halves, scales, True
+
+    def _apply(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args, **kwargs):
+        self.unfreeze()
+        return super()._load_from_state_dict(*args, **kwargs)
+
+    def __getstate__(self):
+        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
+'''
+
+
+def product_steps(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
+    """Both ways to a product: the generated kernel, or the library's and the kernels after it."""
+    tests = ["GENERATED_GEMM", f"{writer.size(gemm.rows)} >= {gemm.loop.fewest}"]
+    if isinstance(gemm.rows, int):
+        tests.pop()  # the planner has compared them
+    return [
+        f"if {' and '.join([*tests, f'_hopper({writer.device_of()})'])}:",
+        *indented(_generated(writer, region, gemm)),
+        "else:",
+        *indented([line for step in gemm.library for line in writer.step(step)]),
+    ]
+
+
+def _generated(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
+    kernel = writer.kernels[region.name]
+    assert isinstance(kernel, GemmKernel) and region.call is not None
+    operands = [writer.value(ref.name) for ref in region.call.args[:2]]
+    lines, sizes = [], writer.sizes()
+    if kernel.splits:
+        lines += _halves(writer, kernel, region, *operands)
+        operands += [writer.local[word] for word in SPLIT_OPERANDS]
+        sizes = [*sizes, writer.local["frozen"]]
+    finish = f"{region.name}_finish"
+    lines += writer.allocate((*kernel.partials, *region.outputs))
+    lines += writer.launch_on(region.name, [*operands, *writer.operands(region.name)], sizes)
+    if finish in writer.kernels:
+        lines += writer.launch_on(finish, writer.operands(finish), writer.sizes())
+    return lines
+
+
+def _halves(
+    writer: ForwardWriter, kernel: GemmKernel, region: Region, left: str, right: str
+) -> list[str]:
+    """Memory for both operands in halves; a frozen weight brings its own."""
+    words = [writer.local[word] for word in (*SPLIT_OPERANDS, "frozen")]
+    left_halves, left_scales, right_halves, right_scales, progress, frozen = words
+    weight, planes = weight_of(writer, region), kernel.gemm.loop.planes
+    lines = [f"{left_halves}, {left_scales} = _halves({left}, {planes})"]
+    if weight is None:
+        lines.append(f"{right_halves}, {right_scales} = _halves({right}, {planes})")
+        lines.append(f"{frozen} = False")
+    else:
+        kept = f'self._weight_halves("{writer.graph.targets[weight]}", {right})'
+        lines += [f"{right_halves}, {right_scales}, {frozen} = {kept}"]
+    # A counter, and for each column of tiles how far its split is.
+    tiles = -(-kernel.gemm.columns // dict(kernel.config.constants)["kBlockN"])
+    return [*lines, writer.empty(progress, f"({1 + tiles},)", torch.int32)]
+
+
+def weight_of(writer: ForwardWriter, region: Region) -> str | None:
+    """The parameter that is the weight of a split product: freeze() can keep its halves."""
+    if region.gemm is None or not region.gemm.loop.planes or region.call is None:
+        return None
+    kind = type(writer.problem.module)
+    own_state = kind.__getstate__ is not nn.Module.__getstate__
+    if own_state or any(hasattr(kind, word) for word in FREEZING_NAMES):
+        return None  # the user's methods of these names must stay what they are
+    name = str(region.call.args[1].name)
+    return name if writer.graph[name].op in ("parameter", "buffer") else None
+
+
+def freezing(writer: ForwardWriter) -> str:
+    """The methods that keep the halves of weights, if there are such weights."""
+    rows: dict[str, list[str]] = {}
+    planes = 0
+    for region in writer.plan.regions:
+        name = weight_of(writer, region)
+        if name is None or region.gemm is None:
+            continue
+        planes = region.gemm.loop.planes  # one type and precision, so one loop for all of them
+        target, shape = writer.graph.targets[name], (region.gemm.columns, region.gemm.depth)
+        row = [f'"{target}"', f'"{region.name}"', writer.attribute(name), str(shape)]
+        rows.setdefault(target, listed(" " * 12, "(", row, "),", margin=0))
+    listing = "\n".join(line for row in rows.values() for line in row)
+    text = FREEZING.replace("{planes}", str(planes)).replace("{weights}", listing)
+    return text if rows else ""

@@ -1,0 +1,121 @@
+// Two programs for the epilogue of a product, written by hand to the contract in epilogue.cuh, for
+// check.cu.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "epilogue.cuh"
+
+namespace kw {
+namespace check {
+
+// GroupNorm without weights over groups of 16 of 8192 columns, then the smallest of each row.
+struct GroupMinimum {
+  struct Args {
+    float* partials;
+  };
+  static constexpr int kStages = 3;
+  static constexpr Combine kCombine[] = {Combine::kSum, Combine::kSum, Combine::kMin};
+  static constexpr bool kOverSegment[] = {true, true, false};
+  static constexpr int kSegment = 16;
+  static constexpr int kColumns = 8192;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+
+  template <int V>
+  struct Fields {
+    Vec<V> product;
+    Vec<V> centred;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> mean;
+    Vec<L> rstd;
+  };
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const Vec<V>& product) {
+    f.product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args&, Cursor) {
+    return f.product;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.mean[l] = total[l] / 16.0f;
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<1>, Fields<V>& f, const Scalars<L>& s, const Args&,
+                                   Cursor) {
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      f.centred[v] = f.product[v] - s.mean[v];
+      out[v] = square(f.centred[v]);
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<1>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.rstd[l] = rsqrt(total[l] / 16.0f + 1e-5f);
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<2>, Fields<V>& f, const Scalars<L>& s, const Args&,
+                                   Cursor) {
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.centred[v] * s.rstd[v];
+    return out;
+  }
+
+  KW_FN static void store_partial(Stage<2>, float total, const Args& a, Cursor at) {
+    a.partials[at.row * 64 + at.element] = total;
+  }
+};
+
+// product + bias + residual, 1001 columns: no tile width divides them, and pairs do not either.
+struct Residual {
+  struct Args {
+    const float* bias;
+    const float* residual;
+    float* out;
+  };
+  static constexpr int kStages = 0;
+  static constexpr Combine kCombine[] = {Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kColumns = 1001;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+
+  template <int V>
+  struct Fields {
+    Vec<V> product;
+  };
+  template <int L>
+  struct Scalars {};
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const Vec<V>& product) {
+    f.product = product;
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, Cursor at) {
+    const auto bias = load_row<V>(a.bias + at.element);
+    const auto residual = load_row<V>(a.residual + at.row * kColumns + at.element);
+    auto out = kw::store_row<V>(a.out + at.row * kColumns + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.product[v] + bias[v] + residual[v];
+    out.commit();
+  }
+};
+
+}  // namespace check
+}  // namespace kw

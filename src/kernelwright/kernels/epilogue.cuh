@@ -1,0 +1,154 @@
+// A row program on a tile of accumulators, while they are still in registers.
+//
+// In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
+// holds two of every eight columns. So a segment whose length is a multiple of eight lies in one
+// quad: its reductions are register sums and two shuffles. Stages over the whole row are combined
+// over the tile's columns alone and stored as partial results, one per row and tile; a small
+// second kernel finishes them. Besides what program.cuh says, the program provides
+//   P::kColumns                                   columns of the whole product
+//   P::begin(fields, product)                     takes the product's lanes in place of a load
+//   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "reduce.cuh"
+
+namespace kw {
+
+template <class P, class C>
+struct Epilogue {
+  static constexpr int V = C::kVec;
+  static constexpr int kParts = 2 / V;
+  static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
+  static constexpr int kSegments = C::kBlockN / kSegment;
+  static constexpr int kChunks = kSegment / 8 * kParts;
+  static constexpr bool kExact = P::kColumns % C::kBlockN == 0;
+  static constexpr int kTotals = P::kStages ? P::kStages : 1;
+  static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
+  static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
+
+  const typename P::Args& a;
+  int64_t row;   // that of this quad
+  int64_t rows;  // of the whole product
+  int first;     // the tile's first column
+  int quad = static_cast<int>(threadIdx.x % 4);
+
+  __device__ __forceinline__ static int column(int start, int chunk, int quad) {
+    return start + chunk / kParts * 8 + quad * 2 + chunk % kParts;
+  }
+
+  // Without segments the last columns of a row may end inside of a tile's eight.
+  __device__ __forceinline__ bool inside(int start, int chunk) const {
+    return kExact || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+  }
+
+  // The thread's two rows, `row` and eight further down, go through a segment together: what they
+  // read is the same, and one row's arithmetic hides the other one's latency.
+  struct Segment {
+    typename P::template Fields<V> f[2][kChunks];
+    typename P::template Scalars<1> s[2];
+  };
+
+  template <int I>
+  __device__ __forceinline__ void stages(Segment& segment, float (&totals)[2][kTotals],
+                                         const int64_t (&at_row)[2], int start) {
+    if constexpr (I < P::kStages) {
+      constexpr Combine kOp = P::kCombine[I];
+      float total[2];
+      KW_LANES
+      for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
+      KW_LANES
+      for (int c = 0; c < kChunks; ++c) {
+        if (!inside(start, c)) continue;
+        KW_LANES
+        for (int i = 0; i < 2; ++i) {
+          const Cursor at{at_row[i], column(start, c, quad)};
+          const Vec<V> x = P::contribution(Stage<I>{}, segment.f[i][c], segment.s[i], a, at);
+          total[i] = combine<kOp>(total[i], combine_lanes<kOp>(x));
+        }
+      }
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        if constexpr (P::kOverSegment[I]) {
+          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{reduce_threads<kOp, 4>(total[i])}}, a);
+        } else {
+          totals[i][I] = total[i];
+        }
+      }
+      stages<I + 1>(segment, totals, at_row, start);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ void partials(const float (&totals)[kTotals], bool live,
+                                           int64_t at_row) {
+    if constexpr (I < P::kStages) {
+      if constexpr (!P::kOverSegment[I]) {
+        const float total = reduce_threads<P::kCombine[I], 4>(totals[I]);
+        if (live && quad == 0) {
+          P::store_partial(Stage<I>{}, total, a, Cursor{at_row, first / C::kBlockN});
+        }
+      }
+      partials<I + 1>(totals, live, at_row);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ static void begin_totals(float (&totals)[kTotals]) {
+    if constexpr (I < P::kStages) {
+      totals[I] = identity<P::kCombine[I]>();
+      begin_totals<I + 1>(totals);
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void run(const float (&d)[kCount]) {
+    const bool live[2] = {row < rows, row + 8 < rows};
+    // Quads without a row repeat one and store nothing: everyone takes part in the shuffles.
+    const int64_t at_row[2] = {live[0] ? row : rows - 1, live[1] ? row + 8 : rows - 1};
+    float totals[2][kTotals];
+    begin_totals<0>(totals[0]);
+    begin_totals<0>(totals[1]);
+    KW_LANES
+    for (int q = 0; q < kSegments; ++q) {
+      const int start = first + q * kSegment;
+      if (!kExact && start >= P::kColumns) continue;
+      Segment segment;
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        KW_LANES
+        for (int c = 0; c < kChunks; ++c) {
+          Vec<V> product;
+          KW_LANES
+          for (int v = 0; v < V; ++v) {
+            product.lanes[v] = d[(q * kSegment / 8 + c / kParts) * 4 + 2 * i + c % kParts + v];
+          }
+          P::begin(segment.f[i][c], product);
+        }
+      }
+      stages<0>(segment, totals, at_row, start);
+      KW_LANES
+      for (int i = 0; i < 2; ++i) {
+        if (live[i]) store(segment, at_row[i], start, i);
+      }
+    }
+    partials<0>(totals[0], live[0], at_row[0]);
+    partials<0>(totals[1], live[1], at_row[1]);
+  }
+
+  __device__ __forceinline__ void store(Segment& segment, int64_t at_row, int start, int i) {
+    if constexpr (P::kStoresElements) {
+      KW_LANES
+      for (int c = 0; c < kChunks; ++c) {
+        if (!inside(start, c)) continue;
+        P::store_elements(segment.f[i][c], segment.s[i], a, Cursor{at_row, column(start, c, quad)});
+      }
+    }
+    if constexpr (P::kStoresSegments) {
+      if (quad == 0) P::store_segment(segment.s[i], a, Cursor{at_row, start});
+    }
+  }
+};
+
+}  // namespace kw

@@ -1,0 +1,600 @@
+// left [rows, depth] times right [columns, depth] transposed, on Hopper's tensor cores, with a row
+// program run on the accumulators (epilogue.cuh) instead of a plain store.
+//
+// One block per multiprocessor stays for the whole launch and takes tile after tile of 128 rows by
+// kBlockN columns. Its first warpgroup feeds: one thread issues bulk tensor copies into a ring of
+// kStages stages, each guarded by a `full` and an `empty` barrier. Two more warpgroups consume:
+// each multiplies 64 rows of the tile. Blocks of a cluster work on neighbouring tiles of the same
+// rows; each fetches its share of the left operand and the copy engine delivers it to all of them.
+//
+// The loops say what a stage holds. SplitFloat computes float32 products from pairs of float16
+// (split.cuh): lo*hi + hi*lo + hi*hi. The tensor cores truncate when they accumulate, so after
+// every stage the partial sums are added to float32 registers and start again from zero; the two
+// warpgroups take turns, so that one multiplies while the other one adds. RoundedFloat computes
+// float32 products at the precision of TF32 from single float16 numbers, twice as fast as TF32
+// itself. In both, elements whose error cannot be bounded are computed again in plain float32
+// arithmetic. Bfloat16 and Float16 multiply what is in memory.
+//
+// The right operand of the first two, usually a weight, is split on every call: by a kernel before
+// the product. SplitFloat has time to do most of it on the way: only the first wave's rows are
+// split before, the others by the three warps of the feeding warpgroup that have nothing else to
+// do.
+#pragma once
+
+#include "epilogue.cuh"
+#include "hopper.cuh"
+#include "split.cuh"
+
+namespace kw {
+
+// The halves and scales are room for what split.cuh makes of the operands; the loops that multiply
+// what is in memory leave them empty.
+struct GemmOperands {
+  const void* left;
+  const void* right;
+  void* left_halves;
+  void* left_scales;
+  void* right_halves;
+  void* right_scales;
+  unsigned* progress;
+  int64_t rows;
+  int columns;
+  int depth;
+  bool frozen;  // the right operand's halves are those of an earlier call
+
+  __host__ __device__ split::Job left_job() const {
+    return {static_cast<const float*>(left), static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales), rows, rows};
+  }
+  __host__ __device__ split::Job right_job(int64_t count) const {
+    return {static_cast<const float*>(right), static_cast<uint16_t*>(right_halves),
+            static_cast<RowScale*>(right_scales), columns, count};
+  }
+};
+
+template <hopper::Element kType, CUtensorMapDataType kInMemory, int kCount, bool kFromFloat>
+struct GemmLoop {
+  static constexpr hopper::Element kElement = kType;
+  static constexpr CUtensorMapDataType kMapType = kInMemory;
+  static constexpr int kBytes = 2;
+  static constexpr int kPlanes = kCount;
+  static constexpr bool kScaled = kFromFloat;  // the operands are float32 and are split first
+  static constexpr bool kPromotes = kCount == 2;
+  static constexpr bool kSplitsOnTheWay = kCount == 2;
+};
+
+using SplitFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, true>;
+using RoundedFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, true>;
+using Float16 = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, false>;
+using Bfloat16 = GemmLoop<hopper::Element::kBfloat16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 1, false>;
+
+// A row of the right operand on its way to its halves, and what the splitting warps tell each
+// other.
+inline constexpr int kRowBuffer = 8192;
+
+struct GemmRow {
+  hopper::Barrier arrived;
+  unsigned row;
+  uint32_t most[3];
+  float residue[3];
+};
+
+template <class Loop, class C>
+struct GemmShape {
+  // A stage is 128 bytes deep: the span of the swizzle, four steps of a matrix product.
+  static constexpr int kRowBytes = 128;
+  static constexpr int kDepth = kRowBytes / Loop::kBytes;
+  static constexpr int kBlockM = 128;
+  static constexpr int kLeftBytes = Loop::kPlanes * kBlockM * kRowBytes;
+  static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;
+  static constexpr int kStageBytes = kLeftBytes + kRightBytes;
+  // A block fetches this many of the left stage's rows, in copies of at most kBlockM.
+  static constexpr int kShare = Loop::kPlanes * kBlockM / C::kCluster;
+  static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
+  static constexpr int kThreads = 384;
+  static constexpr int kAccumulators = C::kBlockN / 2;
+  // Together 168 for each of the block's threads.
+  static constexpr int kConsumerRegisters = Loop::kPlanes == 2 ? 224 : 232;
+  static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
+  // The swizzle wants stages at multiples of 1024 bytes; dynamic shared memory starts anywhere.
+  static constexpr int kRowBytesKept = Loop::kSplitsOnTheWay ? kRowBuffer * 4 : 0;
+  static constexpr int kShared = C::kStages * kStageBytes + kRowBytesKept + 1024;
+};
+
+template <class C>
+struct GemmBarriers {
+  hopper::Barrier full[C::kStages];
+  hopper::Barrier empty[C::kStages];
+};
+
+// Which tile comes when. Tiles of a band of kBand row tiles follow one another down the rows first,
+// so that those that run together share a narrow strip of the right operand.
+template <class C>
+struct GemmTiles {
+  int row_tiles;
+  int column_groups;  // of kCluster column tiles
+  int count;
+
+  __host__ __device__ GemmTiles(int64_t rows, int columns)
+      : row_tiles(static_cast<int>((rows + 127) / 128)),
+        column_groups((columns + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster)),
+        count(row_tiles * column_groups) {}
+};
+
+// A block's way through the tiles. Each role of the block walks on its own: a value that two roles
+// shared would have to fit the registers of both.
+template <class C>
+struct GemmWalk {
+  GemmTiles<C> tiles;
+  int at;
+  int step;
+  int rank = 0;
+  int row_tile = 0;
+  int column_tile = 0;
+
+  __device__ __forceinline__ explicit GemmWalk(const GemmOperands& g)
+      : tiles(g.rows, g.columns),
+        at(hopper::block_index() / C::kCluster),
+        step(hopper::block_count() / C::kCluster) {
+    if constexpr (C::kCluster > 1) rank = hopper::cluster_rank();
+  }
+
+  __device__ __forceinline__ bool locate() {
+    const int band = at / (C::kBand * tiles.column_groups);
+    const int within = at - band * C::kBand * tiles.column_groups;
+    const int height = min(C::kBand, tiles.row_tiles - band * C::kBand);
+    if (at >= tiles.count) return false;
+    row_tile = band * C::kBand + within % height;
+    column_tile = within / height * C::kCluster + rank;
+    return true;
+  }
+
+  __device__ __forceinline__ void next() { at += step; }
+};
+
+namespace detail {
+
+__device__ __forceinline__ unsigned read_progress(const unsigned* at) {
+  unsigned x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(at) : "memory");
+  return x;
+}
+
+__device__ __forceinline__ void add_progress(unsigned* at) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(at) : "memory");
+}
+
+// Waits until a column tile's rows of the right operand are split.
+template <class C>
+__device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
+  const int wanted = min(C::kBlockN, g.columns - column_tile * C::kBlockN);
+  if (wanted <= 0) return;
+  const unsigned* const ready = g.progress + 1 + column_tile;
+  while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
+  hopper::fence_copy_engine();
+}
+
+// A place in the ring of stages; the phase flips with every turn.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void next() {
+    if (++stage == kStages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+// The warp's share of a few dot products in float32, each of a left and a right row.
+template <bool kVector, int kDots>
+__device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&left)[kDots],
+                                     const float* const (&right)[kDots], int depth) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  if constexpr (kVector) {
+#pragma unroll 1
+    for (int at = lane * 4; at < depth; at += 128) {
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        const float4 x = *reinterpret_cast<const float4*>(left[n] + at);
+        const float4 y = *reinterpret_cast<const float4*>(right[n] + at);
+        sums[n] = fmaf(x.x, y.x, fmaf(x.y, y.y, fmaf(x.z, y.z, fmaf(x.w, y.w, sums[n]))));
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int at = lane; at < depth; at += 32) {
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) sums[n] = fmaf(left[n][at], right[n][at], sums[n]);
+    }
+  }
+}
+
+}  // namespace detail
+
+// Undoes the scales of a tile's accumulators, and computes again those that the split leaves in
+// doubt: a warp takes a few of its doubtful elements at a time.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g, int64_t warp_row,
+                                       int first_column) {
+  constexpr int kDots = kCount > 64 ? 2 : 4;
+  const int lane = hopper::lane();
+  const auto* left_scales = static_cast<const float2*>(g.left_scales);
+  const auto* right_scales = static_cast<const float2*>(g.right_scales);
+  float2 of_row[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = warp_row + lane / 4 + 8 * i;
+    of_row[i] = row < g.rows ? left_scales[row] : float2{1.0f, -1.0f};
+  }
+  uint64_t doubtful[2] = {};  // a bit for each accumulator
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+    const int column = first_column + n * 8 + lane % 4 * 2;
+    float2 of_column[2];
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      // Other multiprocessors wrote these during this launch: read them from where they meet.
+      of_column[c] =
+          column + c < g.columns ? __ldcg(right_scales + column + c) : float2{1.0f, -1.0f};
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int index = n * 4 + k;
+      const float2 row_scale = of_row[k / 2];
+      const float2 column_scale = of_column[k % 2];
+      const bool real = row_scale.y >= 0.0f && column_scale.y >= 0.0f;
+      const float doubt =
+          row_scale.y + column_scale.y;  // infinite, and so is the product: doubtful
+      const bool sure = doubt == 0.0f || doubt < fabsf(d[index]);
+      if (real && !sure) doubtful[index / 64] |= uint64_t{1} << index % 64;
+      d[index] = d[index] * row_scale.x * column_scale.x;
+    }
+  }
+  hopper::pin(d);
+  if (!__any_sync(0xffffffff, (doubtful[0] | doubtful[1]) != 0)) return;
+
+  const auto* left = static_cast<const float*>(g.left);
+  const auto* right = static_cast<const float*>(g.right);
+#pragma unroll 1
+  for (int index = 0; index < kCount; ++index) {
+    const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
+    unsigned owners = __ballot_sync(0xffffffff, bits >> index % 64 & 1);
+#pragma unroll 1
+    while (owners != 0) {
+      int owner[kDots];
+      const float* left_rows[kDots];
+      const float* right_rows[kDots];
+      float sums[kDots] = {};
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
+        owners &= owners - 1;
+        left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
+        const int column = first_column + index / 4 * 8 + owner[n] % 4 * 2 + index % 2;
+        right_rows[n] = right + int64_t{column} * g.depth;
+      }
+      if (g.depth % 4 == 0) {
+        detail::dots<true>(sums, left_rows, right_rows, g.depth);
+      } else {
+        detail::dots<false>(sums, left_rows, right_rows, g.depth);
+      }
+#pragma unroll
+      for (int n = 0; n < kDots; ++n) {
+        const float sum = split::warp_sum(sums[n]);
+#pragma unroll
+        for (int m = 0; m < kCount; ++m) {
+          if (lane == owner[n] && m == index) d[m] = sum;
+        }
+      }
+    }
+  }
+}
+
+// One thread: copies every stage of every tile, as soon as the cluster has read what was there.
+template <class Loop, class C>
+__device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap& right,
+                                     const GemmOperands& g, uint8_t* stages,
+                                     GemmBarriers<C>& barriers) {
+  using S = GemmShape<Loop, C>;
+  detail::Ring<C::kStages> ring;
+  for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
+    if (Loop::kSplitsOnTheWay && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
+#pragma unroll 1
+    for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
+      hopper::Barrier& full = barriers.full[ring.stage];
+      uint8_t* const to = stages + ring.stage * S::kStageBytes;
+      hopper::wait(barriers.empty[ring.stage], ring.phase ^ 1);
+      hopper::arrive_expecting(full, S::kStageBytes);
+#pragma unroll
+      for (int n = 0; n < S::kShare; n += S::kCopyRows) {
+        const int row = walk.rank * S::kShare + n;
+        hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
+                                      walk.row_tile * S::kBlockM + row % S::kBlockM,
+                                      row / S::kBlockM);
+      }
+#pragma unroll
+      for (int plane = 0; plane < Loop::kPlanes; ++plane) {
+        hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
+                            at, walk.column_tile * C::kBlockN, plane);
+      }
+    }
+  }
+}
+
+// Three warps: split rows of the right operand until there are none left. A row comes into shared
+// memory as it is, in one copy; where it is too long for that, it is read from memory twice.
+template <class Loop, class C>
+__device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buffer,
+                                           GemmRow& shared) {
+  constexpr int kThreads = 96;
+  constexpr int kBarrier = 3;
+  const int thread = static_cast<int>(threadIdx.x) - 32;
+  const split::Job job = g.right_job(g.columns);
+  const split::Planes planes = job.planes(g.depth);
+  const bool staged = g.depth % 4 == 0 && g.depth <= kRowBuffer;
+  const auto bytes = static_cast<uint32_t>(g.depth) * 4;
+  uint32_t phase = 0;
+  unsigned next = 0;  // the row after the current one: of the first thread alone, as these three
+  const auto take = [&] {
+    next = atomicAdd(g.progress, 1u);
+    if (staged && next < static_cast<unsigned>(g.columns)) {
+      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, bytes);
+    }
+  };
+  const auto fetch = [&] {
+    shared.row = next;
+    if (!staged || next >= static_cast<unsigned>(g.columns)) return;
+    hopper::arrive_expecting(shared.arrived, bytes);
+    hopper::copy_bytes(row_buffer, job.x + int64_t{next} * g.depth, bytes, shared.arrived);
+  };
+  if (thread == 0) {
+    take();
+    fetch();
+  }
+  hopper::sync_threads<kThreads>(kBarrier);
+  for (unsigned row = shared.row; row < static_cast<unsigned>(g.columns); row = shared.row) {
+    if (thread == 0) take();
+    const float* const from = staged ? row_buffer : job.x + int64_t{row} * g.depth;
+    const auto load = [&](int at) {
+      return staged ? split::load_four<true>(from, at, g.depth)
+                    : split::load_four<false>(from, at, g.depth);
+    };
+    if (staged) {
+      hopper::wait(shared.arrived, phase);
+      phase ^= 1;
+    }
+    uint32_t most = 0;
+#pragma unroll 4
+    for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
+      most = split::magnitude(most, load(at));
+    }
+    most = split::warp_max(most);
+    if (thread % 32 == 0) shared.most[thread / 32] = most;
+    hopper::sync_threads<kThreads>(kBarrier);
+    most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
+    const split::Scaling scaling(most);
+    float residue = 0.0f;
+#pragma unroll 4
+    for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
+      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at, residue);
+    }
+    residue = split::warp_sum(residue);
+    if (thread % 32 == 0) shared.residue[thread / 32] = residue;
+    hopper::fence_copy_engine();
+    hopper::sync_threads<kThreads>(kBarrier);
+    if (thread == 0) {
+      residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
+      fetch();
+      job.finish<Loop::kPlanes>(row, scaling, residue);
+      detail::add_progress(g.progress + 1 + row / C::kBlockN);
+    }
+    hopper::sync_threads<kThreads>(kBarrier);
+  }
+}
+
+// A warpgroup, 1 or 2: multiplies its 64 rows of every tile and runs the program on the result.
+template <class Loop, class P, class C>
+__device__ __forceinline__ void consume(const GemmOperands& g, const typename P::Args& a,
+                                        const uint8_t* stages, GemmBarriers<C>& barriers,
+                                        int warpgroup) {
+  using S = GemmShape<Loop, C>;
+  using Product = hopper::Product<Loop::kElement, C::kBlockN>;
+  constexpr bool kPair = Loop::kPlanes == 2;
+  const int warp = static_cast<int>(threadIdx.x / 32 % 4);
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  detail::Ring<C::kStages> ring;
+
+  const auto multiply = [&](float (&d)[S::kAccumulators], int add) {
+    const uint8_t* const from = stages + ring.stage * S::kStageBytes;
+    const uint64_t a0 = hopper::tile_descriptor(from + (warpgroup - 1) * 64 * S::kRowBytes);
+    const uint64_t b0 = hopper::tile_descriptor(from + S::kLeftBytes);
+    constexpr uint64_t kLeftPlane = S::kBlockM * S::kRowBytes / 16;
+    constexpr uint64_t kRightPlane = C::kBlockN * S::kRowBytes / 16;
+    hopper::wait(barriers.full[ring.stage], ring.phase);
+    hopper::pin(d);
+    hopper::begin_products();
+    if constexpr (kPair) {  // small terms first
+#pragma unroll
+      for (int s = 0; s < 4; ++s) Product::run(d, a0 + kLeftPlane + 2 * s, b0 + 2 * s, add | s);
+#pragma unroll
+      for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + kRightPlane + 2 * s, 1);
+    }
+#pragma unroll
+    for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + 2 * s, kPair | add | s);
+    hopper::commit_products();
+    ring.next();
+  };
+  // The last stage but `ahead` that was multiplied has been read.
+  const auto release = [&](int ahead) {
+    const int stage = ring.stage - 1 - ahead;
+    const int before = stage < 0 ? stage + C::kStages : stage;
+    if (lane < C::kCluster) hopper::arrive_at(barriers.empty[before], lane);
+  };
+
+  if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
+  for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
+    float sum[S::kAccumulators];
+    if constexpr (Loop::kPromotes) {
+      float d[S::kAccumulators];
+#pragma unroll
+      for (int i = 0; i < S::kAccumulators; ++i) sum[i] = 0.0f;
+      for (int at = 0; at < g.depth; at += S::kDepth) {
+        hopper::sync_threads<256>(warpgroup);
+        multiply(d, 0);
+        hopper::arrive_threads<256>(3 - warpgroup);
+        hopper::wait_products<0>();
+        hopper::pin(d);
+        release(0);
+#pragma unroll
+        for (int i = 0; i < S::kAccumulators; ++i) sum[i] += d[i];
+      }
+    } else {
+      multiply(sum, 0);
+      for (int at = S::kDepth; at < g.depth; at += S::kDepth) {
+        multiply(sum, 1);
+        hopper::wait_products<1>();
+        release(1);
+      }
+      hopper::wait_products<0>();
+      hopper::pin(sum);
+      release(0);
+    }
+    const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
+    const int first = walk.column_tile * C::kBlockN;
+    if (warp_row >= g.rows || first >= g.columns) continue;
+    if constexpr (Loop::kScaled) settle(sum, g, warp_row, first);
+    Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
+  }
+}
+
+template <class Loop, class P, class C>
+__global__ void __launch_bounds__(384, 1)
+    gemm_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
+                const GemmOperands g, const typename P::Args a) {
+#ifdef KW_HOPPER
+  using S = GemmShape<Loop, C>;
+  extern __shared__ uint8_t raw[];
+  __shared__ GemmBarriers<C> barriers;
+  __shared__ GemmRow row;
+  uint8_t* const stages = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
+  if (threadIdx.x == 0) {
+    hopper::prefetch(&left);
+    hopper::prefetch(&right);
+    for (int s = 0; s < C::kStages; ++s) {
+      hopper::init(barriers.full[s], 1);
+      hopper::init(barriers.empty[s], 8 * C::kCluster);  // the consuming warps of the cluster
+    }
+    hopper::init(row.arrived, 1);
+    hopper::publish_barriers();
+  }
+  hopper::sync_cluster();
+  hopper::wait_for_launch_before();
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
+  if (warpgroup == 0) {
+    hopper::give_registers<S::kFeederRegisters>();
+    if (threadIdx.x == 0) {
+      feed<Loop, C>(left, right, g, stages, barriers);
+    } else if (Loop::kSplitsOnTheWay && threadIdx.x >= 32 && !g.frozen) {
+      auto* const row_buffer = reinterpret_cast<float*>(stages + C::kStages * S::kStageBytes);
+      split_rest<Loop, C>(g, row_buffer, row);
+    }
+  } else {
+    hopper::take_registers<S::kConsumerRegisters>();
+    consume<Loop, P, C>(g, a, stages, barriers, warpgroup);
+  }
+  // No block may leave while another one still signals its barriers or delivers to it.
+  hopper::sync_cluster();
+#endif
+}
+
+namespace detail {
+
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+
+inline EncodeMap encode_map() {
+  static const EncodeMap found = [] {
+    void* at = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
+                                     &result);
+    return reinterpret_cast<EncodeMap>(at);
+  }();
+  return found;
+}
+
+// A (plane, row, depth) tensor that is fetched in boxes of box_rows rows, 128 bytes deep.
+template <class Loop>
+bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t width, int box_rows) {
+  const auto bytes = static_cast<cuuint64_t>(width) * Loop::kBytes;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows),
+                              Loop::kPlanes};
+  const cuuint64_t strides[] = {bytes, bytes * static_cast<cuuint64_t>(rows)};
+  const cuuint32_t box[] = {128 / Loop::kBytes, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  const EncodeMap encode = encode_map();
+  return encode != nullptr && encode(&map, Loop::kMapType, 3, const_cast<void*>(at), sizes, strides,
+                                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace detail
+
+template <class Loop, class P, class C>
+cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
+  using S = GemmShape<Loop, C>;
+  static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  if (g.rows == 0) return cudaSuccess;
+  int device = 0;
+  int processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const GemmTiles<C> tiles(g.rows, g.columns);
+  const int clusters =
+      tiles.count < processors / C::kCluster ? tiles.count : processors / C::kCluster;
+
+  if constexpr (Loop::kScaled) {
+    // The rows of the right operand that the first wave needs; all of them where it is the only
+    // one.
+    const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
+    int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
+    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters;
+    if (at_once || early > g.columns) early = g.columns;
+    const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
+    const cudaError_t error =
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job(g.frozen ? 0 : early), g.depth,
+                                  g.frozen ? split::Progress{} : progress, stream);
+    if (error != cudaSuccess) return error;
+  }
+
+  CUtensorMap left;
+  CUtensorMap right;
+  const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
+  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
+                              S::kCopyRows) ||
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns, width,
+                              C::kBlockN)) {
+    return cudaErrorInvalidValue;
+  }
+  const auto kernel = gemm_kernel<Loop, P, C>;
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {C::kCluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCluster));
+  config.blockDim = dim3(S::kThreads);
+  config.dynamicSmemBytes = S::kShared;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = Loop::kScaled ? 2 : 1;  // the launch before is ours
+  return cudaLaunchKernelEx(&config, kernel, left, right, g, a);
+}
+
+}  // namespace kw

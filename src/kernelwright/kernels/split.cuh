@@ -1,0 +1,248 @@
+// float32 rows as float16 numbers that the tensor cores multiply.
+//
+// A row is scaled by a power of two that puts its largest magnitude into [2^14, 2^15). With two
+// planes each element is hi + lo, hi = float16(x) and lo = float16(x - hi): 22 bits or more for
+// elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
+// alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
+// is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
+// each element of its result and compute the few doubtful ones again. A row with a NaN, an infinity
+// or a largest magnitude beyond 2^+-60 has an infinite residue: all that it meets is computed
+// again.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace kw {
+
+// What the result owes to a row: `scale` undoes the power of two; `doubt` is the row's residue in
+// units of the result's magnitude below which an element is computed again.
+struct alignas(8) RowScale {
+  float scale;
+  float doubt;
+};
+
+namespace split {
+
+// How much an element may lose before it counts, and how large the error that follows may be: the
+// residue times 2^15 (the other row's largest magnitude) against 2^-20 or 2^-11 of the result.
+template <int kPlanes>
+inline constexpr float kLoss = kPlanes == 2 ? 0x1p-22f : 0x1p-11f;
+template <int kPlanes>
+inline constexpr float kDoubtPerResidue = kPlanes == 2 ? 0x1p35f : 0x1p26f;
+
+// The largest magnitude of a row, as bits: they order like the values, and NaN is the largest.
+__device__ __forceinline__ uint32_t magnitude(uint32_t most, float x) {
+  return max(most, __float_as_uint(x) & 0x7fffffffu);
+}
+
+struct Scaling {
+  float up;
+  float down;
+  bool exact;
+
+  __device__ __forceinline__ explicit Scaling(uint32_t most) {
+    const int exponent = static_cast<int>(most >> 23) - 127;
+    exact = most != 0 && (exponent > 60 || exponent < -60);
+    const int shift = most == 0 || exact ? 0 : 14 - exponent;
+    up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
+    down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+  }
+};
+
+__device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(static_cast<uint16_t>(bits)));
+  return y;
+}
+
+// Two neighbours in packed planes; adds what they lose to the residue.
+template <int kPlanes>
+__device__ __forceinline__ void split_pair(float x, float y, uint32_t (&planes)[kPlanes],
+                                           float& residue) {
+  float x_rest = x;
+  float y_rest = y;
+#pragma unroll
+  for (int p = 0; p < kPlanes; ++p) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(y_rest), "f"(x_rest));
+    x_rest -= half_bits_to_float(planes[p] & 0xffffu);
+    y_rest -= half_bits_to_float(planes[p] >> 16);
+  }
+  residue += fabsf(x_rest) > kLoss<kPlanes> * fabsf(x) ? fabsf(x_rest) : 0.0f;
+  residue += fabsf(y_rest) > kLoss<kPlanes> * fabsf(y) ? fabsf(y_rest) : 0.0f;
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
+  return x;
+}
+
+__device__ __forceinline__ uint32_t warp_max(uint32_t x) {
+  return __reduce_max_sync(0xffffffff, x);
+}
+
+__host__ __device__ constexpr int64_t padded(int64_t depth) {
+  return (depth + 7) / 8 * 8;
+}
+
+// Four neighbours of a row: vector access where the row allows it, zeros behind its end.
+template <bool kVector>
+__device__ __forceinline__ float4 load_four(const float* row, int at, int depth) {
+  if constexpr (kVector) {
+    return at < depth ? *reinterpret_cast<const float4*>(row + at) : float4{};
+  } else {
+    float4 x{};
+    if (at < depth) x.x = row[at];
+    if (at + 1 < depth) x.y = row[at + 1];
+    if (at + 2 < depth) x.z = row[at + 2];
+    if (at + 3 < depth) x.w = row[at + 3];
+    return x;
+  }
+}
+
+__device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 x) {
+  return magnitude(magnitude(magnitude(magnitude(most, x.x), x.y), x.z), x.w);
+}
+
+// Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
+struct Planes {
+  uint16_t* at;
+  int64_t rows;
+  int64_t width;
+
+  template <int kPlanes>
+  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column,
+                                        float& residue) const {
+    uint32_t low[kPlanes];
+    uint32_t high[kPlanes];
+    split_pair(x.x * up, x.y * up, low, residue);
+    split_pair(x.z * up, x.w * up, high, residue);
+#pragma unroll
+    for (int p = 0; p < kPlanes; ++p) {
+      *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
+    }
+  }
+};
+
+// A matrix to split, `count` of its rows from the first one on.
+struct Job {
+  const float* x;
+  uint16_t* halves;
+  RowScale* scales;
+  int64_t rows;
+  int64_t count;
+
+  __device__ __forceinline__ Planes planes(int depth) const {
+    return {halves, rows, padded(depth)};
+  }
+
+  template <int kPlanes>
+  __device__ __forceinline__ void finish(int64_t row, const Scaling& scaling, float residue) const {
+    constexpr float kInfinite = __builtin_huge_valf();
+    scales[row] = {scaling.down, scaling.exact ? kInfinite : residue * kDoubtPerResidue<kPlanes>};
+  }
+};
+
+// One row by one block, read once: up to kKept * 1024 elements stay in registers.
+inline constexpr int kThreads = 256;
+inline constexpr int kKept = 8;
+
+template <int kPlanes, bool kVector>
+__device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int depth) {
+  __shared__ uint32_t mosts[kThreads / 32];
+  __shared__ float residues[kThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x);
+  const Planes planes = job.planes(depth);
+  const float* from = job.x + row * depth;
+  constexpr int kRest = kKept * kThreads * 4;
+  float4 kept[kKept];
+  uint32_t most = 0;
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) {
+    kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
+  }
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) most = magnitude(most, kept[c]);
+  for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
+    most = magnitude(most, load_four<kVector>(from, at, depth));
+  }
+  most = warp_max(most);
+  if (thread % 32 == 0) mosts[thread / 32] = most;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
+  const Scaling scaling(most);
+  float residue = 0.0f;
+#pragma unroll
+  for (int c = 0; c < kKept; ++c) {
+    const int at = (c * kThreads + thread) * 4;
+    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at, residue);
+  }
+  for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
+    const float4 x = load_four<kVector>(from, at, depth);
+    planes.store<kPlanes>(x, scaling.up, row, at, residue);
+  }
+  residue = warp_sum(residue);
+  if (thread % 32 == 0) residues[thread / 32] = residue;
+  __syncthreads();
+  if (thread == 0) {
+    float total = 0.0f;
+    for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
+    job.finish<kPlanes>(row, scaling, total);
+  }
+}
+
+// How far the GEMM's right operand is: word 0 counts the rows that are taken, word 1 + t those of
+// column tile t, `tile_rows` each, that are ready.
+struct Progress {
+  unsigned* words;
+  int count;
+  int tile_rows;
+};
+
+// Two jobs at once: the left operand, and the first rows of the right one.
+template <int kPlanes, bool kVector>
+__global__ void __launch_bounds__(kThreads)
+    split_kernel(const Job first, const Job second, int depth, const Progress progress) {
+  const int64_t at = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
+#endif
+  if (at < first.count) {
+    row_by_block<kPlanes, kVector>(first, at, depth);
+  } else {
+    row_by_block<kPlanes, kVector>(second, at - first.count, depth);
+  }
+  if (at == 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < progress.count; i += kThreads) {
+      const int64_t ahead = second.count - int64_t{i - 1} * progress.tile_rows;
+      const int64_t most = ahead < progress.tile_rows ? ahead : progress.tile_rows;
+      progress.words[i] = static_cast<unsigned>(i == 0 ? second.count : most > 0 ? most : 0);
+    }
+  }
+}
+
+template <int kPlanes>
+cudaError_t run(const Job& first, const Job& second, int depth, const Progress& progress,
+                cudaStream_t stream) {
+  const auto grid = static_cast<unsigned>(first.count + second.count);
+  if (grid == 0) return cudaSuccess;
+  const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
+  kernel<<<grid, kThreads, 0, stream>>>(first, second, depth, progress);
+  return cudaGetLastError();
+}
+
+}  // namespace split
+
+// All rows of a matrix, for weights that are split once and kept.
+template <int kPlanes>
+cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
+                       cudaStream_t stream) {
+  const split::Job all{static_cast<const float*>(x), static_cast<uint16_t*>(halves),
+                       static_cast<RowScale*>(scales), rows, rows};
+  return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
+}
+
+}  // namespace kw

@@ -1,0 +1,181 @@
+"""The emitted text of generated products: both ways to a product, and weights that are frozen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import checking
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from written import Written, planned
+
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.problem import load_problem, load_source, problem_from_module
+
+PATH = next(p for p in checking.MODELS if p.stem == "linear_group_norm_min_add")
+HALF_PATH = next(p for p in checking.MODELS if p.stem == "half_linear_gelu_layer_norm")
+FREEZE = "def freeze(self):"
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Compiled:
+    return compile_problem(load_problem(PATH, "cpu", precision="highest"), target="cuda")
+
+
+def forward(compiled: Compiled) -> str:
+    text = checking.model_class(compiled)
+    return text[text.index("    def forward(") :]
+
+
+def test_both_ways_are_there(compiled: Compiled) -> None:
+    text = forward(compiled)
+    test = "if GENERATED_GEMM and batch >= 65 and _hopper(x.device):"
+    assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
+    ours, _, library = text.partition("        else:\n")
+    for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
+        assert f'"{kernel}"' in ours
+    assert "torch.nn.functional.linear" not in ours and "_weight_halves" in ours
+    assert "with _Precision():" in library and '"bias_group_norm_min"' in library
+
+
+def test_the_product_has_no_address(compiled: Compiled) -> None:
+    text = checking.programs(compiled)
+    epilogue = text[: text.index("\n};")]
+    assert "kw::Vec<V> linear_product;" in epilogue
+    assert "const float* linear_product" not in epilogue
+    assert "store_partial(kw::Stage<2>, float total" in epilogue
+    assert "finish(kw::Stage<2>" not in epilogue and "store_row(" not in epilogue
+
+
+def test_operands_are_named_in_order(compiled: Compiled) -> None:
+    text = checking.programs(compiled)
+    operands = text[text.index("kw::GemmOperands g{") :].split("};")[0]
+    names = [line.rpartition("// ")[2] for line in operands.splitlines()[1:-1]]
+    assert names == [
+        "left", "right", "left_halves", "left_scales", "right_halves", "right_scales",
+        "progress", "rows", "columns", "depth", "frozen",
+    ]  # fmt: skip
+
+
+def test_native_types_need_no_halves() -> None:
+    compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda")
+    assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
+    assert FREEZE not in compiled.source and "batch >= 513" in forward(compiled)
+
+
+def test_a_fixed_number_of_rows_is_compared_here() -> None:
+    weight = nn.Parameter(torch.randn(40, 32))
+    compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
+                       rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
+    assert "if GENERATED_GEMM and _hopper(x.device):" in forward(compiled)
+
+
+def test_models_without_products_have_none_of_it() -> None:
+    compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
+    for word in ("GENERATED_GEMM", "_hopper", "functools", "_halves", FREEZE):
+        assert word not in compiled.source
+
+
+def test_a_weight_that_is_computed_cannot_be_frozen() -> None:
+    compiled = planned(lambda self, x: F.linear(x, torch.relu(self.weight)), 3, 4,
+                       weight=nn.Parameter(torch.randn(16, 4)))  # fmt: skip
+    assert "frozen = False" in forward(compiled) and FREEZE not in compiled.source
+
+
+def test_a_method_of_the_user_is_not_replaced() -> None:
+    class Own(Written):
+        def freeze(self) -> str:
+            return "the user's"
+
+    module = Own(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(4, 16))
+    compiled = compile_problem(problem_from_module(module, (torch.randn(3, 4),)), target="cuda")
+    assert "frozen = False" in forward(compiled)
+    assert FREEZE not in checking.model_class(compiled)
+
+
+# ---- freezing, with a launch that only takes notes ---------------------------------------------
+
+
+@pytest.fixture
+def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
+    path = tmp_path / "model_new.py"
+    path.write_text(compiled.source)
+    module = load_source(path)
+    module.launched = []
+
+    def launch(name: str, device: Any, tensors: Any, *sizes: int, verb: str = "launch") -> None:
+        module.launched.append((verb, name, len(tensors)))
+
+    module._hopper = lambda device: True
+    module._launch = launch
+    yield module
+
+
+@pytest.fixture
+def model(emitted: ModuleType) -> Any:
+    return emitted.ModelNew(*emitted.get_init_inputs())
+
+
+def halves(model: Any) -> tuple[Any, Any, bool]:
+    return model._weight_halves("linear.weight", model.linear.weight)
+
+
+def test_weights_are_split_at_every_call(model: Any) -> None:
+    high, scales, frozen = halves(model)
+    assert high.shape == (2, 128, 64) and scales.shape == (128, 2) and not frozen
+    assert halves(model)[0] is not high
+
+
+def test_freeze_splits_once(model: Any, emitted: ModuleType) -> None:
+    names = list(model.state_dict())
+    assert model.freeze() is model
+    assert emitted.launched == [("freeze", "linear_group_norm_min", 3)]
+    kept = halves(model)
+    assert kept[2] and halves(model)[0] is kept[0]
+    assert list(model.state_dict()) == names
+    assert model.unfreeze() is model and not halves(model)[2]
+
+
+def change_in_place(model: Any) -> None:
+    with torch.no_grad():
+        model.linear.weight.mul_(2)
+
+
+def exchange(model: Any) -> None:
+    model.linear.weight = nn.Parameter(torch.randn(128, 64))
+
+
+def exchange_data(model: Any) -> None:
+    model.linear.weight.data = torch.randn(128, 64)
+
+
+@pytest.mark.parametrize("change", [change_in_place, exchange, exchange_data])
+def test_a_changed_weight_is_an_error(model: Any, change: Any) -> None:
+    model.freeze()
+    change(model)
+    with pytest.raises(RuntimeError, match=r"linear\.weight changed after freeze\(\); call"):
+        halves(model)
+    assert halves(model.freeze())[2]
+
+
+def test_what_replaces_weights_unfreezes(model: Any) -> None:
+    for act in (
+        lambda: model.to(torch.float32),
+        lambda: model.double().float(),
+        lambda: model.load_state_dict(model.state_dict()),
+        lambda: nn.Sequential(model).load_state_dict(nn.Sequential(model).state_dict()),
+    ):
+        model.freeze()
+        act()
+        assert not halves(model)[2]
+
+
+def test_copies_start_unfrozen(model: Any) -> None:
+    model.freeze()
+    assert not halves(copy.deepcopy(model))[2] and halves(model)[2]
