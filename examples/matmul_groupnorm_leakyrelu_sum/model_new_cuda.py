@@ -188,6 +188,8 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 // over the tile's columns alone and stored as partial results, one per row and tile; a small
 // second kernel finishes them. Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
+//   P::touch(a, column)                           brings operands that have a value for each column
+//                                                 into the cache while the product is running
 //   P::begin(fields, product)                     takes the product's lanes in place of a load
 //   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
 #include <cuda_runtime.h>
@@ -282,9 +284,32 @@ struct alignas(sizeof(T) * V) Pack {
   T items[V];
 };
 
+// No kernel writes what it reads. Told so, the compiler loads ahead of earlier stores.
+template <class P>
+KW_FN P read_only(const P* at) {
+#ifdef __CUDA_ARCH__
+  P pack;
+  if constexpr (sizeof(P) == 16) {
+    const uint4 bits = __ldg(reinterpret_cast<const uint4*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else if constexpr (sizeof(P) == 8) {
+    const uint2 bits = __ldg(reinterpret_cast<const uint2*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else if constexpr (sizeof(P) == 4) {
+    const unsigned bits = __ldg(reinterpret_cast<const unsigned*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else {
+    pack = *at;
+  }
+  return pack;
+#else
+  return *at;
+#endif
+}
+
 template <int V, class T>
 KW_FN Vec<V> load_row(const T* at) {
-  const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(at);
+  const Pack<T, V> pack = read_only(reinterpret_cast<const Pack<T, V>*>(at));
   Vec<V> out;
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);
@@ -481,6 +506,15 @@ __device__ __forceinline__ float reduce_threads(float x) {
 
 namespace kw {
 
+// Reads an element for the sake of its cache line.
+template <class T>
+KW_FN void touch(const T* at) {
+#ifdef __CUDA_ARCH__
+  unsigned unused;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(at));
+#endif
+}
+
 template <class P, class C>
 struct Epilogue {
   static constexpr int V = C::kVec;
@@ -488,7 +522,6 @@ struct Epilogue {
   static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
   static constexpr int kSegments = C::kBlockN / kSegment;
   static constexpr int kChunks = kSegment / 8 * kParts;
-  static constexpr bool kExact = P::kColumns % C::kBlockN == 0;
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
   static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
   static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
@@ -504,8 +537,9 @@ struct Epilogue {
   }
 
   // Without segments the last columns of a row may end inside of a tile's eight.
+  template <bool kWhole>
   __device__ __forceinline__ bool inside(int start, int chunk) const {
-    return kExact || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+    return kWhole || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
   }
 
   // The thread's two rows, `row` and eight further down, go through a segment together: what they
@@ -515,7 +549,7 @@ struct Epilogue {
     typename P::template Scalars<1> s[2];
   };
 
-  template <int I>
+  template <bool kWhole, int I>
   __device__ __forceinline__ void stages(Segment& segment, float (&totals)[2][kTotals],
                                          const int64_t (&at_row)[2], int start) {
     if constexpr (I < P::kStages) {
@@ -525,7 +559,7 @@ struct Epilogue {
       for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
-        if (!inside(start, c)) continue;
+        if (!inside<kWhole>(start, c)) continue;
         KW_LANES
         for (int i = 0; i < 2; ++i) {
           const Cursor at{at_row[i], column(start, c, quad)};
@@ -541,7 +575,7 @@ struct Epilogue {
           totals[i][I] = total[i];
         }
       }
-      stages<I + 1>(segment, totals, at_row, start);
+      stages<kWhole, I + 1>(segment, totals, at_row, start);
     }
   }
 
@@ -567,9 +601,21 @@ struct Epilogue {
     }
   }
 
+  // Nearly all tiles are whole, and then nothing stands between their segments: the compiler weaves
+  // them into each other. A branch for every store would make them wait for one another.
   template <int kCount>
   __device__ __forceinline__ void run(const float (&d)[kCount]) {
-    const bool live[2] = {row < rows, row + 8 < rows};
+    const int64_t warp_row = row - threadIdx.x % 32 / 4;
+    if (warp_row + 16 <= rows && first + C::kBlockN <= P::kColumns) {
+      run_tile<true>(d);
+    } else {
+      run_tile<false>(d);
+    }
+  }
+
+  template <bool kWhole, int kCount>
+  __device__ __forceinline__ void run_tile(const float (&d)[kCount]) {
+    const bool live[2] = {kWhole || row < rows, kWhole || row + 8 < rows};
     // Quads without a row repeat one and store nothing: everyone takes part in the shuffles.
     const int64_t at_row[2] = {live[0] ? row : rows - 1, live[1] ? row + 8 : rows - 1};
     float totals[2][kTotals];
@@ -578,7 +624,7 @@ struct Epilogue {
     KW_LANES
     for (int q = 0; q < kSegments; ++q) {
       const int start = first + q * kSegment;
-      if (!kExact && start >= P::kColumns) continue;
+      if (!kWhole && start >= P::kColumns) continue;
       Segment segment;
       KW_LANES
       for (int i = 0; i < 2; ++i) {
@@ -592,21 +638,22 @@ struct Epilogue {
           P::begin(segment.f[i][c], product);
         }
       }
-      stages<0>(segment, totals, at_row, start);
+      stages<kWhole, 0>(segment, totals, at_row, start);
       KW_LANES
       for (int i = 0; i < 2; ++i) {
-        if (live[i]) store(segment, at_row[i], start, i);
+        if (live[i]) store<kWhole>(segment, at_row[i], start, i);
       }
     }
     partials<0>(totals[0], live[0], at_row[0]);
     partials<0>(totals[1], live[1], at_row[1]);
   }
 
+  template <bool kWhole>
   __device__ __forceinline__ void store(Segment& segment, int64_t at_row, int start, int i) {
     if constexpr (P::kStoresElements) {
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
-        if (!inside(start, c)) continue;
+        if (!inside<kWhole>(start, c)) continue;
         P::store_elements(segment.f[i][c], segment.s[i], a, Cursor{at_row, column(start, c, quad)});
       }
     }
@@ -1344,9 +1391,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g
     float2 of_column[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      // Other multiprocessors wrote these during this launch: read them from where they meet.
-      of_column[c] =
-          column + c < g.columns ? __ldcg(right_scales + column + c) : float2{1.0f, -1.0f};
+      of_column[c] = column + c < g.columns ? right_scales[column + c] : float2{1.0f, -1.0f};
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -1542,9 +1587,24 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (lane < C::kCluster) hopper::arrive_at(barriers.empty[before], lane);
   };
 
+  // What the epilogue will read for each column, 32 columns to a lane. The right operand's scales
+  // may be new: whoever sees the tile's first stage sees them too.
+  const auto touch_columns = [&](int first) {
+    hopper::wait(barriers.full[ring.stage], ring.phase);
+    const int column = first + lane * 32;
+    if (warp != 0 || lane * 32 >= C::kBlockN || column >= g.columns) return;
+    P::touch(a, column);
+    if constexpr (Loop::kScaled) {
+      const auto* scales = static_cast<const RowScale*>(g.right_scales) + column;
+      touch(scales);
+      if (column + 16 < g.columns) touch(scales + 16);
+    }
+  };
+
   if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
     float sum[S::kAccumulators];
+    touch_columns(walk.column_tile * C::kBlockN);
     if constexpr (Loop::kPromotes) {
       float d[S::kAccumulators];
 #pragma unroll
@@ -1923,6 +1983,12 @@ struct LinearGroupNormLeakyReluAdd {
     kw::Vec<L> norm_square_sum;
     kw::Vec<L> norm_rstd;
   };
+
+  KW_FN static void touch(const Args& a, int column) {
+    kw::touch(a.fc_bias + column);
+    kw::touch(a.norm_weight + column);
+    kw::touch(a.norm_bias + column);
+  }
 
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {

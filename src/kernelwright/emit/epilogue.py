@@ -33,12 +33,20 @@ class EpiloguePrinter(ProgramPrinter):
         ]
 
     def functions(self) -> Iterator[list[str]]:
+        yield self.touch()
         yield self.begin()
         for index, stage in enumerate(self.program.stages):
             yield self.contribution(index)
             yield self.finish(index) if stage.segment else self.store_partial(index)
         yield self.store_elements()
         yield self.store_uniform("segment")
+
+    def touch(self) -> list[str]:
+        """Operands with a value for each column are on the way before the accumulators are full."""
+        loads = [a for a in self.program.loads if a.buffer in self.kernel.reads]
+        buffers = dict.fromkeys(a.buffer for a in loads if self.offset(a) == " + at.element")
+        body = [f"kw::touch(a.{self.member(b)} + column);" for b in buffers]
+        return function("static void touch(", [("const Args&", "a"), ("int", "column")], body)
 
     def begin(self) -> list[str]:
         parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "product")]

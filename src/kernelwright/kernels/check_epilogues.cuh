@@ -33,6 +33,8 @@ struct GroupMinimum {
     Vec<L> rstd;
   };
 
+  KW_FN static void touch(const Args&, int) {}
+
   template <int V>
   KW_FN static void begin(Fields<V>& f, const Vec<V>& product) {
     f.product = product;
@@ -100,6 +102,8 @@ struct Residual {
   };
   template <int L>
   struct Scalars {};
+
+  KW_FN static void touch(const Args& a, int column) { kw::touch(a.bias + column); }
 
   template <int V>
   KW_FN static void begin(Fields<V>& f, const Vec<V>& product) {

@@ -6,6 +6,8 @@
 // over the tile's columns alone and stored as partial results, one per row and tile; a small
 // second kernel finishes them. Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
+//   P::touch(a, column)                           brings operands that have a value for each column
+//                                                 into the cache while the product is running
 //   P::begin(fields, product)                     takes the product's lanes in place of a load
 //   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
 #pragma once
@@ -16,6 +18,15 @@
 
 namespace kw {
 
+// Reads an element for the sake of its cache line.
+template <class T>
+KW_FN void touch(const T* at) {
+#ifdef __CUDA_ARCH__
+  unsigned unused;
+  asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(at));
+#endif
+}
+
 template <class P, class C>
 struct Epilogue {
   static constexpr int V = C::kVec;
@@ -23,7 +34,6 @@ struct Epilogue {
   static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
   static constexpr int kSegments = C::kBlockN / kSegment;
   static constexpr int kChunks = kSegment / 8 * kParts;
-  static constexpr bool kExact = P::kColumns % C::kBlockN == 0;
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
   static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
   static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
@@ -39,8 +49,9 @@ struct Epilogue {
   }
 
   // Without segments the last columns of a row may end inside of a tile's eight.
+  template <bool kWhole>
   __device__ __forceinline__ bool inside(int start, int chunk) const {
-    return kExact || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+    return kWhole || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
   }
 
   // The thread's two rows, `row` and eight further down, go through a segment together: what they
@@ -50,7 +61,7 @@ struct Epilogue {
     typename P::template Scalars<1> s[2];
   };
 
-  template <int I>
+  template <bool kWhole, int I>
   __device__ __forceinline__ void stages(Segment& segment, float (&totals)[2][kTotals],
                                          const int64_t (&at_row)[2], int start) {
     if constexpr (I < P::kStages) {
@@ -60,7 +71,7 @@ struct Epilogue {
       for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
-        if (!inside(start, c)) continue;
+        if (!inside<kWhole>(start, c)) continue;
         KW_LANES
         for (int i = 0; i < 2; ++i) {
           const Cursor at{at_row[i], column(start, c, quad)};
@@ -76,7 +87,7 @@ struct Epilogue {
           totals[i][I] = total[i];
         }
       }
-      stages<I + 1>(segment, totals, at_row, start);
+      stages<kWhole, I + 1>(segment, totals, at_row, start);
     }
   }
 
@@ -102,9 +113,21 @@ struct Epilogue {
     }
   }
 
+  // Nearly all tiles are whole, and then nothing stands between their segments: the compiler weaves
+  // them into each other. A branch for every store would make them wait for one another.
   template <int kCount>
   __device__ __forceinline__ void run(const float (&d)[kCount]) {
-    const bool live[2] = {row < rows, row + 8 < rows};
+    const int64_t warp_row = row - threadIdx.x % 32 / 4;
+    if (warp_row + 16 <= rows && first + C::kBlockN <= P::kColumns) {
+      run_tile<true>(d);
+    } else {
+      run_tile<false>(d);
+    }
+  }
+
+  template <bool kWhole, int kCount>
+  __device__ __forceinline__ void run_tile(const float (&d)[kCount]) {
+    const bool live[2] = {kWhole || row < rows, kWhole || row + 8 < rows};
     // Quads without a row repeat one and store nothing: everyone takes part in the shuffles.
     const int64_t at_row[2] = {live[0] ? row : rows - 1, live[1] ? row + 8 : rows - 1};
     float totals[2][kTotals];
@@ -113,7 +136,7 @@ struct Epilogue {
     KW_LANES
     for (int q = 0; q < kSegments; ++q) {
       const int start = first + q * kSegment;
-      if (!kExact && start >= P::kColumns) continue;
+      if (!kWhole && start >= P::kColumns) continue;
       Segment segment;
       KW_LANES
       for (int i = 0; i < 2; ++i) {
@@ -127,21 +150,22 @@ struct Epilogue {
           P::begin(segment.f[i][c], product);
         }
       }
-      stages<0>(segment, totals, at_row, start);
+      stages<kWhole, 0>(segment, totals, at_row, start);
       KW_LANES
       for (int i = 0; i < 2; ++i) {
-        if (live[i]) store(segment, at_row[i], start, i);
+        if (live[i]) store<kWhole>(segment, at_row[i], start, i);
       }
     }
     partials<0>(totals[0], live[0], at_row[0]);
     partials<0>(totals[1], live[1], at_row[1]);
   }
 
+  template <bool kWhole>
   __device__ __forceinline__ void store(Segment& segment, int64_t at_row, int start, int i) {
     if constexpr (P::kStoresElements) {
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
-        if (!inside(start, c)) continue;
+        if (!inside<kWhole>(start, c)) continue;
         P::store_elements(segment.f[i][c], segment.s[i], a, Cursor{at_row, column(start, c, quad)});
       }
     }

@@ -235,9 +235,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g
     float2 of_column[2];
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      // Other multiprocessors wrote these during this launch: read them from where they meet.
-      of_column[c] =
-          column + c < g.columns ? __ldcg(right_scales + column + c) : float2{1.0f, -1.0f};
+      of_column[c] = column + c < g.columns ? right_scales[column + c] : float2{1.0f, -1.0f};
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -433,9 +431,24 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (lane < C::kCluster) hopper::arrive_at(barriers.empty[before], lane);
   };
 
+  // What the epilogue will read for each column, 32 columns to a lane. The right operand's scales
+  // may be new: whoever sees the tile's first stage sees them too.
+  const auto touch_columns = [&](int first) {
+    hopper::wait(barriers.full[ring.stage], ring.phase);
+    const int column = first + lane * 32;
+    if (warp != 0 || lane * 32 >= C::kBlockN || column >= g.columns) return;
+    P::touch(a, column);
+    if constexpr (Loop::kScaled) {
+      const auto* scales = static_cast<const RowScale*>(g.right_scales) + column;
+      touch(scales);
+      if (column + 16 < g.columns) touch(scales + 16);
+    }
+  };
+
   if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
     float sum[S::kAccumulators];
+    touch_columns(walk.column_tile * C::kBlockN);
     if constexpr (Loop::kPromotes) {
       float d[S::kAccumulators];
 #pragma unroll

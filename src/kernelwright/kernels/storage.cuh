@@ -72,9 +72,32 @@ struct alignas(sizeof(T) * V) Pack {
   T items[V];
 };
 
+// No kernel writes what it reads. Told so, the compiler loads ahead of earlier stores.
+template <class P>
+KW_FN P read_only(const P* at) {
+#ifdef __CUDA_ARCH__
+  P pack;
+  if constexpr (sizeof(P) == 16) {
+    const uint4 bits = __ldg(reinterpret_cast<const uint4*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else if constexpr (sizeof(P) == 8) {
+    const uint2 bits = __ldg(reinterpret_cast<const uint2*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else if constexpr (sizeof(P) == 4) {
+    const unsigned bits = __ldg(reinterpret_cast<const unsigned*>(at));
+    __builtin_memcpy(&pack, &bits, sizeof bits);
+  } else {
+    pack = *at;
+  }
+  return pack;
+#else
+  return *at;
+#endif
+}
+
 template <int V, class T>
 KW_FN Vec<V> load_row(const T* at) {
-  const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(at);
+  const Pack<T, V> pack = read_only(reinterpret_cast<const Pack<T, V>*>(at));
   Vec<V> out;
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);

@@ -40,6 +40,13 @@ struct LinearHardtanhMishGroupNorm {
     kw::Vec<L> group_norm_rstd;
   };
 
+  KW_FN static void touch(const Args& a, int column) {
+    kw::touch(a.gemm_bias + column);
+    kw::touch(a.bias + column);
+    kw::touch(a.group_norm_weight + column);
+    kw::touch(a.group_norm_bias + column);
+  }
+
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
     f.gemm_product = product;

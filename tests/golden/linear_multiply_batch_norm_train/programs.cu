@@ -27,6 +27,9 @@ struct Linear {
   struct Scalars {
   };
 
+  KW_FN static void touch(const Args&, int) {
+  }
+
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
     f.linear_product = product;

@@ -28,6 +28,10 @@ struct LinearSigmoid {
   struct Scalars {
   };
 
+  KW_FN static void touch(const Args& a, int column) {
+    kw::touch(a.linear_bias + column);
+  }
+
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
     f.linear_product = product;
@@ -186,6 +190,9 @@ struct Linear {
   template <int L>
   struct Scalars {
   };
+
+  KW_FN static void touch(const Args&, int) {
+  }
 
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {

@@ -38,6 +38,12 @@ struct LinearGroupNormLeakyReluAdd {
     kw::Vec<L> norm_rstd;
   };
 
+  KW_FN static void touch(const Args& a, int column) {
+    kw::touch(a.fc_bias + column);
+    kw::touch(a.norm_weight + column);
+    kw::touch(a.norm_bias + column);
+  }
+
   template <int V>
   KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& product) {
     f.fc_product = product;
