@@ -1043,9 +1043,9 @@ KW_PRODUCTS(kBfloat16, "k16", "bf16.bf16", ", 0, 0")
 // elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
 // alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
 // is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
-// each element of its result and compute the few doubtful ones again. A row with a NaN, an infinity
-// or a largest magnitude beyond 2^+-60 has an infinite residue: all that it meets is computed
-// again.
+// each element of its result and compute the few doubtful ones again. After a
+// NaN, an infinity or a largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is
+// computed again.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -1061,17 +1061,32 @@ struct alignas(8) RowScale {
 
 namespace split {
 
-// How much an element may lose before it counts, and how large the error that follows may be: the
-// residue times 2^15 (the other row's largest magnitude) against 2^-20 or 2^-11 of the result.
+// Scaled elements from here on lose nothing that counts: at most 2^-22 or 2^-11 of themselves.
 template <int kPlanes>
-inline constexpr float kLoss = kPlanes == 2 ? 0x1p-22f : 0x1p-11f;
+inline constexpr float kSmallest = kPlanes == 2 ? 0x1p-3f : 0x1p-14f;
+// How large an error may be: the residue times 2^15 (the other row's largest magnitude) against
+// 2^-20 or 2^-11 of the result.
 template <int kPlanes>
 inline constexpr float kDoubtPerResidue = kPlanes == 2 ? 0x1p35f : 0x1p26f;
 
-// The largest magnitude of a row, as bits: they order like the values, and NaN is the largest.
-__device__ __forceinline__ uint32_t magnitude(uint32_t most, float x) {
-  return max(most, __float_as_uint(x) & 0x7fffffffu);
-}
+// The largest magnitude and the smallest one that is not zero, as bits: they order like the values,
+// and NaN is the largest. `least` is one less than the bits, so that a zero is out of the way.
+struct Extent {
+  uint32_t most = 0;
+  uint32_t least = 0xffffffffu;
+
+  __device__ __forceinline__ void add(float x) {
+    const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+    most = max(most, bits);
+    least = min(least, bits - 1);
+  }
+  __device__ __forceinline__ void add(float4 x) {
+    add(x.x);
+    add(x.y);
+    add(x.z);
+    add(x.w);
+  }
+};
 
 struct Scaling {
   float up;
@@ -1081,9 +1096,21 @@ struct Scaling {
   __device__ __forceinline__ explicit Scaling(uint32_t most) {
     const int exponent = static_cast<int>(most >> 23) - 127;
     exact = most != 0 && (exponent > 60 || exponent < -60);
-    const int shift = most == 0 || exact ? 0 : 14 - exponent;
+    // Zeros have the smallest scale, so that they do not count among the largest ones.
+    const int shift = most == 0 ? 74 : exact ? 0 : 14 - exponent;
     up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
     down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+  }
+
+  // Whether an element among these loses what counts.
+  template <int kPlanes>
+  __device__ __forceinline__ bool loses(const Extent& extent) const {
+    return extent.least < __float_as_uint(kSmallest<kPlanes> * down) - 1;
+  }
+
+  template <int kPlanes>
+  __device__ __forceinline__ RowScale scale(float residue) const {
+    return {exact ? __builtin_nanf("") : down, exact ? 0.0f : residue * kDoubtPerResidue<kPlanes>};
   }
 };
 
@@ -1093,20 +1120,29 @@ __device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
   return y;
 }
 
-// Two neighbours in packed planes; adds what they lose to the residue.
+// Two neighbours in packed planes, and what is left of them.
 template <int kPlanes>
-__device__ __forceinline__ void split_pair(float x, float y, uint32_t (&planes)[kPlanes],
-                                           float& residue) {
-  float x_rest = x;
-  float y_rest = y;
+__device__ __forceinline__ float2 split_pair(float2 x, uint32_t (&planes)[kPlanes]) {
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(y_rest), "f"(x_rest));
-    x_rest -= half_bits_to_float(planes[p] & 0xffffu);
-    y_rest -= half_bits_to_float(planes[p] >> 16);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(x.y), "f"(x.x));
+    x.x -= half_bits_to_float(planes[p] & 0xffffu);
+    x.y -= half_bits_to_float(planes[p] >> 16);
   }
-  residue += fabsf(x_rest) > kLoss<kPlanes> * fabsf(x) ? fabsf(x_rest) : 0.0f;
-  residue += fabsf(y_rest) > kLoss<kPlanes> * fabsf(y) ? fabsf(y_rest) : 0.0f;
+  return x;
+}
+
+template <int kPlanes>
+__device__ __forceinline__ float lost(float2 x) {
+  uint32_t planes[kPlanes];
+  const float2 rest = split_pair<kPlanes>(x, planes);
+  const float first = fabsf(x.x) < kSmallest<kPlanes> ? fabsf(rest.x) : 0.0f;
+  return first + (fabsf(x.y) < kSmallest<kPlanes> ? fabsf(rest.y) : 0.0f);
+}
+
+template <int kPlanes>
+__device__ __forceinline__ float lost(float4 x, float up) {
+  return lost<kPlanes>(float2{x.x * up, x.y * up}) + lost<kPlanes>(float2{x.z * up, x.w * up});
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -1138,10 +1174,6 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-__device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 x) {
-  return magnitude(magnitude(magnitude(magnitude(most, x.x), x.y), x.z), x.w);
-}
-
 // Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
 struct Planes {
   uint16_t* at;
@@ -1149,12 +1181,11 @@ struct Planes {
   int64_t width;
 
   template <int kPlanes>
-  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column,
-                                        float& residue) const {
+  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column) const {
     uint32_t low[kPlanes];
     uint32_t high[kPlanes];
-    split_pair(x.x * up, x.y * up, low, residue);
-    split_pair(x.z * up, x.w * up, high, residue);
+    split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
+    split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
     for (int p = 0; p < kPlanes; ++p) {
       *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
@@ -1173,12 +1204,6 @@ struct Job {
   __device__ __forceinline__ Planes planes(int depth) const {
     return {halves, rows, padded(depth)};
   }
-
-  template <int kPlanes>
-  __device__ __forceinline__ void finish(int64_t row, const Scaling& scaling, float residue) const {
-    constexpr float kInfinite = __builtin_huge_valf();
-    scales[row] = {scaling.down, scaling.exact ? kInfinite : residue * kDoubtPerResidue<kPlanes>};
-  }
 };
 
 // One row by one block, read once: up to kKept * 1024 elements stay in registers.
@@ -1194,31 +1219,36 @@ __device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int de
   const float* from = job.x + row * depth;
   constexpr int kRest = kKept * kThreads * 4;
   float4 kept[kKept];
-  uint32_t most = 0;
+  Extent extent;
 #pragma unroll
   for (int c = 0; c < kKept; ++c) {
     kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
   }
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) most = magnitude(most, kept[c]);
+  for (int c = 0; c < kKept; ++c) extent.add(kept[c]);
   for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
-    most = magnitude(most, load_four<kVector>(from, at, depth));
+    extent.add(load_four<kVector>(from, at, depth));
   }
-  most = warp_max(most);
+  uint32_t most = warp_max(extent.most);
   if (thread % 32 == 0) mosts[thread / 32] = most;
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
   const Scaling scaling(most);
-  float residue = 0.0f;
 #pragma unroll
   for (int c = 0; c < kKept; ++c) {
     const int at = (c * kThreads + thread) * 4;
-    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at, residue);
+    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at);
   }
   for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
-    const float4 x = load_four<kVector>(from, at, depth);
-    planes.store<kPlanes>(x, scaling.up, row, at, residue);
+    planes.store<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, row, at);
+  }
+  float residue = 0.0f;
+  if (scaling.loses<kPlanes>(extent)) {
+#pragma unroll 1
+    for (int at = thread * 4; at < depth; at += kThreads * 4) {
+      residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
+    }
   }
   residue = warp_sum(residue);
   if (thread % 32 == 0) residues[thread / 32] = residue;
@@ -1226,7 +1256,7 @@ __device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int de
   if (thread == 0) {
     float total = 0.0f;
     for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
-    job.finish<kPlanes>(row, scaling, total);
+    job.scales[row] = scaling.scale<kPlanes>(total);
   }
 }
 
@@ -1471,41 +1501,65 @@ __device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&
 
 }  // namespace detail
 
-// Undoes the scales of a tile's accumulators, and computes again those that the split leaves in
-// doubt: a warp takes a few of its doubtful elements at a time.
-template <int kCount>
-__device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g, int64_t warp_row,
-                                       int first_column) {
-  constexpr int kDots = kCount > 64 ? 2 : 4;
+// What the columns of a thread add to its doubt: their residues, and the largest of their scales,
+// by which the rows' residues are multiplied. One pair of numbers stands for all of them; it is
+// only ever too large.
+struct ColumnDoubt {
+  float residue = 0.0f;
+  float most = 0.0f;
+};
+
+// Undoes the scales of a tile's columns, two neighbours at a time.
+template <bool kPairs, int kCount>
+__device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
+                                              const GemmOperands& g, int first_column) {
+  const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
-  const auto* left_scales = static_cast<const float2*>(g.left_scales);
-  const auto* right_scales = static_cast<const float2*>(g.right_scales);
-  float2 of_row[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int64_t row = warp_row + lane / 4 + 8 * i;
-    of_row[i] = row < g.rows ? left_scales[row] : float2{1.0f, -1.0f};
-  }
-  uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
     const int column = first_column + n * 8 + lane % 4 * 2;
-    float2 of_column[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      of_column[c] = column + c < g.columns ? right_scales[column + c] : float2{1.0f, -1.0f};
+    float4 x{};  // scale and doubt of one, scale and doubt of the other
+    if (kPairs && column < g.columns) {
+      x = *reinterpret_cast<const float4*>(from + column);
+    } else if (!kPairs) {
+      if (column < g.columns) x = {from[column].scale, from[column].doubt, 0.0f, 0.0f};
+      if (column + 1 < g.columns) {
+        x.z = from[column + 1].scale;
+        x.w = from[column + 1].doubt;
+      }
     }
+    doubt.residue = fmaxf(doubt.residue, fmaxf(x.x * x.y, x.z * x.w));
+    doubt.most = fmaxf(doubt.most, fmaxf(x.x, x.z));
+    d[n * 4] *= x.x;
+    d[n * 4 + 1] *= x.z;
+    d[n * 4 + 2] *= x.x;
+    d[n * 4 + 3] *= x.z;
+  }
+  hopper::pin(d);
+}
+
+// Undoes the scales of a tile's rows, and computes again what the split leaves in doubt: a warp
+// takes a few of its doubtful elements at a time.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
+                                       const GemmOperands& g, int64_t warp_row, int first_column) {
+  constexpr int kDots = kCount > 64 ? 2 : 4;
+  const int lane = hopper::lane();
+  const auto* scales = static_cast<const float2*>(g.left_scales);
+  uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int index = n * 4 + k;
-      const float2 row_scale = of_row[k / 2];
-      const float2 column_scale = of_column[k % 2];
-      const bool real = row_scale.y >= 0.0f && column_scale.y >= 0.0f;
-      const float doubt =
-          row_scale.y + column_scale.y;  // infinite, and so is the product: doubtful
-      const bool sure = doubt == 0.0f || doubt < fabsf(d[index]);
-      if (real && !sure) doubtful[index / 64] |= uint64_t{1} << index % 64;
-      d[index] = d[index] * row_scale.x * column_scale.x;
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = warp_row + lane / 4 + 8 * i;
+    const float2 x = row < g.rows ? scales[row] : float2{};
+    // Elements must be larger than this, or else zero without any doubt. A NaN never is.
+    float least = columns.residue + x.y * columns.most;
+    if (least == 0.0f || row >= g.rows) least = -1.0f;
+    if (x.x != x.x) least = __builtin_huge_valf();
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) {
+      const int index = k / 2 * 4 + 2 * i + k % 2;
+      if (!(fabsf(d[index]) > least)) doubtful[index / 64] |= uint64_t{1} << index % 64;
+      d[index] *= x.x;
     }
   }
   hopper::pin(d);
@@ -1516,7 +1570,11 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
-    unsigned owners = __ballot_sync(0xffffffff, bits >> index % 64 & 1);
+    const int own_column = first_column + index / 4 * 8 + lane % 4 * 2 + index % 2;
+    const bool inside =
+        own_column < g.columns && warp_row + lane / 4 + 8 * (index / 2 % 2) < g.rows;
+    const bool again = (bits >> index % 64 & 1) != 0 && inside;
+    unsigned owners = __ballot_sync(0xffffffff, again);
 #pragma unroll 1
     while (owners != 0) {
       int owner[kDots];
@@ -1621,20 +1679,26 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buf
       hopper::wait(shared.arrived, phase);
       phase ^= 1;
     }
-    uint32_t most = 0;
+    split::Extent extent;
 #pragma unroll 4
     for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-      most = split::magnitude(most, load(at));
+      extent.add(load(at));
     }
-    most = split::warp_max(most);
+    uint32_t most = split::warp_max(extent.most);
     if (thread % 32 == 0) shared.most[thread / 32] = most;
     hopper::sync_threads<kThreads>(kBarrier);
     most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
     const split::Scaling scaling(most);
-    float residue = 0.0f;
 #pragma unroll 4
     for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
-      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at, residue);
+      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at);
+    }
+    float residue = 0.0f;
+    if (scaling.loses<Loop::kPlanes>(extent)) {
+#pragma unroll 1
+      for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
+        residue += split::lost<Loop::kPlanes>(load(at), scaling.up);
+      }
     }
     residue = split::warp_sum(residue);
     if (thread % 32 == 0) shared.residue[thread / 32] = residue;
@@ -1643,7 +1707,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buf
     if (thread == 0) {
       residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
       fetch();
-      job.finish<Loop::kPlanes>(row, scaling, residue);
+      job.scales[row] = scaling.scale<Loop::kPlanes>(residue);
       detail::add_progress(g.progress + 1 + row / C::kBlockN);
     }
     hopper::sync_threads<kThreads>(kBarrier);
@@ -1735,7 +1799,11 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
     const int first = walk.column_tile * C::kBlockN;
     if (warp_row >= g.rows || first >= g.columns) continue;
-    if constexpr (Loop::kScaled) settle(sum, g, warp_row, first);
+    if constexpr (Loop::kScaled) {
+      ColumnDoubt doubt;
+      scale_columns<P::kColumns % 2 == 0>(sum, doubt, g, first);
+      settle(sum, doubt, g, warp_row, first);
+    }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
 }

@@ -28,15 +28,18 @@ def optimize(
     *,
     device: str = "auto",
     precision: str = "current",
+    tune: bool = False,
     progress: Callable[[str, str], None] | None = None,
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
     The result shares the parameters of the original. It is compiled, not yet certified: to write a
     file that is verified and timed, use `kernelwright optimize` on the command line.
+
+    `tune` measures a few tiles of each generated product first, on the inputs that are given.
     """
     return explain(
-        model, example_inputs, device=device, precision=precision, progress=progress
+        model, example_inputs, device=device, precision=precision, tune=tune, progress=progress
     ).instantiate()
 
 
@@ -46,6 +49,7 @@ def explain(
     *,
     device: str = "auto",
     precision: str = "current",
+    tune: bool = False,
     progress: Callable[[str, str], None] | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
@@ -61,6 +65,10 @@ def explain(
                 "A live module is compiled for the device it is on; move it with .to()."
             )
         problem = problem_from_module(model, example_inputs or (), precision)
+    if tune:
+        from kernelwright.tune import compile_tuned
+
+        return compile_tuned(problem, progress)
     return compile_problem(problem, progress)
 
 

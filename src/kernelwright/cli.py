@@ -69,6 +69,7 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
         verify=arguments.verify,
         time_it=arguments.bench,
         batch=arguments.batch,
+        tune=arguments.tune,
         progress=output.progress,
         on_compiled=lambda compiled: output.show(ledger_table(compiled.ledger)),
         on_certified=lambda certificate: _show_certificate(certificate, output),
@@ -164,6 +165,9 @@ def parser() -> argparse.ArgumentParser:
     optimize.add_argument("-o", "--output", metavar="OUT", help="default: MODEL_new.py beside it")
     optimize.add_argument("--no-verify", dest="verify", action="store_false", help="do not certify")
     optimize.add_argument("--no-bench", dest="bench", action="store_false", help="do not time")
+    optimize.add_argument(
+        "--tune", action="store_true", help="measure a few tiles of each generated product"
+    )
     _command(commands, "explain", "show the plan: what is fused, what is not, and why")
     verify = _command(commands, "verify", "certify that ModelNew of CANDIDATE is Model of MODEL")
     verify.add_argument("candidate", help="a file with class ModelNew")

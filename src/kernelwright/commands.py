@@ -53,6 +53,7 @@ def optimize_file(
     quick: bool = False,
     time_it: bool = True,
     batch: int | None = None,
+    tune: bool = False,
     progress: Progress | None = None,
     on_compiled: Callable[[Compiled], None] | None = None,
     on_certified: Callable[[Certificate], None] | None = None,
@@ -66,7 +67,7 @@ def optimize_file(
     check_writable(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise InputError(f"The output {target} is the model file itself; choose another with -o.")
-    compiled = compile_file(model, device, precision, progress)
+    compiled = compile_file(model, device, precision, progress, tune)
     if (verify or time_it) and "load_inline(" in compiled.source:
         check_toolchain(resolve_device(device).type)
     if on_compiled:
@@ -88,11 +89,19 @@ def optimize_file(
 
 
 def compile_file(
-    model: str | Path, device: str, precision: str, progress: Progress | None = None
+    model: str | Path,
+    device: str,
+    precision: str,
+    progress: Progress | None = None,
+    tune: bool = False,
 ) -> Compiled:
     problem = load_problem(model, device, precision)
     from kernelwright.pipeline import compile_problem
 
+    if tune:
+        from kernelwright.tune import compile_tuned
+
+        return compile_tuned(problem, progress)
     return compile_problem(problem, progress)
 
 

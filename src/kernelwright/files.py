@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,14 @@ def staged(target: Path, text: str) -> Iterator[Path]:
         yield stage
     finally:
         stage.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time; a lock ends with its process, so it cannot be left behind."""
+    with path.open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
 
 
 def write_atomically(target: Path, text: str) -> None:

@@ -10,7 +10,7 @@ file alone, so that they hold for anybody's ModelNew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Panel, lower, panels
+from kernelwright.lower import Kernel, Panel, Tile, lower, panels
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import Plan, limits_for, plan, seat
 from kernelwright.problem import Problem
@@ -100,12 +100,16 @@ class Compiled:
 
 
 def compile_problem(
-    problem: Problem, progress: Progress | None = None, target: str | None = None
+    problem: Problem,
+    progress: Progress | None = None,
+    target: str | None = None,
+    tiles: Mapping[str, Tile] | None = None,
 ) -> Compiled:
     """Run every pass; `progress` hears of each one as it ends.
 
     `target` is the backend, `cuda` or `cpu`: by default that of the device the problem is on.
-    Source for a GPU can be emitted on a machine without one.
+    Source for a GPU can be emitted on a machine without one. `tiles` are tiles for generated
+    products by name, as tune.py measures them, in the place of those that look cheapest.
     """
     device = target or problem.device.type
     report = progress or (lambda name, summary: None)
@@ -127,7 +131,7 @@ def compile_problem(
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 
-    kernels = lower(planned, device)
+    kernels = lower(planned, device, tiles)
     paired = panels(planned) if device == "cpu" else ()
     report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
 

@@ -134,8 +134,10 @@ def _halves(
     else:
         kept = f'self._weight_halves("{writer.graph.targets[weight]}", {right})'
         lines += [f"{right_halves}, {right_scales}, {frozen} = {kept}"]
-    # A counter, and for each column of tiles how far its split is.
-    tiles = -(-kernel.gemm.columns // dict(kernel.config.constants)["kBlockN"])
+    # A counter, and for each column of tiles how far its split is; clusters count as whole ones.
+    constants = dict(kernel.config.constants)
+    cluster = constants["kCluster"]
+    tiles = -(-kernel.gemm.columns // (constants["kBlockN"] * cluster)) * cluster
     return [*lines, writer.empty(progress, f"({1 + tiles},)", torch.int32)]
 
 

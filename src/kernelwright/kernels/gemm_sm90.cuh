@@ -213,41 +213,65 @@ __device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&
 
 }  // namespace detail
 
-// Undoes the scales of a tile's accumulators, and computes again those that the split leaves in
-// doubt: a warp takes a few of its doubtful elements at a time.
-template <int kCount>
-__device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g, int64_t warp_row,
-                                       int first_column) {
-  constexpr int kDots = kCount > 64 ? 2 : 4;
+// What the columns of a thread add to its doubt: their residues, and the largest of their scales,
+// by which the rows' residues are multiplied. One pair of numbers stands for all of them; it is
+// only ever too large.
+struct ColumnDoubt {
+  float residue = 0.0f;
+  float most = 0.0f;
+};
+
+// Undoes the scales of a tile's columns, two neighbours at a time.
+template <bool kPairs, int kCount>
+__device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
+                                              const GemmOperands& g, int first_column) {
+  const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
-  const auto* left_scales = static_cast<const float2*>(g.left_scales);
-  const auto* right_scales = static_cast<const float2*>(g.right_scales);
-  float2 of_row[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int64_t row = warp_row + lane / 4 + 8 * i;
-    of_row[i] = row < g.rows ? left_scales[row] : float2{1.0f, -1.0f};
-  }
-  uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
     const int column = first_column + n * 8 + lane % 4 * 2;
-    float2 of_column[2];
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      of_column[c] = column + c < g.columns ? right_scales[column + c] : float2{1.0f, -1.0f};
+    float4 x{};  // scale and doubt of one, scale and doubt of the other
+    if (kPairs && column < g.columns) {
+      x = *reinterpret_cast<const float4*>(from + column);
+    } else if (!kPairs) {
+      if (column < g.columns) x = {from[column].scale, from[column].doubt, 0.0f, 0.0f};
+      if (column + 1 < g.columns) {
+        x.z = from[column + 1].scale;
+        x.w = from[column + 1].doubt;
+      }
     }
+    doubt.residue = fmaxf(doubt.residue, fmaxf(x.x * x.y, x.z * x.w));
+    doubt.most = fmaxf(doubt.most, fmaxf(x.x, x.z));
+    d[n * 4] *= x.x;
+    d[n * 4 + 1] *= x.z;
+    d[n * 4 + 2] *= x.x;
+    d[n * 4 + 3] *= x.z;
+  }
+  hopper::pin(d);
+}
+
+// Undoes the scales of a tile's rows, and computes again what the split leaves in doubt: a warp
+// takes a few of its doubtful elements at a time.
+template <int kCount>
+__device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
+                                       const GemmOperands& g, int64_t warp_row, int first_column) {
+  constexpr int kDots = kCount > 64 ? 2 : 4;
+  const int lane = hopper::lane();
+  const auto* scales = static_cast<const float2*>(g.left_scales);
+  uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int index = n * 4 + k;
-      const float2 row_scale = of_row[k / 2];
-      const float2 column_scale = of_column[k % 2];
-      const bool real = row_scale.y >= 0.0f && column_scale.y >= 0.0f;
-      const float doubt =
-          row_scale.y + column_scale.y;  // infinite, and so is the product: doubtful
-      const bool sure = doubt == 0.0f || doubt < fabsf(d[index]);
-      if (real && !sure) doubtful[index / 64] |= uint64_t{1} << index % 64;
-      d[index] = d[index] * row_scale.x * column_scale.x;
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = warp_row + lane / 4 + 8 * i;
+    const float2 x = row < g.rows ? scales[row] : float2{};
+    // Elements must be larger than this, or else zero without any doubt. A NaN never is.
+    float least = columns.residue + x.y * columns.most;
+    if (least == 0.0f || row >= g.rows) least = -1.0f;
+    if (x.x != x.x) least = __builtin_huge_valf();
+#pragma unroll
+    for (int k = 0; k < kCount / 2; ++k) {
+      const int index = k / 2 * 4 + 2 * i + k % 2;
+      if (!(fabsf(d[index]) > least)) doubtful[index / 64] |= uint64_t{1} << index % 64;
+      d[index] *= x.x;
     }
   }
   hopper::pin(d);
@@ -258,7 +282,11 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const GemmOperands& g
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
-    unsigned owners = __ballot_sync(0xffffffff, bits >> index % 64 & 1);
+    const int own_column = first_column + index / 4 * 8 + lane % 4 * 2 + index % 2;
+    const bool inside =
+        own_column < g.columns && warp_row + lane / 4 + 8 * (index / 2 % 2) < g.rows;
+    const bool again = (bits >> index % 64 & 1) != 0 && inside;
+    unsigned owners = __ballot_sync(0xffffffff, again);
 #pragma unroll 1
     while (owners != 0) {
       int owner[kDots];
@@ -363,20 +391,26 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buf
       hopper::wait(shared.arrived, phase);
       phase ^= 1;
     }
-    uint32_t most = 0;
+    split::Extent extent;
 #pragma unroll 4
     for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-      most = split::magnitude(most, load(at));
+      extent.add(load(at));
     }
-    most = split::warp_max(most);
+    uint32_t most = split::warp_max(extent.most);
     if (thread % 32 == 0) shared.most[thread / 32] = most;
     hopper::sync_threads<kThreads>(kBarrier);
     most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
     const split::Scaling scaling(most);
-    float residue = 0.0f;
 #pragma unroll 4
     for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
-      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at, residue);
+      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at);
+    }
+    float residue = 0.0f;
+    if (scaling.loses<Loop::kPlanes>(extent)) {
+#pragma unroll 1
+      for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
+        residue += split::lost<Loop::kPlanes>(load(at), scaling.up);
+      }
     }
     residue = split::warp_sum(residue);
     if (thread % 32 == 0) shared.residue[thread / 32] = residue;
@@ -385,7 +419,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buf
     if (thread == 0) {
       residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
       fetch();
-      job.finish<Loop::kPlanes>(row, scaling, residue);
+      job.scales[row] = scaling.scale<Loop::kPlanes>(residue);
       detail::add_progress(g.progress + 1 + row / C::kBlockN);
     }
     hopper::sync_threads<kThreads>(kBarrier);
@@ -477,7 +511,11 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
     const int first = walk.column_tile * C::kBlockN;
     if (warp_row >= g.rows || first >= g.columns) continue;
-    if constexpr (Loop::kScaled) settle(sum, g, warp_row, first);
+    if constexpr (Loop::kScaled) {
+      ColumnDoubt doubt;
+      scale_columns<P::kColumns % 2 == 0>(sum, doubt, g, first);
+      settle(sum, doubt, g, warp_row, first);
+    }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
 }

@@ -5,9 +5,9 @@
 // elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
 // alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
 // is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
-// each element of its result and compute the few doubtful ones again. A row with a NaN, an infinity
-// or a largest magnitude beyond 2^+-60 has an infinite residue: all that it meets is computed
-// again.
+// each element of its result and compute the few doubtful ones again. After a
+// NaN, an infinity or a largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is
+// computed again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,17 +25,32 @@ struct alignas(8) RowScale {
 
 namespace split {
 
-// How much an element may lose before it counts, and how large the error that follows may be: the
-// residue times 2^15 (the other row's largest magnitude) against 2^-20 or 2^-11 of the result.
+// Scaled elements from here on lose nothing that counts: at most 2^-22 or 2^-11 of themselves.
 template <int kPlanes>
-inline constexpr float kLoss = kPlanes == 2 ? 0x1p-22f : 0x1p-11f;
+inline constexpr float kSmallest = kPlanes == 2 ? 0x1p-3f : 0x1p-14f;
+// How large an error may be: the residue times 2^15 (the other row's largest magnitude) against
+// 2^-20 or 2^-11 of the result.
 template <int kPlanes>
 inline constexpr float kDoubtPerResidue = kPlanes == 2 ? 0x1p35f : 0x1p26f;
 
-// The largest magnitude of a row, as bits: they order like the values, and NaN is the largest.
-__device__ __forceinline__ uint32_t magnitude(uint32_t most, float x) {
-  return max(most, __float_as_uint(x) & 0x7fffffffu);
-}
+// The largest magnitude and the smallest one that is not zero, as bits: they order like the values,
+// and NaN is the largest. `least` is one less than the bits, so that a zero is out of the way.
+struct Extent {
+  uint32_t most = 0;
+  uint32_t least = 0xffffffffu;
+
+  __device__ __forceinline__ void add(float x) {
+    const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+    most = max(most, bits);
+    least = min(least, bits - 1);
+  }
+  __device__ __forceinline__ void add(float4 x) {
+    add(x.x);
+    add(x.y);
+    add(x.z);
+    add(x.w);
+  }
+};
 
 struct Scaling {
   float up;
@@ -45,9 +60,21 @@ struct Scaling {
   __device__ __forceinline__ explicit Scaling(uint32_t most) {
     const int exponent = static_cast<int>(most >> 23) - 127;
     exact = most != 0 && (exponent > 60 || exponent < -60);
-    const int shift = most == 0 || exact ? 0 : 14 - exponent;
+    // Zeros have the smallest scale, so that they do not count among the largest ones.
+    const int shift = most == 0 ? 74 : exact ? 0 : 14 - exponent;
     up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
     down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+  }
+
+  // Whether an element among these loses what counts.
+  template <int kPlanes>
+  __device__ __forceinline__ bool loses(const Extent& extent) const {
+    return extent.least < __float_as_uint(kSmallest<kPlanes> * down) - 1;
+  }
+
+  template <int kPlanes>
+  __device__ __forceinline__ RowScale scale(float residue) const {
+    return {exact ? __builtin_nanf("") : down, exact ? 0.0f : residue * kDoubtPerResidue<kPlanes>};
   }
 };
 
@@ -57,20 +84,29 @@ __device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
   return y;
 }
 
-// Two neighbours in packed planes; adds what they lose to the residue.
+// Two neighbours in packed planes, and what is left of them.
 template <int kPlanes>
-__device__ __forceinline__ void split_pair(float x, float y, uint32_t (&planes)[kPlanes],
-                                           float& residue) {
-  float x_rest = x;
-  float y_rest = y;
+__device__ __forceinline__ float2 split_pair(float2 x, uint32_t (&planes)[kPlanes]) {
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(y_rest), "f"(x_rest));
-    x_rest -= half_bits_to_float(planes[p] & 0xffffu);
-    y_rest -= half_bits_to_float(planes[p] >> 16);
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(x.y), "f"(x.x));
+    x.x -= half_bits_to_float(planes[p] & 0xffffu);
+    x.y -= half_bits_to_float(planes[p] >> 16);
   }
-  residue += fabsf(x_rest) > kLoss<kPlanes> * fabsf(x) ? fabsf(x_rest) : 0.0f;
-  residue += fabsf(y_rest) > kLoss<kPlanes> * fabsf(y) ? fabsf(y_rest) : 0.0f;
+  return x;
+}
+
+template <int kPlanes>
+__device__ __forceinline__ float lost(float2 x) {
+  uint32_t planes[kPlanes];
+  const float2 rest = split_pair<kPlanes>(x, planes);
+  const float first = fabsf(x.x) < kSmallest<kPlanes> ? fabsf(rest.x) : 0.0f;
+  return first + (fabsf(x.y) < kSmallest<kPlanes> ? fabsf(rest.y) : 0.0f);
+}
+
+template <int kPlanes>
+__device__ __forceinline__ float lost(float4 x, float up) {
+  return lost<kPlanes>(float2{x.x * up, x.y * up}) + lost<kPlanes>(float2{x.z * up, x.w * up});
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -102,10 +138,6 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-__device__ __forceinline__ uint32_t magnitude(uint32_t most, float4 x) {
-  return magnitude(magnitude(magnitude(magnitude(most, x.x), x.y), x.z), x.w);
-}
-
 // Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
 struct Planes {
   uint16_t* at;
@@ -113,12 +145,11 @@ struct Planes {
   int64_t width;
 
   template <int kPlanes>
-  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column,
-                                        float& residue) const {
+  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column) const {
     uint32_t low[kPlanes];
     uint32_t high[kPlanes];
-    split_pair(x.x * up, x.y * up, low, residue);
-    split_pair(x.z * up, x.w * up, high, residue);
+    split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
+    split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
     for (int p = 0; p < kPlanes; ++p) {
       *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
@@ -137,12 +168,6 @@ struct Job {
   __device__ __forceinline__ Planes planes(int depth) const {
     return {halves, rows, padded(depth)};
   }
-
-  template <int kPlanes>
-  __device__ __forceinline__ void finish(int64_t row, const Scaling& scaling, float residue) const {
-    constexpr float kInfinite = __builtin_huge_valf();
-    scales[row] = {scaling.down, scaling.exact ? kInfinite : residue * kDoubtPerResidue<kPlanes>};
-  }
 };
 
 // One row by one block, read once: up to kKept * 1024 elements stay in registers.
@@ -158,31 +183,36 @@ __device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int de
   const float* from = job.x + row * depth;
   constexpr int kRest = kKept * kThreads * 4;
   float4 kept[kKept];
-  uint32_t most = 0;
+  Extent extent;
 #pragma unroll
   for (int c = 0; c < kKept; ++c) {
     kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
   }
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) most = magnitude(most, kept[c]);
+  for (int c = 0; c < kKept; ++c) extent.add(kept[c]);
   for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
-    most = magnitude(most, load_four<kVector>(from, at, depth));
+    extent.add(load_four<kVector>(from, at, depth));
   }
-  most = warp_max(most);
+  uint32_t most = warp_max(extent.most);
   if (thread % 32 == 0) mosts[thread / 32] = most;
   __syncthreads();
 #pragma unroll
   for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
   const Scaling scaling(most);
-  float residue = 0.0f;
 #pragma unroll
   for (int c = 0; c < kKept; ++c) {
     const int at = (c * kThreads + thread) * 4;
-    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at, residue);
+    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at);
   }
   for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
-    const float4 x = load_four<kVector>(from, at, depth);
-    planes.store<kPlanes>(x, scaling.up, row, at, residue);
+    planes.store<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, row, at);
+  }
+  float residue = 0.0f;
+  if (scaling.loses<kPlanes>(extent)) {
+#pragma unroll 1
+    for (int at = thread * 4; at < depth; at += kThreads * 4) {
+      residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
+    }
   }
   residue = warp_sum(residue);
   if (thread % 32 == 0) residues[thread / 32] = residue;
@@ -190,7 +220,7 @@ __device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int de
   if (thread == 0) {
     float total = 0.0f;
     for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
-    job.finish<kPlanes>(row, scaling, total);
+    job.scales[row] = scaling.scale<kPlanes>(total);
   }
 }
 

@@ -1,13 +1,16 @@
-"""How the tiles of a generated product are chosen: sizes in, a tile and its constants out.
+"""How the tiles of a generated product are chosen: sizes in, ranked tiles with their reasons out.
 
-Every width of tile that the main loop has is tried; what does not fit says why, and the rest is
-ranked by the columns that the busiest multiprocessor has to work through.
+Every width of tile is tried alone and in pairs, in every height of band. What does not fit says
+why; the rest is ranked by what the busiest multiprocessor has to work through, in columns. The
+model knows nothing of the machine's mood: tune.py measures the first few.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
+from kernelwright.errors import InputError
 from kernelwright.graph import Graph, hint
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.plan import Gemm, Program, needs_whole_tiles
@@ -15,33 +18,85 @@ from kernelwright.plan.loops import WIDE
 
 MULTIPROCESSORS = 132
 TILE_ROWS = 128
-# What a tile costs besides its columns, in columns: its rows of the left operand, its epilogue.
-TILE_OVERHEAD = 32
 SHARED_BYTES = 200 << 10
 STAGE_ROW_BYTES = 128
 MOST_STAGES = 6
+# Blocks of a cluster work on neighbouring columns and fetch the rows of the left operand together.
+CLUSTERS = (2, 1)
 # Tiles are walked in bands of so many rows of tiles, so that neighbours share operands in the L2.
-BAND = 8
+# The first is taken where others would be the same.
+BANDS = (8, 4, 16)
+
+# What a tile costs besides its columns, in columns: its epilogue, a row of the left operand that
+# its block fetches, a row of either operand that a wave of tiles brings into the L2.
+TILE_OVERHEAD = 28.0
+FETCHED_ROW = 1 / 16
+WAVE_ROW = 1 / (4 * MULTIPROCESSORS)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """TILE_ROWS x `columns`, with the reason for it."""
+    """TILE_ROWS x `columns` for a block, `cluster` blocks together, `band` tiles down at a time."""
 
     columns: int
+    cluster: int
+    band: int
     why: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.columns, self.cluster, self.band
+
+    def __str__(self) -> str:
+        return spelled(*self.shape)
+
+
+def spelled(columns: int, cluster: int, band: int) -> str:
+    together = "alone" if cluster == 1 else "in pairs"
+    return f"{TILE_ROWS} x {columns} {together} in bands of {band}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tile and its modelled cost in columns, or why it was refused."""
+
+    tile: Tile
+    cost: float
+    refused: str = ""
 
 
 def tile_for(gemm: Gemm, program: Program) -> Tile:
     """The cheapest tile that the program fits; the planner has seen to it that there is one."""
-    refused = {w: why for w in WIDE if (why := _unfit(gemm, program, w))}
-    waves = {w: _waves(gemm, w) for w in WIDE if w not in refused}
-    best = min(waves, key=lambda w: (waves[w] * (w + TILE_OVERHEAD), w))
-    why = f"tiles of {TILE_ROWS} x {best}: {waves[best]} for each multiprocessor"
-    by_reason: dict[str, list[str]] = {}
-    for width, text in refused.items():
-        by_reason.setdefault(text, []).append(str(width))
-    return Tile(best, "; ".join([why, *(f"{', '.join(w)}: {t}" for t, w in by_reason.items())]))
+    return candidates(gemm, program)[0].tile
+
+
+def fitting(gemm: Gemm, program: Program, rows: int | None = None) -> list[Tile]:
+    """The tiles to choose from, the cheapest first."""
+    return [c.tile for c in candidates(gemm, program, rows) if not c.refused]
+
+
+def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Candidate]:
+    """Every tile, the cheapest first and the refused ones last, for so many or typically many rows.
+
+    Of tiles that cost the same, the narrower and more usual one comes first.
+    """
+    tall = -(-(rows or hint(gemm.rows)) // TILE_ROWS)
+    unfit = {w: why for w in WIDE if (why := _unfit(gemm, program, w))}
+    found = []
+    for width, cluster, band in product(WIDE, CLUSTERS, BANDS):
+        grid = _Grid(tall, -(-gemm.columns // width), cluster, band)
+        tile = Tile(width, cluster, band, _why(width, grid, unfit))
+        refused = unfit.get(width, "") or grid.repeats()
+        found.append(Candidate(tile, grid.waves * grid.waste * _cost(width, grid), refused))
+    return sorted(found, key=lambda c: (bool(c.refused), c.cost))
+
+
+def check_fits(gemm: Gemm, program: Program, tile: Tile) -> None:
+    """Somebody else's choice must be one that could have been made here."""
+    known = tile.columns in WIDE and tile.cluster in CLUSTERS and tile.band in BANDS
+    why = _unfit(gemm, program, tile.columns) if known else "not among the tiles there are"
+    if why:
+        raise InputError(f"The product cannot have tiles of {tile} ({why}); leave the choice out.")
 
 
 def _unfit(gemm: Gemm, program: Program, width: int) -> str:
@@ -54,21 +109,70 @@ def _unfit(gemm: Gemm, program: Program, width: int) -> str:
     return ""
 
 
-def _waves(gemm: Gemm, width: int) -> int:
-    """Tiles that the busiest multiprocessor works on, at a typical number of rows."""
-    tiles = -(-hint(gemm.rows) // TILE_ROWS) * -(-gemm.columns // width)
-    return -(-tiles // MULTIPROCESSORS)
+@dataclass(frozen=True)
+class _Grid:
+    """The tiles of a product: so many down and across, and how they are walked."""
+
+    down: int
+    across: int
+    cluster: int
+    band: int
+
+    @property
+    def groups(self) -> int:
+        """Clusters across; the last may hang over the edge, and its block works for nothing."""
+        return -(-self.across // self.cluster)
+
+    @property
+    def waves(self) -> int:
+        """Tiles that the busiest multiprocessor works on."""
+        return -(-self.down * self.groups // (MULTIPROCESSORS // self.cluster))
+
+    @property
+    def waste(self) -> float:
+        """Tiles that run for one that is wanted."""
+        return self.groups * self.cluster / self.across
+
+    @property
+    def height(self) -> int:
+        return min(self.band, self.down)
+
+    def repeats(self) -> str:
+        before = BANDS[: BANDS.index(self.band)]
+        same = [b for b in before if min(b, self.down) == self.height]
+        return f"as in bands of {same[0]}: {self.down} tile(s) down" if same else ""
+
+
+def _cost(width: int, grid: _Grid) -> float:
+    """One tile, in columns."""
+    wave = min(MULTIPROCESSORS, grid.down * grid.across)
+    down = min(grid.down, grid.height * -(-wave // (grid.height * grid.across)))
+    across = min(grid.across, -(-wave // grid.height))
+    fetched = TILE_ROWS / grid.cluster * FETCHED_ROW
+    return width + TILE_OVERHEAD + fetched + (down * TILE_ROWS + across * width) * WAVE_ROW
+
+
+def _why(width: int, grid: _Grid, unfit: dict[int, str]) -> str:
+    said = [f"tiles of {TILE_ROWS} x {width}: {grid.waves} for each multiprocessor"]
+    if grid.cluster == 1 and grid.across % 2:
+        odd = f"{grid.across} across is odd" if grid.across > 1 else "one across"
+        said.append(f"no pairs: {odd}")
+    elif grid.cluster > 1 and grid.across % 2:
+        said.append(f"pairs, with one column of tiles in {grid.across + 1} for nothing")
+    by_reason: dict[str, list[str]] = {}
+    for other, text in unfit.items():
+        by_reason.setdefault(text, []).append(str(other))
+    return "; ".join([*said, *(f"{', '.join(w)}: {text}" for text, w in by_reason.items())])
 
 
 def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
     stage = (TILE_ROWS + tile.columns) * max(1, gemm.loop.planes) * STAGE_ROW_BYTES
-    across = -(-gemm.columns // tile.columns)
     constants = (
         ("kBlockM", TILE_ROWS),
         ("kBlockN", tile.columns),
         ("kStages", min(MOST_STAGES, SHARED_BYTES // stage)),
-        ("kCluster", 1 if across % 2 else 2),
-        ("kBand", BAND),
+        ("kCluster", tile.cluster),
+        ("kBand", tile.band),
         ("kVec", min(2, vector_width(graph, program)[0])),
     )
     return Config("gemm_sm90", constants, tile.why)

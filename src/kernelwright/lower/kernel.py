@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernelwright.errors import InputError
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
-from kernelwright.lower.gemm import config_of, tile_for
+from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Gemm, Plan, Program, Region, decompose
 
@@ -97,15 +99,22 @@ class GemmKernel(Kernel):
         return [*super().writes, *self.row_partials.values()]
 
 
-def lower(plan: Plan, device: str) -> tuple[Kernel, ...]:
-    """Kernels for every region that is not a library call, and for the library's way with it."""
+def lower(plan: Plan, device: str, tiles: Mapping[str, Tile] | None = None) -> tuple[Kernel, ...]:
+    """Kernels for every region that is not a library call, and for the library's way with it.
+
+    `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
+    """
     found: list[Kernel] = []
+    chosen = dict(tiles or {})
     for region in plan.regions:
         if region.gemm is not None:
-            found += _product(plan.graph, region, region.gemm)
+            found += _product(plan.graph, region, region.gemm, chosen.pop(region.name, None))
         for step in region.gemm.library if region.gemm else (region,):
             if step.program is not None:
                 found.append(_rowwise(plan.graph, step, step.program, device))
+    if chosen:
+        names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
+        raise InputError(f"{next(iter(chosen))!r} is no generated product; choose from: {names}.")
     return tuple(found)
 
 
@@ -114,11 +123,13 @@ def _rowwise(graph: Graph, region: Region, program: Program, device: str) -> Ker
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 
 
-def _product(graph: Graph, region: Region, gemm: Gemm) -> list[Kernel]:
+def _product(graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None) -> list[Kernel]:
     """The product, and the kernel that finishes its rows if there is one."""
     program = region.program
     assert program is not None
-    tile = tile_for(gemm, program)
+    if chosen is not None:
+        check_fits(gemm, program, chosen)
+    tile = chosen or tile_for(gemm, program)
     seat = decompose(program, tile.columns, set(graph.by_name))
     (given,) = (load(a) for a in seat.epilogue.loads if a.buffer == gemm.product)
     config = config_of(graph, gemm, tile, seat.epilogue)

@@ -50,7 +50,8 @@ struct Linear {
   }
 };
 
-// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+// tiles of 128 x 64: 1 for each multiprocessor; no pairs: one across; 192,
+// 256: too many accumulators
 struct LinearConfig {
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = 64;

@@ -53,7 +53,8 @@ struct LinearSigmoid {
   }
 };
 
-// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+// tiles of 128 x 64: 1 for each multiprocessor; no pairs: one across; 192,
+// 256: too many accumulators
 struct LinearSigmoidConfig {
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = 64;

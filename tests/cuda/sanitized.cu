@@ -1,0 +1,115 @@
+// Runs every CUDA template and every main loop once on small, awkward sizes, for compute-sanitizer:
+// test_sanitizer.py compiles and runs this. The values are checked elsewhere.
+#include "check.cu"
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace {
+
+int failures = 0;
+
+void expect(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  if (error == cudaSuccess) return;
+  std::printf("%s: %s\n", what, cudaGetErrorString(error));
+  ++failures;
+}
+
+// Device memory that knows its exact size, so that a step behind it is seen.
+template <class T>
+T* room(size_t count) {
+  void* at = nullptr;
+  expect(cudaMalloc(&at, count * sizeof(T)), "cudaMalloc");
+  return static_cast<T*>(at);
+}
+
+// Numbers of both signs; every 997th is `odd`, to be met on the paths for what cannot be split.
+float* numbers(size_t count, float odd = 0.5f) {
+  std::vector<float> host(count);
+  for (size_t i = 0; i < count; ++i) {
+    host[i] = i % 997 == 996 ? odd : static_cast<float>(std::rand() % 2001 - 1000) / 1000.0f;
+  }
+  auto* at = room<float>(count);
+  expect(cudaMemcpy(at, host.data(), count * sizeof(float), cudaMemcpyHostToDevice), "copy");
+  return at;
+}
+
+uint16_t* halves(size_t count, uint16_t bits) {
+  const std::vector<uint16_t> host(count, bits);
+  auto* at = room<uint16_t>(count);
+  expect(cudaMemcpy(at, host.data(), count * 2, cudaMemcpyHostToDevice), "copy");
+  return at;
+}
+
+template <class Loop, class P, class C>
+void product(int64_t rows, int depth, const typename P::Args& a, float odd, const char* what) {
+  constexpr int kColumns = P::kColumns;
+  kw::GemmOperands g{};
+  g.rows = rows;
+  g.columns = kColumns;
+  g.depth = depth;
+  if constexpr (Loop::kScaled) {
+    const size_t width = static_cast<size_t>(kw::split::padded(depth)) * Loop::kPlanes;
+    g.left = numbers(static_cast<size_t>(rows * depth), odd);
+    g.right = numbers(static_cast<size_t>(kColumns) * depth);
+    g.left_halves = room<uint16_t>(static_cast<size_t>(rows) * width);
+    g.right_halves = room<uint16_t>(kColumns * width);
+    g.left_scales = room<kw::RowScale>(static_cast<size_t>(rows));
+    g.right_scales = room<kw::RowScale>(kColumns);
+    g.progress = room<unsigned>(1 + (kColumns + C::kBlockN - 1) / C::kBlockN);
+  } else {
+    g.left = halves(static_cast<size_t>(rows * depth), 0x3c00);
+    g.right = halves(static_cast<size_t>(kColumns) * depth, 0x3800);
+  }
+  expect(kw::gemm<Loop, P, C>(g, a, nullptr), what);
+  g.frozen = Loop::kScaled;
+  expect(kw::gemm<Loop, P, C>(g, a, nullptr), what);
+}
+
+void products() {
+  constexpr int64_t kRows = 300;  // three rows of tiles: more tiles than one wave
+  const auto minima = GroupMinimum::Args{room<float>(kRows * 64)};
+  const auto sums = Residual::Args{numbers(1001), numbers(kRows * 1001), room<float>(kRows * 1001)};
+  const float nan = __builtin_nanf("");
+  product<kw::SplitFloat, GroupMinimum, Square>(kRows, 200, minima, 0.5f, "split, groups");
+  product<kw::SplitFloat, GroupMinimum, Square>(kRows, 8200, minima, 0.5f, "split, long rows");
+  product<kw::SplitFloat, Residual, Single>(kRows, 67, sums, nan, "split, single columns");
+  product<kw::RoundedFloat, GroupMinimum, Wide>(kRows, 200, minima, 1e30f, "rounded");
+  product<kw::Bfloat16, GroupMinimum, Wide>(kRows, 200, minima, 0.5f, "bfloat16");
+  product<kw::Float16, Residual, Single>(kRows, 72, sums, 0.5f, "float16");
+}
+
+void rows() {
+  constexpr int64_t kBatch = 37;
+  auto* x = numbers(kBatch * 72);
+  auto* mask = room<bool>(kBatch * 72);
+  expect(cudaMemset(mask, 1, kBatch * 72), "cudaMemset");
+  const Softmax::Args softmax{x, room<float>(kBatch * 72), room<kw::bfloat16_t>(kBatch), kBatch};
+  const GroupSpread::Args spread{x,
+                                 mask,
+                                 room<float>(kBatch * 72),
+                                 room<float>(kBatch * 72),
+                                 room<float>(kBatch * 72),
+                                 kBatch};
+  const ColumnMean::Args mean{numbers(kBatch * 50), room<float>(kBatch * 50), room<float>(50),
+                              kBatch};
+  const ScaledSigmoid::Args sigmoid{
+      reinterpret_cast<const kw::half_t*>(halves(kBatch * 64, 0x3c00)), numbers(1),
+      reinterpret_cast<kw::half_t*>(room<uint16_t>(kBatch * 64)), kBatch};
+  expect(kw::pointwise<ScaledSigmoid, Flat>(sigmoid, nullptr), "pointwise");
+  expect(kw::resident<Softmax, Warps>(softmax, nullptr), "resident");
+  expect(kw::resident<GroupSpread, Teams>(spread, nullptr), "resident, segments");
+  expect(kw::streaming<Softmax, Block>(softmax, nullptr), "streaming");
+  expect(kw::strided<ColumnMean, Columns>(mean, nullptr), "strided");
+}
+
+}  // namespace
+
+int main() {
+  rows();
+  products();
+  std::printf("%d failed\n", failures);
+  return failures != 0;
+}
