@@ -1,8 +1,9 @@
 """The founding models on a GPU at every precision: ours, frozen, eager, torch.compile, the product.
 
-`linear` is the bare product by the library at the same setting: what a model would take whose other
-operators cost nothing. Times are of the GPU alone, in turns, with a flushed cache and rotated
-inputs; errors are against float64, on the rows that the first inputs have.
+`with the library` is ours with the library's product and a row kernel after it; `linear` is the
+bare product by the library at the same setting: what a model would take whose other operators cost
+nothing. Times are of the GPU alone, in turns, with a flushed cache and rotated inputs; errors are
+against float64, on the rows that the first inputs have.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from measuring import (
     SETTINGS,
     arguments,
     build,
+    by_library,
     complain_of_fallbacks,
     in_turns,
     kernel_clock,
@@ -38,8 +40,8 @@ from kernelwright.problem import load_problem, resolve_device
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 MODELS = sorted(p.parent.name for p in EXAMPLES.glob("*/model.py"))
 COLUMNS = (
-    "model", "precision", "path", "ours", "frozen", "eager", "compile", "linear",
-    "best / ours", "best / frozen", "ours / linear", "error", "eager's error",
+    "model", "precision", "path", "ours", "frozen", "with the library", "eager", "compile",
+    "linear", "best / ours", "best / frozen", "ours / linear", "error", "eager's error",
 )  # fmt: skip
 CHECKED_ROWS = 64
 
@@ -82,6 +84,7 @@ def measure(
     linear = next(m for m in module.modules() if isinstance(m, nn.Linear))
     product = functools.partial(F.linear, weight=linear.weight)
     variants = [direct("ours", ours, sets), direct("eager", module, sets)]
+    variants.append(direct("library", by_library(ours), sets))
     variants.append(direct("linear", product, sets))
     for mode in modes:
         variants.append(_compiled(module, mode, sets))
@@ -101,7 +104,8 @@ def measure(
         "eager_error": eager_error,
     }
     cells = [name, precision, path, f"{ms['ours']:.4f}"]
-    cells += [f"{ms['frozen']:.4f}" if "frozen" in ms else "-", f"{ms['eager']:.4f}"]
+    cells += [f"{ms['frozen']:.4f}" if "frozen" in ms else "-"]
+    cells += [f"{ms['library']:.4f}", f"{ms['eager']:.4f}"]
     cells += [
         f"{min(ms[m] for m in modes):.4f}",
         f"{ms['linear']:.4f}",

@@ -39,7 +39,7 @@ IMPORT = (
     "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"
 )
 ROUNDS, WARMUPS = 20, 3
-LEAD_CYCLES = 400_000
+LEAD_CYCLES = 2_000_000
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelwright.plan import seats
+
+seats.EVERYWHERE = True
+
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
+
+
+@pytest.fixture
+def where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products are generated as for users: only where they beat the library's."""
+    monkeypatch.setattr(seats, "EVERYWHERE", False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -512,6 +512,8 @@ KW_FN void touch(const T* at) {
 #ifdef __CUDA_ARCH__
   unsigned unused;
   asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(at));
+#else
+  (void)at;
 #endif
 }
 
@@ -799,17 +801,7 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barri
   }
 }
 
-// A run of bytes, a multiple of 16, from global to this block's shared memory.
-__device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t bytes,
-                                           Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
-      : "memory");
-}
-
-// Brings such a run into the L2 cache.
+// Brings a run of bytes, a multiple of 16, into the L2 cache.
 __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
@@ -1072,24 +1064,18 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-// Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
-struct Planes {
-  uint16_t* at;
-  int64_t rows;
-  int64_t width;
-
-  template <int kPlanes>
-  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column) const {
-    uint32_t low[kPlanes];
-    uint32_t high[kPlanes];
-    split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
-    split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
+// Four neighbours into the planes, `apart` elements from one another.
+template <int kPlanes>
+__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int64_t apart) {
+  uint32_t low[kPlanes];
+  uint32_t high[kPlanes];
+  split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
+  split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
-    for (int p = 0; p < kPlanes; ++p) {
-      *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
-    }
+  for (int p = 0; p < kPlanes; ++p) {
+    *reinterpret_cast<uint2*>(to + p * apart) = {low[p], high[p]};
   }
-};
+}
 
 // A matrix to split, `count` of its rows from the first one on.
 struct Job {
@@ -1098,62 +1084,71 @@ struct Job {
   RowScale* scales;
   int64_t rows;
   int64_t count;
-
-  __device__ __forceinline__ Planes planes(int depth) const {
-    return {halves, rows, padded(depth)};
-  }
 };
 
-// One row by one block, read once: up to kKept * 1024 elements stay in registers.
-inline constexpr int kThreads = 256;
-inline constexpr int kKept = 8;
+// Who splits a row: so many threads, each with room for kKept times four elements in registers, and
+// a barrier for all of them. Rows that fit are read once.
+struct Block {
+  static constexpr int kThreads = 256;
+  static constexpr int kKept = 8;
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
 
-template <int kPlanes, bool kVector>
-__device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int depth) {
-  __shared__ uint32_t mosts[kThreads / 32];
-  __shared__ float residues[kThreads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  const Planes planes = job.planes(depth);
-  const float* from = job.x + row * depth;
-  constexpr int kRest = kKept * kThreads * 4;
-  float4 kept[kKept];
+template <class Team>
+struct Shared {
+  uint32_t mosts[Team::kThreads / 32];
+  float residues[Team::kThreads / 32];
+};
+
+template <class Team, int kPlanes, bool kVector>
+__device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth, int thread,
+                                          Shared<Team>& shared) {
+  constexpr int kStep = Team::kThreads * 4;
+  constexpr int kRest = Team::kKept * kStep;
+  const int width = static_cast<int>(padded(depth));
+  const int64_t apart = job.rows * width;
+  const float* const from = job.x + row * depth;
+  uint16_t* const to = job.halves + row * width;
+  float4 kept[Team::kKept];
   Extent extent;
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) {
-    kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
+  for (int c = 0; c < Team::kKept; ++c) {
+    kept[c] = load_four<kVector>(from, c * kStep + thread * 4, depth);
   }
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) extent.add(kept[c]);
-  for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
+  for (int c = 0; c < Team::kKept; ++c) extent.add(kept[c]);
+#pragma unroll 1
+  for (int at = kRest + thread * 4; at < depth; at += kStep) {
     extent.add(load_four<kVector>(from, at, depth));
   }
   uint32_t most = warp_max(extent.most);
-  if (thread % 32 == 0) mosts[thread / 32] = most;
-  __syncthreads();
+  if (thread % 32 == 0) shared.mosts[thread / 32] = most;
+  Team::sync();
 #pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
+  for (int w = 0; w < Team::kThreads / 32; ++w) most = max(most, shared.mosts[w]);
   const Scaling scaling(most);
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) {
-    const int at = (c * kThreads + thread) * 4;
-    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at);
+  for (int c = 0; c < Team::kKept; ++c) {
+    const int at = c * kStep + thread * 4;
+    if (at < width) store_four<kPlanes>(kept[c], scaling.up, to + at, apart);
   }
-  for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
-    planes.store<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, row, at);
+#pragma unroll 1
+  for (int at = kRest + thread * 4; at < width; at += kStep) {
+    store_four<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, to + at, apart);
   }
   float residue = 0.0f;
   if (scaling.loses<kPlanes>(extent)) {
 #pragma unroll 1
-    for (int at = thread * 4; at < depth; at += kThreads * 4) {
+    for (int at = thread * 4; at < depth; at += kStep) {
       residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
     }
   }
   residue = warp_sum(residue);
-  if (thread % 32 == 0) residues[thread / 32] = residue;
-  __syncthreads();
+  if (thread % 32 == 0) shared.residues[thread / 32] = residue;
+  Team::sync();
   if (thread == 0) {
     float total = 0.0f;
-    for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
+    for (int w = 0; w < Team::kThreads / 32; ++w) total += shared.residues[w];
     job.scales[row] = scaling.scale<kPlanes>(total);
   }
 }
@@ -1168,19 +1163,21 @@ struct Progress {
 
 // Two jobs at once: the left operand, and the first rows of the right one.
 template <int kPlanes, bool kVector>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Block::kThreads)
     split_kernel(const Job first, const Job second, int depth, const Progress progress) {
+  __shared__ Shared<Block> shared;
   const int64_t at = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
 #endif
   if (at < first.count) {
-    row_by_block<kPlanes, kVector>(first, at, depth);
+    split_row<Block, kPlanes, kVector>(first, at, depth, thread, shared);
   } else {
-    row_by_block<kPlanes, kVector>(second, at - first.count, depth);
+    split_row<Block, kPlanes, kVector>(second, at - first.count, depth, thread, shared);
   }
   if (at == 0) {
-    for (int i = static_cast<int>(threadIdx.x); i < progress.count; i += kThreads) {
+    for (int i = thread; i < progress.count; i += Block::kThreads) {
       const int64_t ahead = second.count - int64_t{i - 1} * progress.tile_rows;
       const int64_t most = ahead < progress.tile_rows ? ahead : progress.tile_rows;
       progress.words[i] = static_cast<unsigned>(i == 0 ? second.count : most > 0 ? most : 0);
@@ -1194,7 +1191,7 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
   const auto grid = static_cast<unsigned>(first.count + second.count);
   if (grid == 0) return cudaSuccess;
   const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
-  kernel<<<grid, kThreads, 0, stream>>>(first, second, depth, progress);
+  kernel<<<grid, Block::kThreads, 0, stream>>>(first, second, depth, progress);
   return cudaGetLastError();
 }
 
@@ -1254,15 +1251,16 @@ using RoundedFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE
 using Float16 = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, false>;
 using Bfloat16 = GemmLoop<hopper::Element::kBfloat16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 1, false>;
 
-// A row of the right operand on its way to its halves, and what the splitting warps tell each
-// other.
-inline constexpr int kRowBuffer = 8192;
+// The three warps of the feeding warpgroup that split rows of the right operand.
+struct SplittingWarps {
+  static constexpr int kThreads = 96;
+  static constexpr int kKept = 22;
+  static __device__ __forceinline__ void sync() { hopper::sync_threads<kThreads>(3); }
+};
 
 struct GemmRow {
-  hopper::Barrier arrived;
+  split::Shared<SplittingWarps> split;
   unsigned row;
-  uint32_t most[3];
-  float residue[3];
 };
 
 template <class Loop, class C>
@@ -1279,12 +1277,11 @@ struct GemmShape {
   static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
-  // Together 168 for each of the block's threads.
-  static constexpr int kConsumerRegisters = Loop::kPlanes == 2 ? 224 : 232;
+  // Together 168 for each of the block's threads; those that split hold a row.
+  static constexpr int kConsumerRegisters = Loop::kSplitsOnTheWay ? 192 : 232;
   static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
   // The swizzle wants stages at multiples of 1024 bytes; dynamic shared memory starts anywhere.
-  static constexpr int kRowBytesKept = Loop::kSplitsOnTheWay ? kRowBuffer * 4 : 0;
-  static constexpr int kShared = C::kStages * kStageBytes + kRowBytesKept + 1024;
+  static constexpr int kShared = C::kStages * kStageBytes + 1024;
 };
 
 template <class C>
@@ -1535,80 +1532,41 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
   }
 }
 
-// Three warps: split rows of the right operand until there are none left. A row comes into shared
-// memory as it is, in one copy; where it is too long for that, it is read from memory twice.
+// Three warps: split rows of the right operand until there are none left. Whoever is free takes the
+// next row, so that nobody waits for a block that is not running.
 template <class Loop, class C>
-__device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buffer,
-                                           GemmRow& shared) {
-  constexpr int kThreads = 96;
-  constexpr int kBarrier = 3;
+__device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
   const split::Job job = g.right_job(g.columns);
-  const split::Planes planes = job.planes(g.depth);
-  const bool staged = g.depth % 4 == 0 && g.depth <= kRowBuffer;
-  const auto bytes = static_cast<uint32_t>(g.depth) * 4;
-  uint32_t phase = 0;
-  unsigned next = 0;  // the row after the current one: of the first thread alone, as these three
+  const auto columns = static_cast<unsigned>(g.columns);
+  unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (staged && next < static_cast<unsigned>(g.columns)) {
-      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, bytes);
+    if (g.depth % 4 == 0 && next < columns) {
+      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
     }
-  };
-  const auto fetch = [&] {
-    shared.row = next;
-    if (!staged || next >= static_cast<unsigned>(g.columns)) return;
-    hopper::arrive_expecting(shared.arrived, bytes);
-    hopper::copy_bytes(row_buffer, job.x + int64_t{next} * g.depth, bytes, shared.arrived);
   };
   if (thread == 0) {
     take();
-    fetch();
+    shared.row = next;
   }
-  hopper::sync_threads<kThreads>(kBarrier);
-  for (unsigned row = shared.row; row < static_cast<unsigned>(g.columns); row = shared.row) {
+  SplittingWarps::sync();
+  for (unsigned row = shared.row; row < columns; row = shared.row) {
     if (thread == 0) take();
-    const float* const from = staged ? row_buffer : job.x + int64_t{row} * g.depth;
-    const auto load = [&](int at) {
-      return staged ? split::load_four<true>(from, at, g.depth)
-                    : split::load_four<false>(from, at, g.depth);
-    };
-    if (staged) {
-      hopper::wait(shared.arrived, phase);
-      phase ^= 1;
+    if (g.depth % 4 == 0) {
+      split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
+                                                            shared.split);
+    } else {
+      split::split_row<SplittingWarps, Loop::kPlanes, false>(job, row, g.depth, thread,
+                                                             shared.split);
     }
-    split::Extent extent;
-#pragma unroll 4
-    for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-      extent.add(load(at));
-    }
-    uint32_t most = split::warp_max(extent.most);
-    if (thread % 32 == 0) shared.most[thread / 32] = most;
-    hopper::sync_threads<kThreads>(kBarrier);
-    most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
-    const split::Scaling scaling(most);
-#pragma unroll 4
-    for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
-      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at);
-    }
-    float residue = 0.0f;
-    if (scaling.loses<Loop::kPlanes>(extent)) {
-#pragma unroll 1
-      for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-        residue += split::lost<Loop::kPlanes>(load(at), scaling.up);
-      }
-    }
-    residue = split::warp_sum(residue);
-    if (thread % 32 == 0) shared.residue[thread / 32] = residue;
     hopper::fence_copy_engine();
-    hopper::sync_threads<kThreads>(kBarrier);
+    SplittingWarps::sync();
     if (thread == 0) {
-      residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
-      fetch();
-      job.scales[row] = scaling.scale<Loop::kPlanes>(residue);
+      shared.row = next;
       detail::add_progress(g.progress + 1 + row / C::kBlockN);
     }
-    hopper::sync_threads<kThreads>(kBarrier);
+    SplittingWarps::sync();
   }
 }
 
@@ -1723,7 +1681,6 @@ __global__ void __launch_bounds__(384, 1)
       hopper::init(barriers.full[s], 1);
       hopper::init(barriers.empty[s], 8 * C::kCluster);  // the consuming warps of the cluster
     }
-    hopper::init(row.arrived, 1);
     hopper::publish_barriers();
   }
   hopper::sync_cluster();
@@ -1734,8 +1691,7 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) {
       feed<Loop, C>(left, right, g, stages, barriers);
     } else if (Loop::kSplitsOnTheWay && threadIdx.x >= 32 && !g.frozen) {
-      auto* const row_buffer = reinterpret_cast<float*>(stages + C::kStages * S::kStageBytes);
-      split_rest<Loop, C>(g, row_buffer, row);
+      split_rest<Loop, C>(g, row);
     }
   } else {
     hopper::take_registers<S::kConsumerRegisters>();
@@ -1794,10 +1750,12 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
 
   if constexpr (Loop::kScaled) {
     // The rows of the right operand that the first wave needs; all of them where it is the only
-    // one.
+    // one, or where a wave ends before the splitting warps have the next one's rows ready (they
+    // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
     const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
     int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
-    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters;
+    const bool late = early * 5 > int64_t{g.depth} * 2;
+    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
     if (at_once || early > g.columns) early = g.columns;
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
@@ -2406,16 +2364,16 @@ class ModelNew(Model):
 
     linear (model.py:15)      fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 65 rows
+                              epilogue; the library below 128 rows
     group_norm (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 65 rows
+                              epilogue; the library below 128 rows
     leaky_relu (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 65 rows
+                              epilogue; the library below 128 rows
     add (model.py:16)         fused into linear_group_norm_leaky_relu_add; x + x => 2 * x; a
                               generated product (float32 as three float16 products) with 3
-                              operator(s) in its epilogue; the library below 65 rows
+                              operator(s) in its epilogue; the library below 128 rows
     """
 
     fallbacks = collections.Counter()
@@ -2513,7 +2471,7 @@ class ModelNew(Model):
             return super().forward(x)
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
-        if GENERATED_GEMM and batch >= 65 and _hopper(x.device):
+        if GENERATED_GEMM and batch >= 128 and _hopper(x.device):
             left_halves, left_scales = _halves(x, 2)
             right_halves, right_scales, frozen = self._weight_halves("fc.weight", fc_weight)
             progress = torch.empty((65,), dtype=torch.int32, device=x.device)

@@ -102,9 +102,9 @@ class _Tuning:
         gemm, program = kernel.gemm, kernel.region.program
         assert program is not None
         rows = hint(gemm.rows, self.batch)
-        if rows < gemm.loop.fewest:
-            fewest = gemm.loop.fewest
-            self.tell("tune", FEW_ROWS.format(name=kernel.name, fewest=fewest, rows=rows))
+        if rows < gemm.fewest:
+            told = FEW_ROWS.format(name=kernel.name, fewest=gemm.fewest, rows=rows)
+            self.tell("tune", told)
             return None
         ranked = fitting(gemm, program, rows)
         key = self.key(kernel, rows)

@@ -35,7 +35,7 @@ def forward(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = forward(compiled)
-    test = "if GENERATED_GEMM and batch >= 65 and _hopper(x.device):"
+    test = "if GENERATED_GEMM and batch >= 1 and _hopper(x.device):"
     assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("        else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
@@ -66,7 +66,7 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
 def test_native_types_need_no_halves() -> None:
     compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda")
     assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
-    assert FREEZE not in compiled.source and "batch >= 513" in forward(compiled)
+    assert FREEZE not in compiled.source and "batch >= 1 " in forward(compiled)
 
 
 def test_a_fixed_number_of_rows_is_compared_here() -> None:

@@ -18,7 +18,7 @@ from written import Written, planned, refusal_codes
 from kernelwright.lower import GemmKernel
 from kernelwright.lower.gemm import tile_for
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import needs_whole_tiles
+from kernelwright.plan import loops, needs_whole_tiles
 from kernelwright.plan.model import Code
 from kernelwright.problem import load_problem, problem_from_module
 
@@ -254,3 +254,34 @@ def test_tiles_hold_whole_groups(
 def test_pairs_need_an_even_number_of_columns(columns: int, vec: int) -> None:
     (kernel,) = generated(of_type(torch.float32, 16, columns))
     assert dict(kernel.config.constants)["kVec"] == vec
+
+
+# Where a generated product beat the library on an H200 (benchmarks/results/nvidia-h200-sweep.md).
+@pytest.mark.parametrize(
+    ("loop", "columns", "depth", "slower", "faster"),
+    [
+        (loops.SPLIT, 8192, 8192, 64, 128),
+        (loops.SPLIT, 4096, 4096, 128, 256),
+        (loops.SPLIT, 1024, 4096, 128, 512),
+        (loops.SPLIT, 16384, 2048, 64, 128),
+        (loops.SPLIT, 1000, 1000, 512, 1024),
+        (loops.ROUNDED, 8192, 8192, 512, 1024),
+        (loops.ROUNDED, 1024, 4096, 1024, 4096),
+        (loops.ROUNDED, 1000, 1000, 4096, None),
+        (loops.BFLOAT16, 8192, 8192, 1024, 16384),
+        (loops.BFLOAT16, 1000, 1000, 16384, None),
+    ],
+)
+def test_the_library_has_the_small_products(
+    loop: loops.Loop, columns: int, depth: int, slower: int, faster: int | None
+) -> None:
+    fewest = loop.fewest(columns, depth)
+    assert fewest is None or slower < fewest
+    assert faster is None or (fewest is not None and fewest <= faster)
+
+
+@pytest.mark.usefixtures("where_it_pays")
+def test_a_product_that_never_pays_is_refused() -> None:
+    compiled = of_type(torch.bfloat16, 64, 64)
+    assert not generated(compiled)
+    assert any("which is faster at 64 x 64" in r for r in compiled.refusals)

@@ -20,6 +20,7 @@ from kernelwright.errors import InputError
 from kernelwright.lower import GemmKernel, Tile
 from kernelwright.lower.gemm import Candidate, candidates, fitting, tile_for
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import seats
 from kernelwright.problem import Problem, load_problem, problem_from_module
 from kernelwright.tile_cache import Measured
 from kernelwright.tune import tune
@@ -355,7 +356,8 @@ def test_models_that_are_wrong_or_fail_have_no_time(monkeypatch: pytest.MonkeyPa
 # ---- nothing to tune ---------------------------------------------------------------------------
 
 
-def test_few_rows_are_the_librarys() -> None:
+def test_few_rows_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seats, "fewest_rows", lambda *sizes: 65)
     table = Table({})
     assert table.tune(linear(8192, rows=64)) == {} and not table.asked
     assert "left to the library below 65 rows and has 64" in table.told[0]

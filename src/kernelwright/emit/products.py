@@ -92,7 +92,7 @@ FREEZING = '''
 
 def product_steps(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
     """Both ways to a product: the generated kernel, or the library's and the kernels after it."""
-    tests = ["GENERATED_GEMM", f"{writer.size(gemm.rows)} >= {gemm.loop.fewest}"]
+    tests = ["GENERATED_GEMM", f"{writer.size(gemm.rows)} >= {gemm.fewest}"]
     if isinstance(gemm.rows, int):
         tests.pop()  # the planner has compared them
     return [

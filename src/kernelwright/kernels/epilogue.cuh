@@ -24,6 +24,8 @@ KW_FN void touch(const T* at) {
 #ifdef __CUDA_ARCH__
   unsigned unused;
   asm volatile("ld.global.u8 %0, [%1];" : "=r"(unused) : "l"(at));
+#else
+  (void)at;
 #endif
 }
 

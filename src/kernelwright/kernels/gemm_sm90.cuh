@@ -68,15 +68,16 @@ using RoundedFloat = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE
 using Float16 = GemmLoop<hopper::Element::kFloat16, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 1, false>;
 using Bfloat16 = GemmLoop<hopper::Element::kBfloat16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 1, false>;
 
-// A row of the right operand on its way to its halves, and what the splitting warps tell each
-// other.
-inline constexpr int kRowBuffer = 8192;
+// The three warps of the feeding warpgroup that split rows of the right operand.
+struct SplittingWarps {
+  static constexpr int kThreads = 96;
+  static constexpr int kKept = 22;
+  static __device__ __forceinline__ void sync() { hopper::sync_threads<kThreads>(3); }
+};
 
 struct GemmRow {
-  hopper::Barrier arrived;
+  split::Shared<SplittingWarps> split;
   unsigned row;
-  uint32_t most[3];
-  float residue[3];
 };
 
 template <class Loop, class C>
@@ -93,12 +94,11 @@ struct GemmShape {
   static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
-  // Together 168 for each of the block's threads.
-  static constexpr int kConsumerRegisters = Loop::kPlanes == 2 ? 224 : 232;
+  // Together 168 for each of the block's threads; those that split hold a row.
+  static constexpr int kConsumerRegisters = Loop::kSplitsOnTheWay ? 192 : 232;
   static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
   // The swizzle wants stages at multiples of 1024 bytes; dynamic shared memory starts anywhere.
-  static constexpr int kRowBytesKept = Loop::kSplitsOnTheWay ? kRowBuffer * 4 : 0;
-  static constexpr int kShared = C::kStages * kStageBytes + kRowBytesKept + 1024;
+  static constexpr int kShared = C::kStages * kStageBytes + 1024;
 };
 
 template <class C>
@@ -349,80 +349,41 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
   }
 }
 
-// Three warps: split rows of the right operand until there are none left. A row comes into shared
-// memory as it is, in one copy; where it is too long for that, it is read from memory twice.
+// Three warps: split rows of the right operand until there are none left. Whoever is free takes the
+// next row, so that nobody waits for a block that is not running.
 template <class Loop, class C>
-__device__ __forceinline__ void split_rest(const GemmOperands& g, float* row_buffer,
-                                           GemmRow& shared) {
-  constexpr int kThreads = 96;
-  constexpr int kBarrier = 3;
+__device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
   const split::Job job = g.right_job(g.columns);
-  const split::Planes planes = job.planes(g.depth);
-  const bool staged = g.depth % 4 == 0 && g.depth <= kRowBuffer;
-  const auto bytes = static_cast<uint32_t>(g.depth) * 4;
-  uint32_t phase = 0;
-  unsigned next = 0;  // the row after the current one: of the first thread alone, as these three
+  const auto columns = static_cast<unsigned>(g.columns);
+  unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (staged && next < static_cast<unsigned>(g.columns)) {
-      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, bytes);
+    if (g.depth % 4 == 0 && next < columns) {
+      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
     }
-  };
-  const auto fetch = [&] {
-    shared.row = next;
-    if (!staged || next >= static_cast<unsigned>(g.columns)) return;
-    hopper::arrive_expecting(shared.arrived, bytes);
-    hopper::copy_bytes(row_buffer, job.x + int64_t{next} * g.depth, bytes, shared.arrived);
   };
   if (thread == 0) {
     take();
-    fetch();
+    shared.row = next;
   }
-  hopper::sync_threads<kThreads>(kBarrier);
-  for (unsigned row = shared.row; row < static_cast<unsigned>(g.columns); row = shared.row) {
+  SplittingWarps::sync();
+  for (unsigned row = shared.row; row < columns; row = shared.row) {
     if (thread == 0) take();
-    const float* const from = staged ? row_buffer : job.x + int64_t{row} * g.depth;
-    const auto load = [&](int at) {
-      return staged ? split::load_four<true>(from, at, g.depth)
-                    : split::load_four<false>(from, at, g.depth);
-    };
-    if (staged) {
-      hopper::wait(shared.arrived, phase);
-      phase ^= 1;
+    if (g.depth % 4 == 0) {
+      split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
+                                                            shared.split);
+    } else {
+      split::split_row<SplittingWarps, Loop::kPlanes, false>(job, row, g.depth, thread,
+                                                             shared.split);
     }
-    split::Extent extent;
-#pragma unroll 4
-    for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-      extent.add(load(at));
-    }
-    uint32_t most = split::warp_max(extent.most);
-    if (thread % 32 == 0) shared.most[thread / 32] = most;
-    hopper::sync_threads<kThreads>(kBarrier);
-    most = max(max(shared.most[0], shared.most[1]), shared.most[2]);
-    const split::Scaling scaling(most);
-#pragma unroll 4
-    for (int at = thread * 4; at < planes.width; at += kThreads * 4) {
-      planes.store<Loop::kPlanes>(load(at), scaling.up, row, at);
-    }
-    float residue = 0.0f;
-    if (scaling.loses<Loop::kPlanes>(extent)) {
-#pragma unroll 1
-      for (int at = thread * 4; at < g.depth; at += kThreads * 4) {
-        residue += split::lost<Loop::kPlanes>(load(at), scaling.up);
-      }
-    }
-    residue = split::warp_sum(residue);
-    if (thread % 32 == 0) shared.residue[thread / 32] = residue;
     hopper::fence_copy_engine();
-    hopper::sync_threads<kThreads>(kBarrier);
+    SplittingWarps::sync();
     if (thread == 0) {
-      residue = shared.residue[0] + shared.residue[1] + shared.residue[2];
-      fetch();
-      job.scales[row] = scaling.scale<Loop::kPlanes>(residue);
+      shared.row = next;
       detail::add_progress(g.progress + 1 + row / C::kBlockN);
     }
-    hopper::sync_threads<kThreads>(kBarrier);
+    SplittingWarps::sync();
   }
 }
 
@@ -537,7 +498,6 @@ __global__ void __launch_bounds__(384, 1)
       hopper::init(barriers.full[s], 1);
       hopper::init(barriers.empty[s], 8 * C::kCluster);  // the consuming warps of the cluster
     }
-    hopper::init(row.arrived, 1);
     hopper::publish_barriers();
   }
   hopper::sync_cluster();
@@ -548,8 +508,7 @@ __global__ void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) {
       feed<Loop, C>(left, right, g, stages, barriers);
     } else if (Loop::kSplitsOnTheWay && threadIdx.x >= 32 && !g.frozen) {
-      auto* const row_buffer = reinterpret_cast<float*>(stages + C::kStages * S::kStageBytes);
-      split_rest<Loop, C>(g, row_buffer, row);
+      split_rest<Loop, C>(g, row);
     }
   } else {
     hopper::take_registers<S::kConsumerRegisters>();
@@ -608,10 +567,12 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
 
   if constexpr (Loop::kScaled) {
     // The rows of the right operand that the first wave needs; all of them where it is the only
-    // one.
+    // one, or where a wave ends before the splitting warps have the next one's rows ready (they
+    // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
     const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
     int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
-    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters;
+    const bool late = early * 5 > int64_t{g.depth} * 2;
+    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
     if (at_once || early > g.columns) early = g.columns;
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =

@@ -135,17 +135,7 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barri
   }
 }
 
-// A run of bytes, a multiple of 16, from global to this block's shared memory.
-__device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t bytes,
-                                           Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(&barrier))
-      : "memory");
-}
-
-// Brings such a run into the L2 cache.
+// Brings a run of bytes, a multiple of 16, into the L2 cache.
 __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }

@@ -138,24 +138,18 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-// Where the planes of a matrix lie: `rows` rows, padded to whole groups of eight, plane by plane.
-struct Planes {
-  uint16_t* at;
-  int64_t rows;
-  int64_t width;
-
-  template <int kPlanes>
-  __device__ __forceinline__ void store(float4 x, float up, int64_t row, int column) const {
-    uint32_t low[kPlanes];
-    uint32_t high[kPlanes];
-    split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
-    split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
+// Four neighbours into the planes, `apart` elements from one another.
+template <int kPlanes>
+__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int64_t apart) {
+  uint32_t low[kPlanes];
+  uint32_t high[kPlanes];
+  split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
+  split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
-    for (int p = 0; p < kPlanes; ++p) {
-      *reinterpret_cast<uint2*>(at + (p * rows + row) * width + column) = {low[p], high[p]};
-    }
+  for (int p = 0; p < kPlanes; ++p) {
+    *reinterpret_cast<uint2*>(to + p * apart) = {low[p], high[p]};
   }
-};
+}
 
 // A matrix to split, `count` of its rows from the first one on.
 struct Job {
@@ -164,62 +158,71 @@ struct Job {
   RowScale* scales;
   int64_t rows;
   int64_t count;
-
-  __device__ __forceinline__ Planes planes(int depth) const {
-    return {halves, rows, padded(depth)};
-  }
 };
 
-// One row by one block, read once: up to kKept * 1024 elements stay in registers.
-inline constexpr int kThreads = 256;
-inline constexpr int kKept = 8;
+// Who splits a row: so many threads, each with room for kKept times four elements in registers, and
+// a barrier for all of them. Rows that fit are read once.
+struct Block {
+  static constexpr int kThreads = 256;
+  static constexpr int kKept = 8;
+  static __device__ __forceinline__ void sync() { __syncthreads(); }
+};
 
-template <int kPlanes, bool kVector>
-__device__ __forceinline__ void row_by_block(const Job& job, int64_t row, int depth) {
-  __shared__ uint32_t mosts[kThreads / 32];
-  __shared__ float residues[kThreads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  const Planes planes = job.planes(depth);
-  const float* from = job.x + row * depth;
-  constexpr int kRest = kKept * kThreads * 4;
-  float4 kept[kKept];
+template <class Team>
+struct Shared {
+  uint32_t mosts[Team::kThreads / 32];
+  float residues[Team::kThreads / 32];
+};
+
+template <class Team, int kPlanes, bool kVector>
+__device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth, int thread,
+                                          Shared<Team>& shared) {
+  constexpr int kStep = Team::kThreads * 4;
+  constexpr int kRest = Team::kKept * kStep;
+  const int width = static_cast<int>(padded(depth));
+  const int64_t apart = job.rows * width;
+  const float* const from = job.x + row * depth;
+  uint16_t* const to = job.halves + row * width;
+  float4 kept[Team::kKept];
   Extent extent;
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) {
-    kept[c] = load_four<kVector>(from, (c * kThreads + thread) * 4, depth);
+  for (int c = 0; c < Team::kKept; ++c) {
+    kept[c] = load_four<kVector>(from, c * kStep + thread * 4, depth);
   }
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) extent.add(kept[c]);
-  for (int at = kRest + thread * 4; at < depth; at += kThreads * 4) {
+  for (int c = 0; c < Team::kKept; ++c) extent.add(kept[c]);
+#pragma unroll 1
+  for (int at = kRest + thread * 4; at < depth; at += kStep) {
     extent.add(load_four<kVector>(from, at, depth));
   }
   uint32_t most = warp_max(extent.most);
-  if (thread % 32 == 0) mosts[thread / 32] = most;
-  __syncthreads();
+  if (thread % 32 == 0) shared.mosts[thread / 32] = most;
+  Team::sync();
 #pragma unroll
-  for (int w = 0; w < kThreads / 32; ++w) most = max(most, mosts[w]);
+  for (int w = 0; w < Team::kThreads / 32; ++w) most = max(most, shared.mosts[w]);
   const Scaling scaling(most);
 #pragma unroll
-  for (int c = 0; c < kKept; ++c) {
-    const int at = (c * kThreads + thread) * 4;
-    if (at < planes.width) planes.store<kPlanes>(kept[c], scaling.up, row, at);
+  for (int c = 0; c < Team::kKept; ++c) {
+    const int at = c * kStep + thread * 4;
+    if (at < width) store_four<kPlanes>(kept[c], scaling.up, to + at, apart);
   }
-  for (int at = kRest + thread * 4; at < planes.width; at += kThreads * 4) {
-    planes.store<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, row, at);
+#pragma unroll 1
+  for (int at = kRest + thread * 4; at < width; at += kStep) {
+    store_four<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, to + at, apart);
   }
   float residue = 0.0f;
   if (scaling.loses<kPlanes>(extent)) {
 #pragma unroll 1
-    for (int at = thread * 4; at < depth; at += kThreads * 4) {
+    for (int at = thread * 4; at < depth; at += kStep) {
       residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
     }
   }
   residue = warp_sum(residue);
-  if (thread % 32 == 0) residues[thread / 32] = residue;
-  __syncthreads();
+  if (thread % 32 == 0) shared.residues[thread / 32] = residue;
+  Team::sync();
   if (thread == 0) {
     float total = 0.0f;
-    for (int w = 0; w < kThreads / 32; ++w) total += residues[w];
+    for (int w = 0; w < Team::kThreads / 32; ++w) total += shared.residues[w];
     job.scales[row] = scaling.scale<kPlanes>(total);
   }
 }
@@ -234,19 +237,21 @@ struct Progress {
 
 // Two jobs at once: the left operand, and the first rows of the right one.
 template <int kPlanes, bool kVector>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(Block::kThreads)
     split_kernel(const Job first, const Job second, int depth, const Progress progress) {
+  __shared__ Shared<Block> shared;
   const int64_t at = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
 #endif
   if (at < first.count) {
-    row_by_block<kPlanes, kVector>(first, at, depth);
+    split_row<Block, kPlanes, kVector>(first, at, depth, thread, shared);
   } else {
-    row_by_block<kPlanes, kVector>(second, at - first.count, depth);
+    split_row<Block, kPlanes, kVector>(second, at - first.count, depth, thread, shared);
   }
   if (at == 0) {
-    for (int i = static_cast<int>(threadIdx.x); i < progress.count; i += kThreads) {
+    for (int i = thread; i < progress.count; i += Block::kThreads) {
       const int64_t ahead = second.count - int64_t{i - 1} * progress.tile_rows;
       const int64_t most = ahead < progress.tile_rows ? ahead : progress.tile_rows;
       progress.words[i] = static_cast<unsigned>(i == 0 ? second.count : most > 0 ? most : 0);
@@ -260,7 +265,7 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
   const auto grid = static_cast<unsigned>(first.count + second.count);
   if (grid == 0) return cudaSuccess;
   const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
-  kernel<<<grid, kThreads, 0, stream>>>(first, second, depth, progress);
+  kernel<<<grid, Block::kThreads, 0, stream>>>(first, second, depth, progress);
   return cudaGetLastError();
 }
 

@@ -14,10 +14,8 @@ from kernelwright.errors import InputError
 from kernelwright.graph import Graph, hint
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.plan import Gemm, Program, needs_whole_tiles
-from kernelwright.plan.loops import WIDE
+from kernelwright.plan.loops import MULTIPROCESSORS, TILE_ROWS, WIDE
 
-MULTIPROCESSORS = 132
-TILE_ROWS = 128
 SHARED_BYTES = 200 << 10
 STAGE_ROW_BYTES = 128
 MOST_STAGES = 6

@@ -44,6 +44,7 @@ class Code(Enum):
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
     DEPTH = "{op} stays with the library: rows of {depth} elements are no multiple of 16 bytes"
     FEW_ROWS = "{op} stays with the library: {rows} row(s) are fewer than {fewest}"
+    LIBRARY_FASTER = "{op} stays with the library, which is faster at {columns} x {depth}"
     MIXED = "{op} stays with the library: there is no generated product for {dtype}"
     SHARED = "{op} stores its product: {region} is not alone in reading it"
     SECOND = "{op} stores its product: {region} follows another product"
@@ -215,6 +216,7 @@ class Gemm:
     rows: Dim
     columns: int
     depth: int
+    fewest: int
     library: tuple[Region, ...]
 
 

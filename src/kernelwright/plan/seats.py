@@ -30,11 +30,17 @@ from kernelwright.plan.tails import Tail, tails
 
 LINEAR = "torch.ops.aten.linear.default"
 FEWEST_COLUMNS = 8
+# The tests set this: then small products are generated too, for any number of rows.
+EVERYWHERE = False
 
 
 def seat(plan: Plan, precision: str) -> Plan:
     """The plan with generated products; `precision` is that of float32 matrix products."""
     return _Seating(plan, precision).run()
+
+
+def fewest_rows(loop: Loop, columns: int, depth: int) -> int | None:
+    return 1 if EVERYWHERE else loop.fewest(columns, depth)
 
 
 class _Seating:
@@ -93,8 +99,10 @@ class _Seating:
             self.refuse(region, Code.NARROW, columns=columns)
         elif depth == 0 or depth % loop.multiple:
             self.refuse(region, Code.DEPTH, depth=depth)
-        elif isinstance(rows, int) and rows < loop.fewest:
-            self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=loop.fewest)
+        elif (fewest := fewest_rows(loop, columns, depth)) is None:
+            self.refuse(region, Code.LIBRARY_FASTER, columns=columns, depth=depth)
+        elif isinstance(rows, int) and rows < fewest:
+            self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=fewest)
         else:
             return loop
         return None
@@ -125,7 +133,9 @@ class _Seating:
                 kernel,
                 name=region_name([own, *others], self.names),
                 nodes=(*contraction.nodes, *kernel.nodes),
-                why=reason(Code.GEMM, loop=loop.text, count=len(origins), fewest=loop.fewest),
+                why=reason(
+                    Code.GEMM, loop=loop.text, count=len(origins), fewest=self.fewest(contraction)
+                ),
                 program=program,
                 reads=tuple(dict.fromkeys(reads)),
                 bytes=as_dim(contraction.bytes + kernel.bytes - 2 * stored),
@@ -147,7 +157,7 @@ class _Seating:
         single = replace(
             region,
             name=region_name([own], self.names),
-            why=reason(Code.GEMM_ALONE, loop=loop.text, fewest=loop.fewest),
+            why=reason(Code.GEMM_ALONE, loop=loop.text, fewest=self.fewest(region)),
             program=program,
         )
         return self.gemm(region, single, loop, (region,))
@@ -162,13 +172,23 @@ class _Seating:
         if bias is not None:
             program = _with_bias(program, contraction.outputs[0].name, own.name, bias.name)
         rows, depth = product(own.type.shape[:-1]), self.graph[right.name].type.shape[1]
+        fewest = self.fewest(contraction)
         return replace(
             region,
             kind="gemm",
             call=Call(LINEAR, (left, right, None)),
             program=program,
-            gemm=Gemm(own.name, loop, rows, columns, int(str(depth)), library),
+            gemm=Gemm(own.name, loop, rows, columns, int(str(depth)), fewest, library),
         )
+
+    def fewest(self, region: Region) -> int:
+        """The rows from which on a product that has a loop is generated."""
+        node = self.node(region)
+        loop = loop_for(node.type.dtype, self.precision)
+        depth = int(str(self.graph[node.inputs[1]].type.shape[1]))
+        fewest = fewest_rows(loop, self.columns(region), depth) if loop else None
+        assert fewest is not None
+        return fewest
 
     def columns(self, region: Region) -> int:
         return int(str(self.node(region).type.shape[-1]))
