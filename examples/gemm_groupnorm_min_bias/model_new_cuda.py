@@ -983,10 +983,10 @@ struct Scaling {
   __device__ __forceinline__ explicit Scaling(uint32_t most) {
     const int exponent = static_cast<int>(most >> 23) - 127;
     exact = most != 0 && (exponent > 60 || exponent < -60);
-    // Zeros have the smallest scale, so that they do not count among the largest ones.
-    const int shift = most == 0 ? 74 : exact ? 0 : 14 - exponent;
+    const int shift = most == 0 || exact ? 0 : 14 - exponent;
     up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
-    down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+    // A row of zeros has the scale zero: whatever it meets, nothing of it was lost.
+    down = most == 0 ? 0.0f : __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
   }
 
   // Whether an element among these loses what counts.
@@ -1445,7 +1445,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
     const float2 x = row < g.rows ? scales[row] : float2{};
     // Elements must be larger than this, or else zero without any doubt. A NaN never is.
     float least = columns.residue + x.y * columns.most;
-    if (least == 0.0f || row >= g.rows) least = -1.0f;
+    if (least == 0.0f || x.x == 0.0f || row >= g.rows) least = -1.0f;
     if (x.x != x.x) least = __builtin_huge_valf();
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {

@@ -364,6 +364,23 @@ def test_nan_and_infinity_in_x(plain: checking.Subject) -> None:
     assert same_bits(ours[others], clean[others])
 
 
+def test_rows_of_zeros(plain: checking.Subject) -> None:
+    """They give zeros, except where they meet an infinity."""
+    rows = enough_rows(plain)
+    weight = usual_weight()
+    weight[9] = 0.0
+    weight[40, 3] = INF
+    candidate, eager, _ = with_weight(plain, weight)
+    x = drawn(rows, DEPTH, seed=3)
+    x[5] = 0.0
+    x[rows - 1] = 0.0
+    ours = run_generated(plain, candidate, x)
+    check_kinds(ours, checking.run(eager, (x,)))
+    others = without(COLUMNS, 40)
+    assert not ours[5, others].any() and not ours[rows - 1, others].any()
+    assert not ours[:, 9].any() and ours[5, 40].isnan()
+
+
 def test_nan_and_infinity_in_the_weight(plain: checking.Subject) -> None:
     rows = enough_rows(plain)
     candidate, _, _ = with_weight(plain, usual_weight())

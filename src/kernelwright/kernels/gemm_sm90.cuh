@@ -265,7 +265,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
     const float2 x = row < g.rows ? scales[row] : float2{};
     // Elements must be larger than this, or else zero without any doubt. A NaN never is.
     float least = columns.residue + x.y * columns.most;
-    if (least == 0.0f || row >= g.rows) least = -1.0f;
+    if (least == 0.0f || x.x == 0.0f || row >= g.rows) least = -1.0f;
     if (x.x != x.x) least = __builtin_huge_valf();
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {

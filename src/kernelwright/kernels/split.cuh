@@ -60,10 +60,10 @@ struct Scaling {
   __device__ __forceinline__ explicit Scaling(uint32_t most) {
     const int exponent = static_cast<int>(most >> 23) - 127;
     exact = most != 0 && (exponent > 60 || exponent < -60);
-    // Zeros have the smallest scale, so that they do not count among the largest ones.
-    const int shift = most == 0 ? 74 : exact ? 0 : 14 - exponent;
+    const int shift = most == 0 || exact ? 0 : 14 - exponent;
     up = __uint_as_float(static_cast<uint32_t>(127 + shift) << 23);
-    down = __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
+    // A row of zeros has the scale zero: whatever it meets, nothing of it was lost.
+    down = most == 0 ? 0.0f : __uint_as_float(static_cast<uint32_t>(127 - shift) << 23);
   }
 
   // Whether an element among these loses what counts.
