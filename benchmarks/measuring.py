@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from sheet import Sheet
+from sheet import Sheet, file_stem, write_results
 from torch import Tensor, nn
 
 from kernelwright.bench.clock import Clock, CudaClock, Reading, device_name, make_clock
@@ -245,11 +243,5 @@ def write(
         "date": datetime.date.today().isoformat(),
         "command": " ".join(["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    folder = Path(options.results)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{re.sub(r'[^a-z0-9]+', '-', hardware.lower()).strip('-')}-{options.name}"
-    record = header | {"parts": {sheet.title: sheet.record for sheet in sheets}}
-    (folder / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
-    facts = "; ".join(f"{key} {value}" for key, value in header.items())
-    body = "\n".join(sheet.markdown() for sheet in sheets)
-    (folder / f"{stem}.md").write_text(f"# {title} on {hardware}\n\n{facts}.\n\n{body}")
+    stem = f"{file_stem(hardware)}-{options.name}"
+    write_results(Path(options.results), stem, title, header, sheets)

@@ -22,7 +22,7 @@ import torch
 from build_time import build_time
 from profile_tail import Tail, profile_tail
 from rich.console import Console
-from sheet import Sheet, write_results
+from sheet import Sheet, file_stem, write_results
 
 from kernelwright.bench import Timings, bench
 from kernelwright.bench.clock import device_name
@@ -211,7 +211,7 @@ def main() -> int:
         "torch": torch.__version__,
         "date": datetime.date.today().isoformat(),
     }
-    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    results = Path(arguments.results)
     sheets: list[Sheet] = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(arguments.keep or scratch)
@@ -233,7 +233,7 @@ def main() -> int:
             if sheet.rows:
                 sheets.append(sheet)
                 Console(width=130).print(sheet.rich())
-                write_results(Path(arguments.results), stem, header, sheets)
+                write_results(results, file_stem(name), "Founding models", header, sheets)
     return 0
 
 

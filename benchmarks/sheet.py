@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,12 +40,17 @@ class Sheet:
         return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(x)} |" for x in lines), ""])
 
 
-def write_results(folder: Path, stem: str, header: dict[str, Any], sheets: list[Sheet]) -> None:
+def file_stem(hardware: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", hardware.lower()).strip("-")
+
+
+def write_results(
+    folder: Path, stem: str, title: str, header: dict[str, Any], sheets: Sequence[Sheet]
+) -> None:
     """`<stem>.json` with every figure and `<stem>.md` with the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = {sheet.title: sheet.record for sheet in sheets}
     (folder / f"{stem}.json").write_text(json.dumps(header | {"parts": parts}, indent=1) + "\n")
-    title = f"# Founding models on {header['device']}"
     facts = "; ".join(f"{key} {value}" for key, value in header.items())
     body = "\n".join(sheet.markdown() for sheet in sheets)
-    (folder / f"{stem}.md").write_text(f"{title}\n\n{facts}.\n\n{body}")
+    (folder / f"{stem}.md").write_text(f"# {title} on {header['device']}\n\n{facts}.\n\n{body}")

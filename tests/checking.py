@@ -7,6 +7,8 @@ model with live Dropout has no float64 oracle (the mask depends on the type): th
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -242,3 +244,13 @@ def programs(compiled: Compiled) -> str:
 
 def model_class(compiled: Compiled) -> str:
     return compiled.source[compiled.source.index("class ModelNew(Model):") :]
+
+
+LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"
+
+
+def build(path: Path) -> str:
+    """Import an emitted file in a process of its own; what it said if that failed."""
+    command = [sys.executable, "-c", LOAD, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stderr if done.returncode else ""

@@ -1035,12 +1035,73 @@ KW_PRODUCTS(kBfloat16, "k16", "bf16.bf16", ", 0, 0")
 // elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
 // alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
 // is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
-// each element of its result and compute the few doubtful ones again. After a
-// NaN, an infinity or a largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is
-// computed again.
+// each element of its result and compute the few doubtful ones again. After a NaN, an infinity or a
+// largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is computed again.
 #include <cuda_runtime.h>
 
-#include <cstdint>
+// float16 and bfloat16 in memory: conversions to and from float32, rounding to nearest even.
+
+namespace kw {
+
+struct half_t {
+  uint16_t bits;
+};
+
+struct bfloat16_t {
+  uint16_t bits;
+};
+
+KW_FN float to_float(bfloat16_t x) {
+  return detail::from_bits(uint32_t{x.bits} << 16);
+}
+
+KW_FN float to_float(half_t x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  // Exponent and mantissa as float bits, rescaled by 2^112: exact for subnormals too.
+  const uint32_t magnitude = (uint32_t{x.bits} & 0x7fff) << 13;
+  const float scaled = detail::from_bits(magnitude) * 0x1p112f;
+  const bool special = magnitude >= 0x7c00u << 13;
+  const uint32_t bits = special ? magnitude | 0x7f800000 : detail::to_bits(scaled);
+  return detail::from_bits(bits | (uint32_t{x.bits} & 0x8000) << 16);
+#endif
+}
+
+template <>
+KW_FN bfloat16_t from_float<bfloat16_t>(float x) {
+  const uint32_t bits = detail::to_bits(x);
+  const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return {static_cast<uint16_t>(x == x ? rounded : 0x7fc0)};
+}
+
+template <>
+KW_FN half_t from_float<half_t>(float x) {
+#ifdef __CUDA_ARCH__
+  half_t y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#else
+  const uint32_t sign_part = detail::to_bits(x) >> 16 & 0x8000;
+  const float magnitude = ::fabsf(x);
+  // Adding a power of two whose last bit is half's last bit rounds to nearest even in one step.
+  const uint32_t exponent = detail::to_bits(magnitude) & 0x7f800000;
+  const uint32_t smallest = 113u << 23;  // half's smallest normal exponent
+  const float magic = detail::from_bits((exponent > smallest ? exponent : smallest) + (13u << 23));
+  const float rounded = (magnitude + magic) - magic;
+  const bool subnormal = rounded < 0x1p-14f;
+  const uint32_t normal_bits = (detail::to_bits(rounded) - (112u << 23)) >> 13;
+  const uint32_t small_bits = static_cast<uint32_t>(static_cast<int32_t>(rounded * 0x1p24f));
+  uint32_t bits = subnormal ? small_bits : normal_bits;
+  bits = magnitude >= 65520.0f ? 0x7c00 : bits;
+  bits = x == x ? bits : 0x7e00;
+  return {static_cast<uint16_t>(sign_part | bits)};
+#endif
+}
+
+}  // namespace kw
 
 namespace kw {
 
@@ -1106,20 +1167,14 @@ struct Scaling {
   }
 };
 
-__device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(static_cast<uint16_t>(bits)));
-  return y;
-}
-
 // Two neighbours in packed planes, and what is left of them.
 template <int kPlanes>
 __device__ __forceinline__ float2 split_pair(float2 x, uint32_t (&planes)[kPlanes]) {
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(x.y), "f"(x.x));
-    x.x -= half_bits_to_float(planes[p] & 0xffffu);
-    x.y -= half_bits_to_float(planes[p] >> 16);
+    x.x -= to_float(half_t{static_cast<uint16_t>(planes[p])});
+    x.y -= to_float(half_t{static_cast<uint16_t>(planes[p] >> 16)});
   }
   return x;
 }
@@ -1135,12 +1190,6 @@ __device__ __forceinline__ float lost(float2 x) {
 template <int kPlanes>
 __device__ __forceinline__ float lost(float4 x, float up) {
   return lost<kPlanes>(float2{x.x * up, x.y * up}) + lost<kPlanes>(float2{x.z * up, x.w * up});
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
-  return x;
 }
 
 __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
@@ -1245,7 +1294,7 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
       residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
     }
   }
-  residue = warp_sum(residue);
+  residue = reduce_threads<Combine::kSum, 32>(residue);
   if (thread % 32 == 0) shared.residues[thread / 32] = residue;
   Team::sync();
   if (thread == 0) {
@@ -1542,21 +1591,21 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
                                        const GemmOperands& g, int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
   const int lane = hopper::lane();
-  const auto* scales = static_cast<const float2*>(g.left_scales);
+  const auto* scales = static_cast<const RowScale*>(g.left_scales);
   uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int64_t row = warp_row + lane / 4 + 8 * i;
-    const float2 x = row < g.rows ? scales[row] : float2{};
+    const RowScale x = row < g.rows ? scales[row] : RowScale{};
     // Elements must be larger than this, or else zero without any doubt. A NaN never is.
-    float least = columns.residue + x.y * columns.most;
-    if (least == 0.0f || x.x == 0.0f || row >= g.rows) least = -1.0f;
-    if (x.x != x.x) least = __builtin_huge_valf();
+    float least = columns.residue + x.doubt * columns.most;
+    if (least == 0.0f || x.scale == 0.0f || row >= g.rows) least = -1.0f;
+    if (x.scale != x.scale) least = __builtin_huge_valf();
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {
       const int index = k / 2 * 4 + 2 * i + k % 2;
       if (!(fabsf(d[index]) > least)) doubtful[index / 64] |= uint64_t{1} << index % 64;
-      d[index] *= x.x;
+      d[index] *= x.scale;
     }
   }
   hopper::pin(d);
@@ -1593,7 +1642,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
       }
 #pragma unroll
       for (int n = 0; n < kDots; ++n) {
-        const float sum = split::warp_sum(sums[n]);
+        const float sum = reduce_threads<Combine::kSum, 32>(sums[n]);
 #pragma unroll
         for (int m = 0; m < kCount; ++m) {
           if (lane == owner[n] && m == index) d[m] = sum;
@@ -1767,7 +1816,7 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 }
 
 template <class Loop, class P, class C>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
                 const GemmOperands g, const typename P::Args a) {
 #ifdef KW_HOPPER

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +11,6 @@ import pytest
 
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import load_problem
-
-LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +27,7 @@ def emitted(
             file = folder / f"{path.stem}_new.py"
             file.write_text(compiled.source)
             files[path.stem] = compiled, file
-            builds.append(pool.submit(build, file))
+            builds.append(pool.submit(checking.build, file))
     failures = [text for done in builds if (text := done.result())]
     assert not failures, failures[0]
     return files
@@ -40,14 +36,6 @@ def emitted(
 def wanted(items: list[pytest.Item]) -> list[Path]:
     asked = [i.callspec.params.get("path") for i in items if hasattr(i, "callspec")]
     return [p for p in checking.MODELS if p in asked]
-
-
-def build(path: Path) -> str:
-    """Import the file in a process of its own; what it said if that failed."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, env=os.environ
-    )
-    return done.stderr if done.returncode else ""
 
 
 @pytest.fixture(scope="module")

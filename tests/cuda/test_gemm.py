@@ -11,8 +11,6 @@ import copy
 import math
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,7 +37,6 @@ MOST_ROWS = 8192
 BATCHES = (1, 64, 65, 128, 129, 200, 1000)
 INF, NAN = math.inf, math.nan
 EPS = torch.finfo(torch.float32).eps
-LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"
 
 SOURCE = """
 import torch
@@ -131,19 +128,13 @@ def subjects(
             compiled = compile_problem(load_problem(path, DEVICE, spec.precision))
             emitted.write_text(compiled.source)
             made[name] = path, compiled, emitted
-            builds.append(pool.submit(build, emitted))
+            builds.append(pool.submit(checking.build, emitted))
     failures = [said for done in builds if (said := done.result())]
     assert not failures, failures[0]
     return {
         name: checking.loaded(path, compiled, emitted, DEVICE)
         for name, (path, compiled, emitted) in made.items()
     }
-
-
-def build(path: Path) -> str:
-    command = [sys.executable, "-c", LOAD, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stderr if done.returncode else ""
 
 
 @pytest.fixture(params=[*PLAIN, *PLAIN_HIGH])

@@ -257,21 +257,21 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
                                        const GemmOperands& g, int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
   const int lane = hopper::lane();
-  const auto* scales = static_cast<const float2*>(g.left_scales);
+  const auto* scales = static_cast<const RowScale*>(g.left_scales);
   uint64_t doubtful[2] = {};  // a bit for each accumulator
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int64_t row = warp_row + lane / 4 + 8 * i;
-    const float2 x = row < g.rows ? scales[row] : float2{};
+    const RowScale x = row < g.rows ? scales[row] : RowScale{};
     // Elements must be larger than this, or else zero without any doubt. A NaN never is.
-    float least = columns.residue + x.y * columns.most;
-    if (least == 0.0f || x.x == 0.0f || row >= g.rows) least = -1.0f;
-    if (x.x != x.x) least = __builtin_huge_valf();
+    float least = columns.residue + x.doubt * columns.most;
+    if (least == 0.0f || x.scale == 0.0f || row >= g.rows) least = -1.0f;
+    if (x.scale != x.scale) least = __builtin_huge_valf();
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {
       const int index = k / 2 * 4 + 2 * i + k % 2;
       if (!(fabsf(d[index]) > least)) doubtful[index / 64] |= uint64_t{1} << index % 64;
-      d[index] *= x.x;
+      d[index] *= x.scale;
     }
   }
   hopper::pin(d);
@@ -308,7 +308,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
       }
 #pragma unroll
       for (int n = 0; n < kDots; ++n) {
-        const float sum = split::warp_sum(sums[n]);
+        const float sum = reduce_threads<Combine::kSum, 32>(sums[n]);
 #pragma unroll
         for (int m = 0; m < kCount; ++m) {
           if (lane == owner[n] && m == index) d[m] = sum;
@@ -482,7 +482,7 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 }
 
 template <class Loop, class P, class C>
-__global__ void __launch_bounds__(384, 1)
+__global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
                 const GemmOperands g, const typename P::Args a) {
 #ifdef KW_HOPPER

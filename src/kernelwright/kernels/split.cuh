@@ -5,14 +5,14 @@
 // elements down to 2^-17 of the largest, enough for float32 products. With one plane it is hi
 // alone: the 11 bits of TF32, for elements down to 2^-28 of the largest. What smaller elements lose
 // is summed up as the row's residue, so that the GEMM can bound the error that the loss makes in
-// each element of its result and compute the few doubtful ones again. After a
-// NaN, an infinity or a largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is
-// computed again.
+// each element of its result and compute the few doubtful ones again. After a NaN, an infinity or a
+// largest magnitude beyond 2^+-60 the scale is NaN: all that the row meets is computed again.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
+#include "half.cuh"
+#include "reduce.cuh"
 
 namespace kw {
 
@@ -78,20 +78,14 @@ struct Scaling {
   }
 };
 
-__device__ __forceinline__ float half_bits_to_float(uint32_t bits) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(static_cast<uint16_t>(bits)));
-  return y;
-}
-
 // Two neighbours in packed planes, and what is left of them.
 template <int kPlanes>
 __device__ __forceinline__ float2 split_pair(float2 x, uint32_t (&planes)[kPlanes]) {
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(planes[p]) : "f"(x.y), "f"(x.x));
-    x.x -= half_bits_to_float(planes[p] & 0xffffu);
-    x.y -= half_bits_to_float(planes[p] >> 16);
+    x.x -= to_float(half_t{static_cast<uint16_t>(planes[p])});
+    x.y -= to_float(half_t{static_cast<uint16_t>(planes[p] >> 16)});
   }
   return x;
 }
@@ -107,12 +101,6 @@ __device__ __forceinline__ float lost(float2 x) {
 template <int kPlanes>
 __device__ __forceinline__ float lost(float4 x, float up) {
   return lost<kPlanes>(float2{x.x * up, x.y * up}) + lost<kPlanes>(float2{x.z * up, x.w * up});
-}
-
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffff, x, offset);
-  return x;
 }
 
 __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
@@ -217,7 +205,7 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
       residue += lost<kPlanes>(load_four<kVector>(from, at, depth), scaling.up);
     }
   }
-  residue = warp_sum(residue);
+  residue = reduce_threads<Combine::kSum, 32>(residue);
   if (thread % 32 == 0) shared.residues[thread / 32] = residue;
   Team::sync();
   if (thread == 0) {

@@ -7,7 +7,7 @@ Every product and every kernel that keeps its own step has its reason among the 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
 from kernelwright.graph import Call, Node, as_dim, product
@@ -43,6 +43,14 @@ def fewest_rows(loop: Loop, columns: int, depth: int) -> int | None:
     return 1 if EVERYWHERE else loop.fewest(columns, depth)
 
 
+@dataclass(frozen=True)
+class Way:
+    """The main loop of a generated product, and the rows from which on it is taken."""
+
+    loop: Loop
+    fewest: int
+
+
 class _Seating:
     def __init__(self, plan: Plan, precision: str) -> None:
         self.plan = plan
@@ -57,16 +65,16 @@ class _Seating:
         # product, and what else the tail reads may be made in between.
         replaced: dict[int, Region | None] = {}
         for region in self.plan.regions:
-            loop = self.loop(region)
-            if loop is None:
+            way = self.way(region)
+            if way is None:
                 continue
             tail = after.get(id(region))
             taken = tail is not None and id(tail.kernel) in replaced
-            fused = self.with_tail(tail, loop, taken) if tail else None
+            fused = self.with_tail(tail, way, taken) if tail else None
             if fused is not None and tail is not None:
                 replaced |= {id(region): None, id(tail.kernel): fused}
             else:
-                replaced[id(region)] = self.alone(region, loop)
+                replaced[id(region)] = self.alone(region, way)
                 self.note_readers(region, tail)
         steps = [replaced.get(id(r), r) for r in self.plan.regions]
         kept = tuple(s for s in steps if s is not None)
@@ -82,8 +90,8 @@ class _Seating:
 
     # ---- which products ----------------------------------------------------------------------
 
-    def loop(self, region: Region) -> Loop | None:
-        """The main loop for a product, or None, with a refusal if it might have had one."""
+    def way(self, region: Region) -> Way | None:
+        """How a product is generated, or None, with a refusal if it might have been."""
         if region.kind != "contract" or region.call is None or region.call.target != LINEAR:
             return None
         node = self.node(region)
@@ -104,12 +112,12 @@ class _Seating:
         elif isinstance(rows, int) and rows < fewest:
             self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=fewest)
         else:
-            return loop
+            return Way(loop, fewest)
         return None
 
     # ---- with what behind them -----------------------------------------------------------------
 
-    def with_tail(self, tail: Tail, loop: Loop, taken: bool) -> Region | None:
+    def with_tail(self, tail: Tail, way: Way, taken: bool) -> Region | None:
         """Both as one region, or None with the refusal."""
         contraction, kernel = tail.product, tail.kernel
         value = contraction.outputs[0].name
@@ -117,7 +125,7 @@ class _Seating:
             self.refuse(contraction, Code.SECOND, region=kernel.name)
             return None
         try:
-            program = fit(tail.program, value, self.columns(contraction), loop)
+            program = fit(tail.program, value, self.columns(contraction), way.loop)
         except Unfit as unfit:
             self.refuse(contraction, unfit.code, region=kernel.name, **unfit.numbers)
             return None
@@ -133,19 +141,17 @@ class _Seating:
                 kernel,
                 name=region_name([own, *others], self.names),
                 nodes=(*contraction.nodes, *kernel.nodes),
-                why=reason(
-                    Code.GEMM, loop=loop.text, count=len(origins), fewest=self.fewest(contraction)
-                ),
+                why=reason(Code.GEMM, loop=way.loop.text, count=len(origins), fewest=way.fewest),
                 program=program,
                 reads=tuple(dict.fromkeys(reads)),
                 bytes=as_dim(contraction.bytes + kernel.bytes - 2 * stored),
                 flops=as_dim(contraction.flops + kernel.flops),
             ),
-            loop,
+            way,
             (contraction, kernel),
         )
 
-    def alone(self, region: Region, loop: Loop) -> Region:
+    def alone(self, region: Region, way: Way) -> Region:
         """A product that is stored as it is, with its bias if the library call had that."""
         own = self.node(region)
         atoms = Atoms()
@@ -157,13 +163,13 @@ class _Seating:
         single = replace(
             region,
             name=region_name([own], self.names),
-            why=reason(Code.GEMM_ALONE, loop=loop.text, fewest=self.fewest(region)),
+            why=reason(Code.GEMM_ALONE, loop=way.loop.text, fewest=way.fewest),
             program=program,
         )
-        return self.gemm(region, single, loop, (region,))
+        return self.gemm(region, single, way, (region,))
 
     def gemm(
-        self, contraction: Region, region: Region, loop: Loop, library: tuple[Region, ...]
+        self, contraction: Region, region: Region, way: Way, library: tuple[Region, ...]
     ) -> Region:
         assert contraction.call is not None and region.program is not None
         own, columns = self.node(contraction), self.columns(contraction)
@@ -172,23 +178,13 @@ class _Seating:
         if bias is not None:
             program = _with_bias(program, contraction.outputs[0].name, own.name, bias.name)
         rows, depth = product(own.type.shape[:-1]), self.graph[right.name].type.shape[1]
-        fewest = self.fewest(contraction)
         return replace(
             region,
             kind="gemm",
             call=Call(LINEAR, (left, right, None)),
             program=program,
-            gemm=Gemm(own.name, loop, rows, columns, int(str(depth)), fewest, library),
+            gemm=Gemm(own.name, way.loop, rows, columns, int(str(depth)), way.fewest, library),
         )
-
-    def fewest(self, region: Region) -> int:
-        """The rows from which on a product that has a loop is generated."""
-        node = self.node(region)
-        loop = loop_for(node.type.dtype, self.precision)
-        depth = int(str(self.graph[node.inputs[1]].type.shape[1]))
-        fewest = fewest_rows(loop, self.columns(region), depth) if loop else None
-        assert fewest is not None
-        return fewest
 
     def columns(self, region: Region) -> int:
         return int(str(self.node(region).type.shape[-1]))
