@@ -150,7 +150,7 @@ def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:
 
 
 def batches(subject: Subject) -> dict[str, int]:
-    own = subject.compiled.batch
+    own = subject.compiled.problem.batch
     return {"batch 1": 1, "an odd batch": 5, "a larger batch": 2 * own + 3, "batch 0": 0}
 
 

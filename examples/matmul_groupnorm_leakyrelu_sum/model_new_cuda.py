@@ -815,12 +815,6 @@ __device__ __forceinline__ void fence_copy_engine() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// ---- launches: one may start while the one before it ends ---------------------------------------
-
-__device__ __forceinline__ void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // ---- registers ---------------------------------------------------------------------------------
 
 template <int kCount>
@@ -970,9 +964,15 @@ KW_FN float to_float(half_t x) {
 
 template <>
 KW_FN bfloat16_t from_float<bfloat16_t>(float x) {
+#if __CUDA_ARCH__ >= 800
+  bfloat16_t y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#else
   const uint32_t bits = detail::to_bits(x);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return {static_cast<uint16_t>(x == x ? rounded : 0x7fc0)};
+#endif
 }
 
 template <>
@@ -1000,6 +1000,73 @@ KW_FN half_t from_float<half_t>(float x) {
 }
 
 }  // namespace kw
+// What every kernel needs around its launch: the right device, its turn, and errors as text.
+#include <cuda_runtime.h>
+
+namespace kw {
+
+// Makes a device current for one launch.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    cudaGetDevice(&previous_);
+    if (previous_ != device_) cudaSetDevice(device_);
+  }
+  ~DeviceGuard() {
+    if (previous_ != device_) cudaSetDevice(previous_);
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int device_;
+  int previous_ = 0;
+};
+
+// On Hopper a kernel's blocks may take their places while the last ones of the kernel before are
+// still at work, which hides the time of the launch. So every kernel calls this before it touches
+// memory: it returns when the kernel before is done, and lets the one after come in.
+__device__ __forceinline__ void await_turn() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+struct Grid {
+  unsigned blocks;
+  int threads;
+  cudaStream_t stream;
+  int shared_bytes = 0;
+  unsigned cluster = 1;
+};
+
+template <class... Parameters, class... Given>
+cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&... given) {
+  int device = 0;
+  int major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {grid.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid.blocks);
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = grid.stream;
+  config.attrs = attributes;
+  config.numAttrs = major < 9 ? 0 : grid.cluster == 1 ? 1 : 2;
+  return cudaLaunchKernelEx(&config, kernel, given...);
+}
+
+}  // namespace kw
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
 
 namespace kw {
 
@@ -1138,8 +1205,8 @@ struct Job {
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
 // a barrier for all of them. Rows that fit are read once.
 struct Block {
-  static constexpr int kThreads = 256;
-  static constexpr int kKept = 8;
+  static constexpr int kThreads = 512;
+  static constexpr int kKept = 4;
   static __device__ __forceinline__ void sync() { __syncthreads(); }
 };
 
@@ -1217,9 +1284,7 @@ __global__ void __launch_bounds__(Block::kThreads)
   __shared__ Shared<Block> shared;
   const int64_t at = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
-#endif
+  await_turn();
   if (at < first.count) {
     split_row<Block, kPlanes, kVector>(first, at, depth, thread, shared);
   } else {
@@ -1240,8 +1305,7 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
   const auto grid = static_cast<unsigned>(first.count + second.count);
   if (grid == 0) return cudaSuccess;
   const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
-  kernel<<<grid, Block::kThreads, 0, stream>>>(first, second, depth, progress);
-  return cudaGetLastError();
+  return launch(kernel, Grid{grid, Block::kThreads, stream}, first, second, depth, progress);
 }
 
 }  // namespace split
@@ -1733,7 +1797,7 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     hopper::publish_barriers();
   }
   hopper::sync_cluster();
-  hopper::wait_for_launch_before();
+  await_turn();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     hopper::give_registers<S::kFeederRegisters>();
@@ -1802,7 +1866,8 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     // one, or where a wave ends before the splitting warps have the next one's rows ready (they
     // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
     const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
-    int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
+    const int across = (clusters + height - 1) / height;
+    int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
     if (at_once || early > g.columns) early = g.columns;
@@ -1826,19 +1891,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {C::kCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCluster));
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = S::kShared;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = Loop::kScaled ? 2 : 1;  // the launch before is ours
-  return cudaLaunchKernelEx(&config, kernel, left, right, g, a);
+  const Grid grid{static_cast<unsigned>(clusters * C::kCluster), S::kThreads, stream, S::kShared,
+                  C::kCluster};
+  return launch(kernel, grid, left, right, g, a);
 }
 
 }  // namespace kw
@@ -1969,16 +2024,29 @@ struct ResidentThread {
   }
 };
 
+// `Row` has 32 bits wherever they suffice: programs divide by sizes to find what a row consists of,
+// and 64 bits take several times as long.
+template <class Row, class P, class C>
+__device__ __forceinline__ void run_resident(const typename P::Args& a) {
+  constexpr int kRowThreads = C::kLanes * C::kTeams;
+  const Row rows = static_cast<Row>(P::rows(a));
+  const Row wanted = static_cast<Row>(blockIdx.x) * C::kRows + threadIdx.x / kRowThreads;
+  const bool live = wanted < rows;
+  // Idle teams repeat a row and store nothing: everyone takes part in the shuffles.
+  ResidentThread<P, C> thread{a, static_cast<int64_t>(live ? wanted : rows - 1)};
+  thread.template run_from<0>();
+  if (live) thread.store();
+}
+
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     resident_kernel(const typename P::Args a) {
-  constexpr int kRowThreads = C::kLanes * C::kTeams;
-  const int64_t wanted = int64_t{blockIdx.x} * C::kRows + threadIdx.x / kRowThreads;
-  const bool live = wanted < P::rows(a);
-  // Idle teams repeat a row and store nothing: everyone takes part in the shuffles.
-  ResidentThread<P, C> thread{a, live ? wanted : P::rows(a) - 1};
-  thread.template run_from<0>();
-  if (live) thread.store();
+  await_turn();
+  if (P::rows(a) < int64_t{1} << 31) {
+    run_resident<uint32_t, P, C>(a);
+  } else {
+    run_resident<uint64_t, P, C>(a);
+  }
 }
 
 template <class P, class C>
@@ -1986,40 +2054,160 @@ cudaError_t resident(const typename P::Args& a, cudaStream_t stream) {
   const int64_t rows = P::rows(a);
   if (rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>((rows + C::kRows - 1) / C::kRows);
-  resident_kernel<P, C><<<grid, C::kThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(resident_kernel<P, C>, Grid{grid, C::kThreads, stream}, a);
 }
 
 }  // namespace kw
 
-// What every launcher needs around a launch: the right device, and errors as text.
+// left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for at most
+// eight rows: the time is that of reading `right` from memory once.
+//
+// A warp has four rows of `right` and all rows of `left`. Its lanes share the depth: each holds its
+// part of the 32 sums, and in the end they are added up across the lanes. The rows of `left` are
+// read again and again, but the warps of a multiprocessor go through the depth at the same pace and
+// find them in the L1 cache. Where there are too few columns to keep all warps busy, the warps of a
+// block share the depth as well. Sums are float32 multiply-adds in a fixed order: NaN, infinity and
+// rounding need no care.
 #include <cuda_runtime.h>
+
 
 namespace kw {
 
-// Makes a device current for one launch.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) : device_(device) {
-    cudaGetDevice(&previous_);
-    if (previous_ != device_) cudaSetDevice(device_);
-  }
-  ~DeviceGuard() {
-    if (previous_ != device_) cudaSetDevice(previous_);
-  }
-  DeviceGuard(const DeviceGuard&) = delete;
-  DeviceGuard& operator=(const DeviceGuard&) = delete;
-
- private:
-  int device_;
-  int previous_ = 0;
+struct FewRows {
+  const float* left;
+  const float* right;
+  const float* bias;  // or null
+  float* out;
+  int64_t rows;
+  int columns;
+  int depth;
 };
 
-}  // namespace kw
+namespace few {
 
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
+inline constexpr int kMostRows = 8;
+inline constexpr int kEach = 4;
+inline constexpr int kWarps = 8;
+
+// Adds up kCount values, 32 or fewer, over the lanes of a warp. Lanes give away half of what they
+// have in every step, and are left with one sum. Returns its index.
+template <int kCount>
+__device__ __forceinline__ int scatter_sums(float (&x)[kCount], int lane) {
+  int index = 0;
+#pragma unroll
+  for (int apart = 16, count = kCount; apart > 0; apart /= 2) {
+    const bool upper = (lane & apart) != 0;
+    if (count > 1) {
+      count /= 2;
+#pragma unroll
+      for (int i = 0; i < kCount / 2; ++i) {
+        if (i >= count) break;
+        const float given = upper ? x[i] : x[i + count];
+        x[i] = (upper ? x[i + count] : x[i]) + __shfl_xor_sync(0xffffffff, given, apart);
+      }
+      if (upper) index += count;
+    } else {
+      x[0] += __shfl_xor_sync(0xffffffff, x[0], apart);
+    }
+  }
+  return index;
 }
+
+// kRows may be more than there are: the last one is repeated and not stored.
+template <int kRows, bool kShareDepth>
+__global__ void __launch_bounds__(kWarps * 32, 2) kernel(const FewRows g) {
+  constexpr int V = 4;
+  constexpr int kSteps = kRows > 1 ? 1 : 2;  // whose loads are in flight together
+  constexpr int kLanes = kShareDepth ? kWarps * 32 : 32;
+  constexpr int kStride = kSteps * kLanes * V;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int column = (kShareDepth ? block : block * kWarps + thread / 32) * kEach;
+  const float* right[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    right[e] = g.right + int64_t{min(column + e, g.columns - 1)} * g.depth;
+  }
+  const auto load = [&](Vec<V>(&w)[kSteps][kEach], int start) {
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int at = start + s * kLanes * V;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) {
+        w[s][e] = at < g.depth ? load_once<V>(right[e] + at) : Vec<V>{};
+      }
+    }
+  };
+  await_turn();
+  float sums[kRows * kEach] = {};
+  Vec<V> w[kSteps][kEach];
+  const int first = thread % kLanes * V;
+  load(w, first);
+#pragma unroll 1
+  for (int start = first; start < g.depth; start += kStride) {
+    Vec<V> next[kSteps][kEach];
+    load(next, start + kStride);
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int at = start + s * kLanes * V;
+      if (at >= g.depth) break;
+      const float* left = g.left + at;
+#pragma unroll
+      for (int m = 0; m < kRows; ++m) {
+        const Vec<V> x = load_row<V>(left);
+        left += m + 1 < g.rows ? g.depth : 0;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          float& sum = sums[m * kEach + e];
+#pragma unroll
+          for (int v = 0; v < V; ++v) sum = fmaf(w[s][e].lanes[v], x.lanes[v], sum);
+        }
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) w[s][e] = next[s][e];
+    }
+  }
+
+  constexpr int kCount = kRows * kEach;
+  constexpr int kSame = 32 / kCount;  // lanes that hold the same sum
+  const int index = scatter_sums(sums, thread % 32);
+  float sum = sums[0];
+  if constexpr (kShareDepth) {
+    __shared__ float partial[kWarps][32];
+    partial[thread / 32][thread % 32] = sum;
+    __syncthreads();
+    if (thread >= 32) return;
+    sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kWarps; ++i) sum += partial[i][thread];
+  }
+  const int row = index / kEach;
+  const int at = column + index % kEach;
+  if (thread % kSame != 0 || row >= g.rows || at >= g.columns) return;
+  g.out[int64_t{row} * g.columns + at] = g.bias != nullptr ? sum + g.bias[at] : sum;
+}
+
+template <int kRows, bool kShareDepth>
+cudaError_t run(const FewRows& g, cudaStream_t stream) {
+  const int columns = kShareDepth ? kEach : kWarps * kEach;
+  const Grid grid{static_cast<unsigned>((g.columns + columns - 1) / columns), kWarps * 32, stream};
+  return launch(kernel<kRows, kShareDepth>, grid, g);
+}
+
+}  // namespace few
+
+template <bool kShareDepth>
+cudaError_t few_rows(const FewRows& g, cudaStream_t stream) {
+  if (g.rows > few::kMostRows) return cudaErrorInvalidValue;
+  if (g.rows == 0) return cudaSuccess;
+  if (g.rows == 1) return few::run<1, kShareDepth>(g, stream);
+  return few::run<few::kMostRows, kShareDepth>(g, stream);
+}
+
+}  // namespace kw
 
 // linear (model.py:15), group_norm (model.py:15), leaky_relu (model.py:15), add (model.py:16)
 struct LinearGroupNormLeakyReluAdd {
@@ -2299,6 +2487,21 @@ extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::resident<BiasGroupNormLeakyReluAdd, BiasGroupNormLeakyReluAddConfig>(a, on);
 }
+
+extern "C" int launch_fc_product_few_rows(void* const* tensors, const int64_t* numbers) {
+  const kw::FewRows g{
+      static_cast<const float*>(tensors[0]),  // left
+      static_cast<const float*>(tensors[1]),  // right
+      nullptr,  // bias
+      static_cast<float*>(tensors[2]),  // out
+      numbers[0],  // rows
+      8192,  // columns
+      8192,  // depth
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::few_rows<false>(g, on);
+}
 """
 
 
@@ -2413,16 +2616,16 @@ class ModelNew(Model):
 
     linear (model.py:15)      fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 128 rows
+                              epilogue; the library below 96 rows
     group_norm (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 128 rows
+                              epilogue; the library below 96 rows
     leaky_relu (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
                               (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 128 rows
+                              epilogue; the library below 96 rows
     add (model.py:16)         fused into linear_group_norm_leaky_relu_add; x + x => 2 * x; a
                               generated product (float32 as three float16 products) with 3
-                              operator(s) in its epilogue; the library below 128 rows
+                              operator(s) in its epilogue; the library below 96 rows
     """
 
     fallbacks = collections.Counter()
@@ -2520,7 +2723,7 @@ class ModelNew(Model):
             return super().forward(x)
         (fc_weight, fc_bias, norm_weight, norm_bias) = state
         batch = x.shape[0]
-        if GENERATED_GEMM and batch >= 128 and _hopper(x.device):
+        if GENERATED_GEMM and batch >= 96 and _hopper(x.device):
             left_halves, left_scales = _halves(x, 2)
             right_halves, right_scales, frozen = self._weight_halves("fc.weight", fc_weight)
             progress = torch.empty((65,), dtype=torch.int32, device=x.device)
@@ -2545,8 +2748,17 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            with _Precision():
-                fc_product = torch.nn.functional.linear(x, fc_weight)
+            if GENERATED_GEMM and batch <= 8:
+                fc_product = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
+                _launch(
+                    "fc_product_few_rows",
+                    x.device,
+                    [x, fc_weight, fc_product],
+                    batch,
+                )
+            else:
+                with _Precision():
+                    fc_product = torch.nn.functional.linear(x, fc_weight)
             add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
             _launch(
                 "bias_group_norm_leaky_relu_add",

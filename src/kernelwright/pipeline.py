@@ -62,11 +62,11 @@ class Compiled:
 
     @property
     def regions(self) -> tuple[RegionRow, ...]:
-        rows = []
+        rows, batch = [], self.problem.batch
         for r in self.planned.regions:
             origins = dict.fromkeys(self.planned.graph[n].origin.op for n in r.nodes)
             ops = ", ".join(o for o in origins if o != "getitem")
-            cost = (hint(r.bytes, self.batch), hint(r.flops, self.batch), r.launches)
+            cost = (hint(r.bytes, batch), hint(r.flops, batch), r.launches)
             why = str(r.why) + "".join(f"; {p}" for p in self.panels if p.product == r.name)
             rows.append(RegionRow(r.name, r.kind, ops, *cost, why))
         return tuple(rows)
@@ -75,11 +75,6 @@ class Compiled:
     def refusals(self) -> tuple[str, ...]:
         """Laws that nearly applied, and fusions that were not made."""
         return tuple(dict.fromkeys([*self.refused_laws, *map(str, self.planned.refusals)]))
-
-    @property
-    def batch(self) -> int:
-        sizes = [x.shape[0] for x in self.problem.inputs if getattr(x, "ndim", 0)]
-        return int(sizes[0]) if sizes else 1
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -127,7 +122,7 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     planned = plan(primitives, limits_for(device))
-    planned = seat(planned, problem.precision) if device == "cuda" else planned
+    planned = seat(planned, problem.precision, problem.batch) if device == "cuda" else planned
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 

@@ -45,6 +45,12 @@ class Problem:
     def device(self) -> torch.device:
         return next((x.device for x in self.inputs if isinstance(x, torch.Tensor)), CPU)
 
+    @property
+    def batch(self) -> int:
+        """That of the example inputs."""
+        sizes = [x.shape[0] for x in self.inputs if getattr(x, "ndim", 0)]
+        return int(sizes[0]) if sizes else 1
+
     def __str__(self) -> str:
         mode = "train" if self.training else "eval"
         inputs = ", ".join(describe(x) for x in self.inputs)

@@ -68,7 +68,7 @@ def tune(
     products = [k for k in compiled.kernels if isinstance(k, GemmKernel)]
     if not products:
         tell("tune", NO_PRODUCT)
-    tuning = _Tuning(problem, compiled.batch, tell, most, machine, measure)
+    tuning = _Tuning(problem, tell, most, machine, measure)
     chosen = {kernel.name: tuning.choose(kernel) for kernel in products}
     return {name: tile for name, tile in chosen.items() if tile is not None}
 
@@ -84,14 +84,12 @@ class _Tuning:
     def __init__(
         self,
         problem: Problem,
-        batch: int,
         tell: Progress,
         most: int,
         machine: str,
         measure: Measure,
     ) -> None:
         self.problem = problem
-        self.batch = batch
         self.tell = tell
         self.most = most
         self.machine = machine
@@ -101,7 +99,7 @@ class _Tuning:
         """The tile of one product, with its measurement in its reason; None: the default, as is."""
         gemm, program = kernel.gemm, kernel.region.program
         assert program is not None
-        rows = hint(gemm.rows, self.batch)
+        rows = hint(gemm.rows, self.problem.batch)
         if rows < gemm.fewest:
             told = FEW_ROWS.format(name=kernel.name, fewest=gemm.fewest, rows=rows)
             self.tell("tune", told)

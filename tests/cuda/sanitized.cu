@@ -87,12 +87,9 @@ void rows() {
   auto* mask = room<bool>(kBatch * 72);
   expect(cudaMemset(mask, 1, kBatch * 72), "cudaMemset");
   const Softmax::Args softmax{x, room<float>(kBatch * 72), room<kw::bfloat16_t>(kBatch), kBatch};
-  const GroupSpread::Args spread{x,
-                                 mask,
-                                 room<float>(kBatch * 72),
-                                 room<float>(kBatch * 72),
-                                 room<float>(kBatch * 72),
-                                 kBatch};
+  const GroupSpread::Args spread{
+      x,     mask, room<float>(kBatch * 72), room<float>(kBatch * 72), room<float>(kBatch * 72),
+      kBatch};
   const ColumnMean::Args mean{numbers(kBatch * 50), room<float>(kBatch * 50), room<float>(50),
                               kBatch};
   const ScaledSigmoid::Args sigmoid{
@@ -105,10 +102,31 @@ void rows() {
   expect(kw::strided<ColumnMean, Columns>(mean, nullptr), "strided");
 }
 
+// Columns that fill no warp's four, and a depth that fills no step.
+template <bool kShareDepth>
+void few(int64_t rows, int columns, int depth) {
+  const kw::FewRows g{numbers(static_cast<size_t>(rows) * depth),
+                      numbers(static_cast<size_t>(columns) * depth),
+                      numbers(columns),
+                      room<float>(static_cast<size_t>(rows) * columns),
+                      rows,
+                      columns,
+                      depth};
+  expect(kw::few_rows<kShareDepth>(g, nullptr), "few rows");
+}
+
+void few_rows() {
+  for (const int rows : {1, 3, 8}) {
+    few<false>(rows, 77, 36);
+    few<true>(rows, 77, 1100);
+  }
+}
+
 }  // namespace
 
 int main() {
   rows();
+  few_rows();
   products();
   std::printf("%d failed\n", failures);
   return failures != 0;

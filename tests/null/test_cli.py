@@ -52,8 +52,7 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
         name="relu", kind="map", ops="relu", bytes=1024, flops=128, launches=1, why="one kernel"
     )
     return FakeCompiled(
-        problem=SimpleNamespace(name="model"),
-        batch=16,
+        problem=SimpleNamespace(name="model", batch=16),
         source=SOURCE,
         ledger=(fused,),
         regions=(region,),

@@ -26,7 +26,7 @@ def test_the_plan_of_a_random_model_computes_the_model(seed: int) -> None:
     primitives = expand(rewritten)
     spec.check_graph(primitives, "expand")
     planned = plan(primitives, limits_for("cuda" if seed % 2 else "cpu"))
-    planned = seat(planned, "highest") if seed % 2 else planned
+    planned = seat(planned, "highest", x.shape[0]) if seed % 2 else planned
     spec.check_plan(planned)
     oracle = copy.deepcopy(model).double()
     for batch in (5, 1, 3):

@@ -20,7 +20,7 @@ from kernelwright.errors import InputError
 from kernelwright.lower import GemmKernel, Tile
 from kernelwright.lower.gemm import Candidate, candidates, fitting, tile_for
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import seats
+from kernelwright.plan import Loop
 from kernelwright.problem import Problem, load_problem, problem_from_module
 from kernelwright.tile_cache import Measured
 from kernelwright.tune import tune
@@ -295,7 +295,7 @@ def test_what_cannot_be_measured_is_left_out() -> None:
     assert tile.shape == (128, 1, 8)
     assert "128 x 128 in pairs in bands of 4 has no time, it does not build" in table.told[0]
     without = Table({(128, 2, 8): "no GPU memory"})
-    assert without.tune(linear(8192, rows=1025)) == {}
+    assert without.tune(linear(8192, rows=1023)) == {}
     assert without.told[-1].endswith("stays, nothing could be compared with it")
 
 
@@ -356,8 +356,9 @@ def test_models_that_are_wrong_or_fail_have_no_time(monkeypatch: pytest.MonkeyPa
 # ---- nothing to tune ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("where_it_pays")
 def test_few_rows_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seats, "fewest_rows", lambda *sizes: 65)
+    monkeypatch.setattr(Loop, "fewest", lambda *sizes: 65)
     table = Table({})
     assert table.tune(linear(8192, rows=64)) == {} and not table.asked
     assert "left to the library below 65 rows and has 64" in table.told[0]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
+from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
@@ -249,9 +250,10 @@ class ForwardWriter:
         assert region.call is not None
         target = self.variable(region.outputs[0].name)
         text = f"{target} = {self.call(region.call)}"
-        if region.kind == "contract" and self.device == "cuda":
-            return ["with _Precision():", f"    {text}"]
-        return [text]
+        if region.kind != "contract" or self.device != "cuda":
+            return [text]
+        steps = ["with _Precision():", f"    {text}"]
+        return few_steps(self, region, steps) if region.few else steps
 
     def launch(self, region: Region) -> list[str]:
         return [

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
+from kernelwright.emit.few import FEW_HEADER, few_launcher
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.graph import Graph
 from kernelwright.lower import GemmKernel, Kernel
+from kernelwright.plan import Region
 
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 
 
-def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
+def source(graph: Graph, kernels: tuple[Kernel, ...], few: list[Region], device: str) -> str:
     """Headers first, then for each kernel its program, its configuration and its launcher."""
     parts: list[str] = []
     for kernel in kernels:
@@ -22,8 +24,11 @@ def source(graph: Graph, kernels: tuple[Kernel, ...], device: str) -> str:
         else:
             printer = ProgramPrinter(graph, kernel)
             parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
+    parts += [few_launcher(graph, region) for region in few]
     programs = "\n\n".join(parts) + "\n"
     headers = [*dict.fromkeys(k.template.header(device) for k in kernels), *LAUNCH_HEADERS[device]]
+    if few:
+        headers.append(FEW_HEADER)
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return f"{flatten(headers, programs)}\n\n{programs}"

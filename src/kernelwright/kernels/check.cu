@@ -3,6 +3,7 @@
 // new template is one line at the end.
 #include "check_epilogues.cuh"
 #include "check_programs.cuh"
+#include "few_rows.cuh"
 #include "gemm_sm90.cuh"
 #include "launch.cuh"
 #include "pointwise.cuh"
@@ -74,6 +75,9 @@ template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStre
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+
+template cudaError_t kw::few_rows<false>(const FewRows&, cudaStream_t);
+template cudaError_t kw::few_rows<true>(const FewRows&, cudaStream_t);
 
 template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
                                                                     const GroupMinimum::Args&,

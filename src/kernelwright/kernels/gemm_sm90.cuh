@@ -501,7 +501,7 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     hopper::publish_barriers();
   }
   hopper::sync_cluster();
-  hopper::wait_for_launch_before();
+  await_turn();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     hopper::give_registers<S::kFeederRegisters>();
@@ -570,7 +570,8 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     // one, or where a wave ends before the splitting warps have the next one's rows ready (they
     // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
     const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
-    int64_t early = int64_t{(clusters + height - 1) / height} * C::kCluster * C::kBlockN;
+    const int across = (clusters + height - 1) / height;
+    int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
     if (at_once || early > g.columns) early = g.columns;
@@ -594,19 +595,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {C::kCluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * C::kCluster));
-  config.blockDim = dim3(S::kThreads);
-  config.dynamicSmemBytes = S::kShared;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = Loop::kScaled ? 2 : 1;  // the launch before is ours
-  return cudaLaunchKernelEx(&config, kernel, left, right, g, a);
+  const Grid grid{static_cast<unsigned>(clusters * C::kCluster), S::kThreads, stream, S::kShared,
+                  C::kCluster};
+  return launch(kernel, grid, left, right, g, a);
 }
 
 }  // namespace kw

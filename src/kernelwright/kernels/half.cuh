@@ -34,9 +34,15 @@ KW_FN float to_float(half_t x) {
 
 template <>
 KW_FN bfloat16_t from_float<bfloat16_t>(float x) {
+#if __CUDA_ARCH__ >= 800
+  bfloat16_t y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+#else
   const uint32_t bits = detail::to_bits(x);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return {static_cast<uint16_t>(x == x ? rounded : 0x7fc0)};
+#endif
 }
 
 template <>

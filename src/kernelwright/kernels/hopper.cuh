@@ -149,12 +149,6 @@ __device__ __forceinline__ void fence_copy_engine() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-// ---- launches: one may start while the one before it ends ---------------------------------------
-
-__device__ __forceinline__ void wait_for_launch_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 // ---- registers ---------------------------------------------------------------------------------
 
 template <int kCount>

@@ -1,4 +1,4 @@
-// What every launcher needs around a launch: the right device, and errors as text.
+// What every kernel needs around its launch: the right device, its turn, and errors as text.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,6 +22,45 @@ class DeviceGuard {
   int device_;
   int previous_ = 0;
 };
+
+// On Hopper a kernel's blocks may take their places while the last ones of the kernel before are
+// still at work, which hides the time of the launch. So every kernel calls this before it touches
+// memory: it returns when the kernel before is done, and lets the one after come in.
+__device__ __forceinline__ void await_turn() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+struct Grid {
+  unsigned blocks;
+  int threads;
+  cudaStream_t stream;
+  int shared_bytes = 0;
+  unsigned cluster = 1;
+};
+
+template <class... Parameters, class... Given>
+cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&... given) {
+  int device = 0;
+  int major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {grid.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid.blocks);
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = grid.stream;
+  config.attrs = attributes;
+  config.numAttrs = major < 9 ? 0 : grid.cluster == 1 ? 1 : 2;
+  return cudaLaunchKernelEx(&config, kernel, given...);
+}
 
 }  // namespace kw
 

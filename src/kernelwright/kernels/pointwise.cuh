@@ -4,12 +4,14 @@
 
 #include <cuda_runtime.h>
 
+#include "launch.cuh"
 #include "program.cuh"
 
 namespace kw {
 
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) pointwise_kernel(const typename P::Args a) {
+  await_turn();
   constexpr int V = C::kVec;
   const int64_t per_row = P::elements(a) / V;
   const int64_t chunks = P::rows(a) * per_row;
@@ -30,8 +32,7 @@ cudaError_t pointwise(const typename P::Args& a, cudaStream_t stream) {
   if (chunks == 0) return cudaSuccess;
   const int64_t blocks = (chunks + C::kThreads * C::kChunks - 1) / (C::kThreads * C::kChunks);
   const auto grid = static_cast<unsigned>(blocks < 0x7fffffff ? blocks : 0x7fffffff);
-  pointwise_kernel<P, C><<<grid, C::kThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(pointwise_kernel<P, C>, Grid{grid, C::kThreads, stream}, a);
 }
 
 }  // namespace kw

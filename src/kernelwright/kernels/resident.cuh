@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include "launch.cuh"
 #include "reduce.cuh"
 
 namespace kw {
@@ -127,16 +128,29 @@ struct ResidentThread {
   }
 };
 
+// `Row` has 32 bits wherever they suffice: programs divide by sizes to find what a row consists of,
+// and 64 bits take several times as long.
+template <class Row, class P, class C>
+__device__ __forceinline__ void run_resident(const typename P::Args& a) {
+  constexpr int kRowThreads = C::kLanes * C::kTeams;
+  const Row rows = static_cast<Row>(P::rows(a));
+  const Row wanted = static_cast<Row>(blockIdx.x) * C::kRows + threadIdx.x / kRowThreads;
+  const bool live = wanted < rows;
+  // Idle teams repeat a row and store nothing: everyone takes part in the shuffles.
+  ResidentThread<P, C> thread{a, static_cast<int64_t>(live ? wanted : rows - 1)};
+  thread.template run_from<0>();
+  if (live) thread.store();
+}
+
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks)
     resident_kernel(const typename P::Args a) {
-  constexpr int kRowThreads = C::kLanes * C::kTeams;
-  const int64_t wanted = int64_t{blockIdx.x} * C::kRows + threadIdx.x / kRowThreads;
-  const bool live = wanted < P::rows(a);
-  // Idle teams repeat a row and store nothing: everyone takes part in the shuffles.
-  ResidentThread<P, C> thread{a, live ? wanted : P::rows(a) - 1};
-  thread.template run_from<0>();
-  if (live) thread.store();
+  await_turn();
+  if (P::rows(a) < int64_t{1} << 31) {
+    run_resident<uint32_t, P, C>(a);
+  } else {
+    run_resident<uint64_t, P, C>(a);
+  }
 }
 
 template <class P, class C>
@@ -144,8 +158,7 @@ cudaError_t resident(const typename P::Args& a, cudaStream_t stream) {
   const int64_t rows = P::rows(a);
   if (rows == 0) return cudaSuccess;
   const auto grid = static_cast<unsigned>((rows + C::kRows - 1) / C::kRows);
-  resident_kernel<P, C><<<grid, C::kThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(resident_kernel<P, C>, Grid{grid, C::kThreads, stream}, a);
 }
 
 }  // namespace kw

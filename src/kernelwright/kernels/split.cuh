@@ -12,6 +12,7 @@
 #include <cuda_runtime.h>
 
 #include "half.cuh"
+#include "launch.cuh"
 #include "reduce.cuh"
 
 namespace kw {
@@ -151,8 +152,8 @@ struct Job {
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
 // a barrier for all of them. Rows that fit are read once.
 struct Block {
-  static constexpr int kThreads = 256;
-  static constexpr int kKept = 8;
+  static constexpr int kThreads = 512;
+  static constexpr int kKept = 4;
   static __device__ __forceinline__ void sync() { __syncthreads(); }
 };
 
@@ -230,9 +231,7 @@ __global__ void __launch_bounds__(Block::kThreads)
   __shared__ Shared<Block> shared;
   const int64_t at = blockIdx.x;
   const int thread = static_cast<int>(threadIdx.x);
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the GEMM may set itself up meanwhile
-#endif
+  await_turn();
   if (at < first.count) {
     split_row<Block, kPlanes, kVector>(first, at, depth, thread, shared);
   } else {
@@ -253,8 +252,7 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
   const auto grid = static_cast<unsigned>(first.count + second.count);
   if (grid == 0) return cudaSuccess;
   const auto kernel = depth % 4 == 0 ? split_kernel<kPlanes, true> : split_kernel<kPlanes, false>;
-  kernel<<<grid, Block::kThreads, 0, stream>>>(first, second, depth, progress);
-  return cudaGetLastError();
+  return launch(kernel, Grid{grid, Block::kThreads, stream}, first, second, depth, progress);
 }
 
 }  // namespace split

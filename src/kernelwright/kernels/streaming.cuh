@@ -4,12 +4,14 @@
 
 #include <cuda_runtime.h>
 
+#include "launch.cuh"
 #include "reduce.cuh"
 
 namespace kw {
 
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P::Args a) {
+  await_turn();
   constexpr int V = C::kVec;
   const int64_t row = blockIdx.x;
   const int64_t elements = P::elements(a);
@@ -43,8 +45,7 @@ template <class P, class C>
 cudaError_t streaming(const typename P::Args& a, cudaStream_t stream) {
   const int64_t rows = P::rows(a);
   if (rows == 0) return cudaSuccess;
-  streaming_kernel<P, C><<<static_cast<unsigned>(rows), C::kThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(streaming_kernel<P, C>, Grid{static_cast<unsigned>(rows), C::kThreads, stream}, a);
 }
 
 }  // namespace kw

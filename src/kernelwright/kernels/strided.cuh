@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include "launch.cuh"
 #include "program.cuh"
 
 namespace kw {
@@ -39,6 +40,7 @@ __device__ __forceinline__ Vec<C::kVec> reduce_depth(Vec<C::kVec> total) {
 
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) strided_kernel(const typename P::Args a) {
+  await_turn();
   constexpr int V = C::kVec;
   const int y = threadIdx.x / C::kWidth;
   const int64_t wanted = (int64_t{blockIdx.x} * C::kWidth + threadIdx.x % C::kWidth) * V;
@@ -80,8 +82,7 @@ cudaError_t strided(const typename P::Args& a, cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   constexpr int64_t kRows = C::kWidth * C::kVec;
   const auto grid = static_cast<unsigned>((rows + kRows - 1) / kRows);
-  strided_kernel<P, C><<<grid, C::kThreads, 0, stream>>>(a);
-  return cudaGetLastError();
+  return launch(strided_kernel<P, C>, Grid{grid, C::kThreads, stream}, a);
 }
 
 }  // namespace kw

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from kernelwright.errors import InputError
-from kernelwright.graph import Graph, hint
+from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.plan import Gemm, Program, needs_whole_tiles
 from kernelwright.plan.loops import MULTIPROCESSORS, TILE_ROWS, WIDE
@@ -74,11 +74,11 @@ def fitting(gemm: Gemm, program: Program, rows: int | None = None) -> list[Tile]
 
 
 def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Candidate]:
-    """Every tile, the cheapest first and the refused ones last, for so many or typically many rows.
+    """Every tile, the cheapest first and the refused ones last, for so many or the typical rows.
 
     Of tiles that cost the same, the narrower and more usual one comes first.
     """
-    tall = -(-(rows or hint(gemm.rows)) // TILE_ROWS)
+    tall = -(-(rows or gemm.typical) // TILE_ROWS)
     unfit = {w: why for w in WIDE if (why := _unfit(gemm, program, w))}
     found = []
     for width, cluster, band in product(WIDE, CLUSTERS, BANDS):

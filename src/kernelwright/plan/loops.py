@@ -1,7 +1,8 @@
 """The main loops of a generated product: the arithmetic of each, its sizes, and from where it pays.
 
-The times are a model of one NVIDIA H200, fitted to benchmarks/results/nvidia-h200-sweep.md: good
-enough to say from how many rows on a generated product beats the library's, which is all they are
+The times are a model of one NVIDIA H200, fitted to 65 products of the sweep's sizes that were timed
+both ways (benchmarks/results/nvidia-h200-ways.md): within 15% for generated products of 16 us to
+3.5 ms, and good enough to say from how many rows on they beat the library's, which is all they are
 used for.
 """
 
@@ -15,8 +16,9 @@ import torch
 TILE_ROWS = 128
 MULTIPROCESSORS = 132
 STAGE_DEPTH = 64
-# Microseconds of launches and of the last epilogue; bytes that a microsecond splits or reads.
-OVERHEAD, LIBRARY_OVERHEAD = 12.0, 8.0
+# Microseconds of launches, with the library's product those of the kernel after it; bytes that a
+# microsecond splits or reads.
+OVERHEAD, LIBRARY_OVERHEAD = 12.0, 12.0
 SPLIT_BYTES, READ_BYTES = 3.8e6, 4.0e6
 # Numbers of rows that are compared; behind the last one a product is the library's.
 ROWS = tuple(sorted({base << k for base in (64, 96) for k in range(9)}))
@@ -30,8 +32,9 @@ class Loop:
     operands are multiplied as they are in memory, and then their rows must be a `multiple` of 16
     bytes, since tensor copies move no less. `widths` are the tiles whose accumulators fit the
     registers: two planes have them twice, once for the tensor cores and once to add these up in
-    float32. `stage` is the time of 64 of depth of the widest tile, `library` the rate of the
-    library's product in floating-point operations, both in microseconds.
+    float32. `stage` is the time of 64 of depth and `ending` that of an epilogue, each for a tile of
+    no columns and for each column of it; `library` is the rate of the library's product in
+    floating-point operations. All are in microseconds.
     """
 
     name: str
@@ -39,37 +42,48 @@ class Loop:
     planes: int
     multiple: int
     widths: tuple[int, ...]
-    stage: float
+    stage: tuple[float, float]
+    ending: tuple[float, float]
     library: float
     itemsize: int
 
-    def generated_time(self, rows: int, columns: int, depth: int) -> float:
-        tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / self.widths[-1])
+    def tiles_time(self, width: int, rows: int, columns: int, depth: int) -> float:
+        """The busiest multiprocessor's tiles of a width."""
+        tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / width)
         waves = math.ceil(tiles / MULTIPROCESSORS)
+        stage, ending = (fixed + each * width for fixed, each in (self.stage, self.ending))
+        return waves * (math.ceil(depth / STAGE_DEPTH) * stage + ending)
+
+    def generated_time(self, width: int, rows: int, columns: int, depth: int) -> float:
         moved = (4 + 2 * self.planes) * depth * (rows + columns) if self.planes else 0
-        stages = waves * math.ceil(depth / STAGE_DEPTH)
-        return OVERHEAD + stages * self.stage + moved / SPLIT_BYTES
+        return OVERHEAD + self.tiles_time(width, rows, columns, depth) + moved / SPLIT_BYTES
 
     def library_time(self, rows: int, columns: int, depth: int) -> float:
         computed = 2 * rows * columns * depth / self.library
         return LIBRARY_OVERHEAD + max(computed, columns * depth * self.itemsize / READ_BYTES)
 
-    def fewest(self, columns: int, depth: int) -> int | None:
-        """The rows from which on the generated product is the faster one; None: it never is."""
+    def fewest(self, typical: int, columns: int, depth: int) -> int | None:
+        """The rows from which on the generated product is the faster one; None: it never is.
+
+        An emitted file has one tile for any number of rows, the best one for typically many.
+        """
+        width = min(self.widths, key=lambda w: self.tiles_time(w, typical, columns, depth))
         found = None
         for rows in reversed(ROWS):
             sizes = (rows, columns, depth)
-            if self.generated_time(*sizes) >= self.library_time(*sizes):
+            if self.generated_time(width, *sizes) >= self.library_time(*sizes):
                 break
             found = rows
         return found
 
 
 WIDE = (64, 128, 192, 256)
-SPLIT = Loop("split", "float32 as three float16 products", 2, 1, (64, 128), 0.9, 50e6, 4)
-ROUNDED = Loop("rounded", "float32 rounded as TF32 rounds", 1, 1, WIDE, 0.62, 390e6, 4)
-BFLOAT16 = Loop("bfloat16", "bfloat16", 0, 8, WIDE, 0.67, 800e6, 2)
-FLOAT16 = Loop("float16", "float16", 0, 8, WIDE, 0.67, 800e6, 2)
+ONE_PLANE = ((0.06, 0.0022), (0.5, 0.037))
+TWO_PLANES = ((0.1, 0.006), (0.5, 0.02))
+SPLIT = Loop("split", "float32 as three float16 products", 2, 1, (64, 128), *TWO_PLANES, 50e6, 4)
+ROUNDED = Loop("rounded", "float32 rounded as TF32 rounds", 1, 1, WIDE, *ONE_PLANE, 390e6, 4)
+BFLOAT16 = Loop("bfloat16", "bfloat16", 0, 8, WIDE, *ONE_PLANE, 800e6, 2)
+FLOAT16 = Loop("float16", "float16", 0, 8, WIDE, *ONE_PLANE, 800e6, 2)
 
 
 def loop_for(dtype: torch.dtype, precision: str) -> Loop | None:

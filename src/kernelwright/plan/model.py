@@ -23,6 +23,7 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
+    FEW = "{rest}; a kernel that reads the weight once for up to {most} row(s)"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
@@ -207,8 +208,9 @@ def element_type(graph: Graph, name: str) -> torch.dtype:
 class Gemm:
     """A product that a generated kernel makes and keeps in registers for the region's program.
 
-    The program loads `product`, which is in memory nowhere. `library` are the steps that give the
-    same results with a library product: for few rows, and for other GPUs than the loop is made for.
+    The program loads `product`, which is in memory nowhere. `typical` is the number of rows to
+    choose a tile for. `library` are the steps that give the same results with a library product:
+    for fewer than `fewest` rows, and for other GPUs than the loop is made for.
     """
 
     product: str
@@ -217,12 +219,16 @@ class Gemm:
     columns: int
     depth: int
     fewest: int
+    typical: int
     library: tuple[Region, ...]
 
 
 @dataclass(frozen=True)
 class Region:
-    """One step of the emitted forward: a generated kernel, or a call that stays with ATen."""
+    """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
+
+    A product of up to `few` rows has a kernel of its own beside the call.
+    """
 
     name: str
     kind: str
@@ -235,6 +241,7 @@ class Region:
     bytes: Dim = 0
     flops: Dim = 0
     gemm: Gemm | None = None
+    few: int = 0
 
     @property
     def launches(self) -> int:

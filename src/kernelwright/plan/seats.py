@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
-from kernelwright.graph import Call, Node, as_dim, product
+from kernelwright.graph import Call, Dim, Node, as_dim, hint, product
 from kernelwright.plan.domain import Atoms
 from kernelwright.plan.epilogue import Unfit, fit
+from kernelwright.plan.few import LINEAR, with_few_rows
 from kernelwright.plan.loops import Loop, loop_for
 from kernelwright.plan.model import (
     Access,
@@ -28,34 +29,35 @@ from kernelwright.plan.model import (
 from kernelwright.plan.names import region_name
 from kernelwright.plan.tails import Tail, tails
 
-LINEAR = "torch.ops.aten.linear.default"
 FEWEST_COLUMNS = 8
 # The tests set this: then small products are generated too, for any number of rows.
 EVERYWHERE = False
 
 
-def seat(plan: Plan, precision: str) -> Plan:
-    """The plan with generated products; `precision` is that of float32 matrix products."""
-    return _Seating(plan, precision).run()
+def seat(plan: Plan, precision: str, batch: int) -> Plan:
+    """The plan with generated products.
 
-
-def fewest_rows(loop: Loop, columns: int, depth: int) -> int | None:
-    return 1 if EVERYWHERE else loop.fewest(columns, depth)
+    `precision` is that of float32 matrix products, `batch` the one to choose for.
+    """
+    return _Seating(plan, precision, batch).run()
 
 
 @dataclass(frozen=True)
 class Way:
-    """The main loop of a generated product, and the rows from which on it is taken."""
+    """The main loop of a generated product, from how many rows on, and for how many typically."""
 
     loop: Loop
     fewest: int
+    typical: int
 
 
 class _Seating:
-    def __init__(self, plan: Plan, precision: str) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, precision: str, batch: int) -> None:
+        regions = tuple(with_few_rows(plan.graph, r, precision) for r in plan.regions)
+        self.plan = replace(plan, regions=regions)
         self.graph = plan.graph
         self.precision = precision
+        self.batch = batch
         self.refusals: list[Refusal] = []
         self.names = {r.name for r in plan.regions if r.program is not None}
 
@@ -107,13 +109,24 @@ class _Seating:
             self.refuse(region, Code.NARROW, columns=columns)
         elif depth == 0 or depth % loop.multiple:
             self.refuse(region, Code.DEPTH, depth=depth)
-        elif (fewest := fewest_rows(loop, columns, depth)) is None:
+        elif (way := self.faster(loop, rows, columns, depth)) is None:
             self.refuse(region, Code.LIBRARY_FASTER, columns=columns, depth=depth)
-        elif isinstance(rows, int) and rows < fewest:
-            self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=fewest)
+        elif isinstance(rows, int) and rows < way.fewest:
+            self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=way.fewest)
         else:
-            return Way(loop, fewest)
+            return way
         return None
+
+    def faster(self, loop: Loop, rows: Dim, columns: int, depth: int) -> Way | None:
+        """The way that beats the library, for the rows there are or else, if more are, for many."""
+        here, usual = hint(rows, self.batch), hint(rows)
+        if EVERYWHERE:
+            return Way(loop, 1, here)
+        for typical in (here, usual):
+            fewest = loop.fewest(typical, columns, depth)
+            if fewest is not None and fewest <= typical:
+                return Way(loop, fewest, typical)
+        return None if fewest is None else Way(loop, fewest, usual)
 
     # ---- with what behind them -----------------------------------------------------------------
 
@@ -178,12 +191,13 @@ class _Seating:
         if bias is not None:
             program = _with_bias(program, contraction.outputs[0].name, own.name, bias.name)
         rows, depth = product(own.type.shape[:-1]), self.graph[right.name].type.shape[1]
+        sizes = (rows, columns, int(str(depth)))
         return replace(
             region,
             kind="gemm",
             call=Call(LINEAR, (left, right, None)),
             program=program,
-            gemm=Gemm(own.name, way.loop, rows, columns, int(str(depth)), way.fewest, library),
+            gemm=Gemm(own.name, way.loop, *sizes, way.fewest, way.typical, library),
         )
 
     def columns(self, region: Region) -> int:

@@ -39,7 +39,8 @@ def ledger_table(rows: Iterable[LedgerRow]) -> Table:
 
 def plan_table(compiled: Compiled) -> RenderableType:
     """The steps with their traffic, then the reasons: of each step, rewrite and refusal."""
-    table = _table(f"Plan of {compiled.problem.name}: bytes and flops at batch {compiled.batch}")
+    problem = compiled.problem
+    table = _table(f"Plan of {problem.name}: bytes and flops at batch {problem.batch}")
     table.add_column("step", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("operators")

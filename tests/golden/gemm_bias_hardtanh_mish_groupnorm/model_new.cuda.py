@@ -157,8 +157,17 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            with _Precision():
-                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+            if GENERATED_GEMM and batch <= 8:
+                gemm_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+                _launch(
+                    "gemm_product_few_rows",
+                    x.device,
+                    [x, gemm_weight, gemm_product],
+                    batch,
+                )
+            else:
+                with _Precision():
+                    gemm_product = torch.nn.functional.linear(x, gemm_weight)
             group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
             _launch(
                 "add_bias_hardtanh_mish_group_norm",

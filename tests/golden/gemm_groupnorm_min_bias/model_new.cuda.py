@@ -146,8 +146,17 @@ class ModelNew(Model):
                 batch,
             )
         else:
-            with _Precision():
-                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+            if GENERATED_GEMM and batch <= 8:
+                gemm_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+                _launch(
+                    "gemm_product_few_rows",
+                    x.device,
+                    [x, gemm_weight, gemm_product],
+                    batch,
+                )
+            else:
+                with _Precision():
+                    gemm_product = torch.nn.functional.linear(x, gemm_weight)
             min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
             _launch(
                 "bias_group_norm_min",

@@ -466,3 +466,18 @@ extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
   }
   return kw::pointwise<Add, AddConfig>(a, on);
 }
+
+extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t* numbers) {
+  const kw::FewRows g{
+      static_cast<const float*>(tensors[0]),  // left
+      static_cast<const float*>(tensors[1]),  // right
+      nullptr,  // bias
+      static_cast<float*>(tensors[2]),  // out
+      numbers[0],  // rows
+      256,  // columns
+      256,  // depth
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::few_rows<true>(g, on);
+}

@@ -156,8 +156,17 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            with _Precision():
-                linear_product = torch.nn.functional.linear(x, linear_weight)
+            if GENERATED_GEMM and batch <= 8:
+                linear_product = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
+                _launch(
+                    "linear_product_few_rows",
+                    x.device,
+                    [x, linear_weight, linear_product],
+                    batch,
+                )
+            else:
+                with _Precision():
+                    linear_product = torch.nn.functional.linear(x, linear_weight)
         norm = torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1)
         norm_2_affine = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
         norm_2_running_mean = torch.empty((24,), dtype=torch.float32, device=x.device)

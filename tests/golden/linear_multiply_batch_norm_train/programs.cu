@@ -236,3 +236,18 @@ extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* n
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::strided<BiasMulBatchNorm, BiasMulBatchNormConfig>(a, on);
 }
+
+extern "C" int launch_linear_product_few_rows(void* const* tensors, const int64_t* numbers) {
+  const kw::FewRows g{
+      static_cast<const float*>(tensors[0]),  // left
+      static_cast<const float*>(tensors[1]),  // right
+      nullptr,  // bias
+      static_cast<float*>(tensors[2]),  // out
+      numbers[0],  // rows
+      24,  // columns
+      40,  // depth
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::few_rows<true>(g, on);
+}

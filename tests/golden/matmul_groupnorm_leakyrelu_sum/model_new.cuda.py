@@ -144,8 +144,17 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            with _Precision():
-                fc_product = torch.nn.functional.linear(x, fc_weight)
+            if GENERATED_GEMM and batch <= 8:
+                fc_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+                _launch(
+                    "fc_product_few_rows",
+                    x.device,
+                    [x, fc_weight, fc_product],
+                    batch,
+                )
+            else:
+                with _Precision():
+                    fc_product = torch.nn.functional.linear(x, fc_weight)
             add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
             _launch(
                 "bias_group_norm_leaky_relu_add",

@@ -92,9 +92,9 @@ struct Softmax {
 // a row of 21 elements stays in registers
 struct SoftmaxConfig {
   static constexpr int kVec = 1;
-  static constexpr int kLanes = 32;
+  static constexpr int kLanes = 8;
   static constexpr int kTeams = 1;
-  static constexpr int kRows = 8;
+  static constexpr int kRows = 32;
   static constexpr int kThreads = 256;
   static constexpr int kBlocks = 1;
 };

@@ -1,0 +1,64 @@
+"""Products of a few rows in an emitted file: the kernel beside the library's call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernelwright.emit.launchers import c_function, on_device
+from kernelwright.emit.lines import indented
+from kernelwright.graph import Graph, product
+from kernelwright.plan import Plan, Region
+
+if TYPE_CHECKING:
+    from kernelwright.emit.forward import ForwardWriter
+
+FEW_HEADER = "few_rows.cuh"
+# From here on a multiprocessor has two blocks of the kernel; with fewer, warps share the depth.
+MANY_COLUMNS = 4096
+
+
+def few_products(plan: Plan) -> list[Region]:
+    steps = [s for r in plan.regions for s in (r.gemm.library if r.gemm else (r,))]
+    return [s for s in steps if s.few]
+
+
+def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> list[str]:
+    """The kernel for up to `region.few` rows, else the library."""
+    assert region.call is not None
+    rows = writer.size(product(region.outputs[0].shape[:-1]))
+    operands = [writer.value(ref.name) for ref in region.call.args if ref is not None]
+    operands.append(writer.variable(region.outputs[0].name))
+    launch = [
+        *writer.allocate(region.outputs),
+        *writer.launch_on(_name(region), operands, [rows]),
+    ]
+    tests = ["GENERATED_GEMM", f"{rows} <= {region.few}"]
+    if rows.isdigit():
+        tests.pop()  # the planner has compared them
+    return [f"if {' and '.join(tests)}:", *indented(launch), "else:", *indented(otherwise)]
+
+
+def few_launcher(graph: Graph, region: Region) -> str:
+    assert region.call is not None
+    columns, depth = graph[region.call.args[1].name].type.shape
+    given = [ref is not None for ref in (*region.call.args, None)[:3]]
+    names = ["left", "right", "bias"]
+    fields = [
+        f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"
+        for i, there in enumerate(given)
+    ]
+    fields += [f"static_cast<float*>(tensors[{sum(given)}])", "numbers[0]", str(columns)]
+    listed = zip([*names, "out", "rows", "columns", "depth"], [*fields, str(depth)], strict=True)
+    share = "true" if int(str(columns)) < MANY_COLUMNS else "false"
+    lines = [
+        "  const kw::FewRows g{",
+        *(f"      {field},  // {name}" for name, field in listed),
+        "  };",
+        *on_device(1),
+        f"  return kw::few_rows<{share}>(g, on);",
+    ]
+    return c_function(f"launch_{_name(region)}", lines)
+
+
+def _name(region: Region) -> str:
+    return f"{region.name}_few_rows"

@@ -1,0 +1,36 @@
+"""Which products have a kernel of their own for a few rows (kernels/few_rows.cuh).
+
+With few rows a product takes as long as reading its weight. The library's float32 kernels take
+longer than that (H200, 8192 x 8192: 98 us for one row and 148 us for two to eight, against 73 and
+76), its TF32 kernels do from two rows on what they should, and its half-precision ones always.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kernelwright.graph import Graph, hint, product
+from kernelwright.plan.model import Code, Region, reason
+
+LINEAR = "torch.ops.aten.linear.default"
+MOST_ROWS = {"highest": 8}
+MOST_AT_LOWER_PRECISION = 1
+VECTOR = 4
+
+
+def with_few_rows(graph: Graph, region: Region, precision: str) -> Region:
+    """The region with the number of rows up to which that kernel makes its product, if there is."""
+    if region.kind != "contract" or region.call is None or region.call.target != LINEAR:
+        return region
+    left, right = (graph[ref.name].type for ref in region.call.args[:2])
+    columns, depth = right.shape
+    most = MOST_ROWS.get(precision, MOST_AT_LOWER_PRECISION)
+    if left.dtype != torch.float32 or right.dtype != torch.float32:
+        return region
+    if not isinstance(columns, int) or not isinstance(depth, int) or depth % VECTOR or not depth:
+        return region
+    if hint(product(left.shape[:-1]), batch=1) > most:
+        return region
+    return replace(region, few=most, why=reason(Code.FEW, most=most, rest=str(region.why)))
