@@ -80,7 +80,10 @@ def build(sources: Iterable[str]) -> None:
 
 def _import(path: Path) -> str:
     command = [sys.executable, "-c", IMPORT, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # The model may be a class of a script here.
+    places = [str(HERE), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in places if p)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return done.stderr or "it ended without a word" if done.returncode else ""
 
 

@@ -4,8 +4,8 @@ Both are compiled anew for every batch M: ours with it as the example, torch.com
 dynamic=False, its strongest form. That is 135 compilations, so processes of their own make them
 side by side first and leave them in a cache; here they take a tenth of a second each. What those
 processes found by timing (on a GPU that they shared) is thrown away, and timed again here. Times
-are those of `kernelwright bench`: the host's part shows where it is slower than the device, and
-stands beside it.
+are of the GPU alone; beside them stands how long the host takes to make the call, which is what
+counts for small sizes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from measuring import (
     compiled_for,
     complain_of_fallbacks,
     in_turns,
+    kernel_clock,
     path_taken,
     published,
     shapes_of,
@@ -40,7 +41,7 @@ from measuring import (
 from sheet import Sheet
 from torch import Tensor, nn
 
-from kernelwright.bench.clock import Clock, make_clock
+from kernelwright.bench.clock import Clock
 from kernelwright.bench.context import matmul_precision, quiet_warnings
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.variants import direct
@@ -204,7 +205,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     options = _arguments()
     device = resolve_device(options.device)
-    clock = make_clock(device)
+    clock = kernel_clock(device)
     sheet = Sheet("Linear, GroupNorm, LeakyReLU", COLUMNS)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as cache, torch.no_grad(), quiet_warnings():

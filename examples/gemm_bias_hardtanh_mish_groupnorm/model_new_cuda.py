@@ -190,17 +190,21 @@ KW_FN Split split(float x) {
   return {static_cast<int32_t>(above) >> 23, from_bits((above & 0x007fffff) + kTwoThirds)};
 }
 
-// a / b within 2 ulp for b up to 2^126, beyond which the quotients below are as good as 0. The
-// device's exact division takes three times the instructions of the approximate one.
+// a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
+// device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
-  return __fdividef(a, b);
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
+  return a * reciprocal;
 #else
   return a / b;
 #endif
 }
 
 }  // namespace detail
+
+KW_FN float reciprocal(float x) { return 1.0f / x; }
 
 KW_FN float square(float x) { return x * x; }
 
@@ -247,16 +251,19 @@ KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high
 
 // tanh(log(1 + exp(x))) = n / (n + d) with one exponential e: for negative x, e = exp(x) and
 // n = e^2 + 2 e, d = 2; otherwise e = exp(-x), which cannot overflow, and n = 1 + 2 e, d = 2 e^2.
+// The device uses the first form everywhere: from 20 on it is 1, and e^2 is far from overflow.
 KW_FN float mish(float x) {
 #ifdef __CUDA_ARCH__
-  const float e = ::expf(-::fabsf(x));
+  const float power = ::expf(::fminf(x, 20.0f));
+  const float m = power * (power + 2.0f);
+  return x * detail::ratio(m, m + 2.0f);
 #else
   const float e = detail::exp_minus_abs(x);
-#endif
   const bool negative = detail::sign_bit(x);
   const float n = negative ? e * (e + 2.0f) : 1.0f + 2.0f * e;
   const float d = negative ? 2.0f : 2.0f * e * e;
   return x * detail::ratio(n, n + d);
+#endif
 }
 
 }  // namespace kw
@@ -285,10 +292,11 @@ KW_FN float mish(float x) {
 // A row program on a tile of accumulators, while they are still in registers.
 //
 // In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
-// holds two of every eight columns. So a segment whose length is a multiple of eight lies in one
-// quad: its reductions are register sums and two shuffles. Stages over the whole row are combined
-// over the tile's columns alone and stored as partial results, one per row and tile; a small
-// second kernel finishes them. Besides what program.cuh says, the program provides
+// holds two of every eight columns, or, with interleaved columns (split.cuh), four of every
+// sixteen. So a segment whose length is a multiple of eight or sixteen lies in one quad: its
+// reductions are register sums and two shuffles. Stages over the whole row are combined over the
+// tile's columns alone and stored as partial results, one per row and tile; a small second kernel
+// finishes them. Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
@@ -619,15 +627,24 @@ KW_FN void touch(const T* at) {
 #endif
 }
 
+// The column, from the tile's first one on, of an accumulator in this lane of the quad. Within
+// sixteen rows of accumulators the order is that of split::interleaved where there are four lanes.
+template <class C>
+__host__ __device__ constexpr int column_of(int index, int quad) {
+  const int eight = index / 4;
+  const int at = index % 2;
+  return C::kVec == 4 ? eight / 2 * 16 + quad * 4 + eight % 2 * 2 + at : eight * 8 + quad * 2 + at;
+}
+
 template <class P, class C>
 struct Epilogue {
   static constexpr int V = C::kVec;
-  static constexpr int kParts = 2 / V;
-  static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
+  static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
+  static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
   static constexpr int kSegments = C::kBlockN / kSegment;
-  static constexpr int kChunks = kSegment / 8 * kParts;
+  static constexpr int kChunks = kSegment / (4 * V);
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
-  static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
+  static_assert(C::kBlockN % kSegment == 0 && kSegment % kSpan == 0, "segments must fit the tile");
   static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
 
   const typename P::Args& a;
@@ -636,8 +653,14 @@ struct Epilogue {
   int first;     // the tile's first column
   int quad = static_cast<int>(threadIdx.x % 4);
 
+  // Where lane `v` of a chunk is among the first row's accumulators.
+  __host__ __device__ static constexpr int accumulator(int chunk, int v) {
+    const int n = chunk * V + v;
+    return n / 2 * 4 + n % 2;
+  }
+
   __device__ __forceinline__ static int column(int start, int chunk, int quad) {
-    return start + chunk / kParts * 8 + quad * 2 + chunk % kParts;
+    return start + column_of<C>(accumulator(chunk, 0), quad);
   }
 
   // Without segments the last columns of a row may end inside of a tile's eight.
@@ -737,7 +760,7 @@ struct Epilogue {
           Vec<V> product;
           KW_LANES
           for (int v = 0; v < V; ++v) {
-            product.lanes[v] = d[(q * kSegment / 8 + c / kParts) * 4 + 2 * i + c % kParts + v];
+            product.lanes[v] = d[accumulator(q * kChunks + c, v) + 2 * i];
           }
           P::begin(segment.f[i][c], product);
         }
@@ -1267,6 +1290,18 @@ __host__ __device__ constexpr int64_t padded(int64_t depth) {
   return (depth + 7) / 8 * 8;
 }
 
+// In the layout of Hopper's products a thread has columns 0, 1 and 8, 9 of sixteen, or 2, 3 and 10,
+// 11, and so on. If the rows of the right operand are stored in this order, these are four
+// neighbours: loads and stores of the epilogue are twice as wide.
+__host__ __device__ constexpr int64_t interleaved(int64_t row) {
+  return (row & ~int64_t{15}) | (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
+}
+
+// Rows that are stored: whole groups of sixteen.
+__host__ __device__ constexpr int64_t grouped(int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
 // Four neighbours of a row: vector access where the row allows it, zeros behind its end.
 template <bool kVector>
 __device__ __forceinline__ float4 load_four(const float* row, int at, int depth) {
@@ -1295,13 +1330,16 @@ __device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int
   }
 }
 
-// A matrix to split, `count` of its rows from the first one on.
+// A matrix to split, `count` of its rows from the first one on; rows behind its end are zeros.
 struct Job {
   const float* x;
   uint16_t* halves;
   RowScale* scales;
   int64_t rows;
   int64_t count;
+  bool interleave;
+
+  __host__ __device__ int64_t stored() const { return interleave ? grouped(rows) : rows; }
 };
 
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
@@ -1324,9 +1362,10 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   constexpr int kStep = Team::kThreads * 4;
   constexpr int kRest = Team::kKept * kStep;
   const int width = static_cast<int>(padded(depth));
-  const int64_t apart = job.rows * width;
+  const int64_t apart = job.stored() * width;
   const float* const from = job.x + row * depth;
-  uint16_t* const to = job.halves + row * width;
+  uint16_t* const to = job.halves + (job.interleave ? interleaved(row) : row) * width;
+  if (row >= job.rows) depth = 0;
   float4 kept[Team::kKept];
   Extent extent;
 #pragma unroll
@@ -1364,7 +1403,7 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   residue = reduce_threads<Combine::kSum, 32>(residue);
   if (thread % 32 == 0) shared.residues[thread / 32] = residue;
   Team::sync();
-  if (thread == 0) {
+  if (thread == 0 && row < job.rows) {
     float total = 0.0f;
     for (int w = 0; w < Team::kThreads / 32; ++w) total += shared.residues[w];
     job.scales[row] = scaling.scale<kPlanes>(total);
@@ -1412,12 +1451,17 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
 
 }  // namespace split
 
-// All rows of a matrix, for weights that are split once and kept.
-template <int kPlanes>
+// All rows of a right operand, for weights that are split once and kept.
+template <int kPlanes, bool kInterleave>
 cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
                        cudaStream_t stream) {
-  const split::Job all{static_cast<const float*>(x), static_cast<uint16_t*>(halves),
-                       static_cast<RowScale*>(scales), rows, rows};
+  split::Job all{static_cast<const float*>(x),
+                 static_cast<uint16_t*>(halves),
+                 static_cast<RowScale*>(scales),
+                 rows,
+                 0,
+                 kInterleave};
+  all.count = all.stored();
   return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
 }
 
@@ -1441,12 +1485,26 @@ struct GemmOperands {
   bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left), static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales), rows, rows};
+    return {static_cast<const float*>(left),
+            static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales),
+            rows,
+            rows,
+            false};
   }
+  template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
-    return {static_cast<const float*>(right), static_cast<uint16_t*>(right_halves),
-            static_cast<RowScale*>(right_scales), columns, count};
+    return {static_cast<const float*>(right),
+            static_cast<uint16_t*>(right_halves),
+            static_cast<RowScale*>(right_scales),
+            columns,
+            count,
+            C::kVec == 4};
+  }
+  // Rows of the right operand's halves.
+  template <class C>
+  __host__ __device__ int right_rows() const {
+    return C::kVec == 4 ? static_cast<int>(split::grouped(columns)) : columns;
   }
 };
 
@@ -1565,7 +1623,7 @@ __device__ __forceinline__ void add_progress(unsigned* at) {
 // Waits until a column tile's rows of the right operand are split.
 template <class C>
 __device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
-  const int wanted = min(C::kBlockN, g.columns - column_tile * C::kBlockN);
+  const int wanted = min(C::kBlockN, g.right_rows<C>() - column_tile * C::kBlockN);
   if (wanted <= 0) return;
   const unsigned* const ready = g.progress + 1 + column_tile;
   while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
@@ -1620,14 +1678,14 @@ struct ColumnDoubt {
 };
 
 // Undoes the scales of a tile's columns, two neighbours at a time.
-template <bool kPairs, int kCount>
+template <class C, bool kPairs, int kCount>
 __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
                                               const GemmOperands& g, int first_column) {
   const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
-    const int column = first_column + n * 8 + lane % 4 * 2;
+    const int column = first_column + column_of<C>(4 * n, lane % 4);
     float4 x{};  // scale and doubt of one, scale and doubt of the other
     if (kPairs && column < g.columns) {
       x = *reinterpret_cast<const float4*>(from + column);
@@ -1650,7 +1708,7 @@ __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& d
 
 // Undoes the scales of a tile's rows, and computes again what the split leaves in doubt: a warp
 // takes a few of its doubtful elements at a time.
-template <int kCount>
+template <class C, int kCount>
 __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
                                        const GemmOperands& g, int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
@@ -1680,7 +1738,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
-    const int own_column = first_column + index / 4 * 8 + lane % 4 * 2 + index % 2;
+    const int own_column = first_column + column_of<C>(index, lane % 4);
     const bool inside =
         own_column < g.columns && warp_row + lane / 4 + 8 * (index / 2 % 2) < g.rows;
     const bool again = (bits >> index % 64 & 1) != 0 && inside;
@@ -1696,7 +1754,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
         owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
         owners &= owners - 1;
         left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
-        const int column = first_column + index / 4 * 8 + owner[n] % 4 * 2 + index % 2;
+        const int column = first_column + column_of<C>(index, owner[n] % 4);
         right_rows[n] = right + int64_t{column} * g.depth;
       }
       if (g.depth % 4 == 0) {
@@ -1752,12 +1810,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
 template <class Loop, class C>
 __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
-  const split::Job job = g.right_job(g.columns);
-  const auto columns = static_cast<unsigned>(g.columns);
+  const split::Job job = g.right_job<C>(0);
+  const auto rows = static_cast<unsigned>(g.right_rows<C>());
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (g.depth % 4 == 0 && next < columns) {
+    if (g.depth % 4 == 0 && next < static_cast<unsigned>(g.columns)) {
       hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
     }
   };
@@ -1766,7 +1824,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
     shared.row = next;
   }
   SplittingWarps::sync();
-  for (unsigned row = shared.row; row < columns; row = shared.row) {
+  for (unsigned row = shared.row; row < rows; row = shared.row) {
     if (thread == 0) take();
     if (g.depth % 4 == 0) {
       split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
@@ -1872,8 +1930,8 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (warp_row >= g.rows || first >= g.columns) continue;
     if constexpr (Loop::kScaled) {
       ColumnDoubt doubt;
-      scale_columns<P::kColumns % 2 == 0>(sum, doubt, g, first);
-      settle(sum, doubt, g, warp_row, first);
+      scale_columns<C, P::kColumns % 2 == 0>(sum, doubt, g, first);
+      settle<C>(sum, doubt, g, warp_row, first);
     }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
@@ -1954,6 +2012,7 @@ template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
   int processors = 0;
@@ -1972,10 +2031,10 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.columns) early = g.columns;
+    if (at_once || early > g.right_rows<C>()) early = g.right_rows<C>();
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
-        split::run<Loop::kPlanes>(g.left_job(), g.right_job(g.frozen ? 0 : early), g.depth,
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
                                   g.frozen ? split::Progress{} : progress, stream);
     if (error != cudaSuccess) return error;
   }
@@ -1985,8 +2044,8 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
   if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
                               S::kCopyRows) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns, width,
-                              C::kBlockN)) {
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.right_rows<C>(),
+                              width, C::kBlockN)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;
@@ -2434,7 +2493,7 @@ struct LinearHardtanhMishGroupNormConfig {
   static constexpr int kStages = 3;
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
-  static constexpr int kVec = 2;
+  static constexpr int kVec = 4;
 };
 
 extern "C" int launch_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
@@ -2467,7 +2526,7 @@ extern "C" int launch_linear_hardtanh_mish_group_norm(void* const* tensors, cons
 extern "C" int freeze_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 8192, 8192, on);
+  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 8192, 8192, on);
 }
 
 // add (model.py:17), linear (model.py:17), hardtanh (model.py:18), mish (model.py:18),
@@ -2700,7 +2759,7 @@ def _halves(matrix, planes):
     """Memory for a matrix as so many of float16, and for two numbers about each row."""
     depth = matrix.shape[-1]
     rows = matrix.numel() // depth
-    shape = (planes, rows, -(-depth // 8) * 8)
+    shape = (planes, -(-rows // 16) * 16, -(-depth // 8) * 8)
     halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
     return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 

@@ -180,10 +180,11 @@ KW_FN float minimum(float a, float b) {
 // A row program on a tile of accumulators, while they are still in registers.
 //
 // In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
-// holds two of every eight columns. So a segment whose length is a multiple of eight lies in one
-// quad: its reductions are register sums and two shuffles. Stages over the whole row are combined
-// over the tile's columns alone and stored as partial results, one per row and tile; a small
-// second kernel finishes them. Besides what program.cuh says, the program provides
+// holds two of every eight columns, or, with interleaved columns (split.cuh), four of every
+// sixteen. So a segment whose length is a multiple of eight or sixteen lies in one quad: its
+// reductions are register sums and two shuffles. Stages over the whole row are combined over the
+// tile's columns alone and stored as partial results, one per row and tile; a small second kernel
+// finishes them. Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
@@ -514,15 +515,24 @@ KW_FN void touch(const T* at) {
 #endif
 }
 
+// The column, from the tile's first one on, of an accumulator in this lane of the quad. Within
+// sixteen rows of accumulators the order is that of split::interleaved where there are four lanes.
+template <class C>
+__host__ __device__ constexpr int column_of(int index, int quad) {
+  const int eight = index / 4;
+  const int at = index % 2;
+  return C::kVec == 4 ? eight / 2 * 16 + quad * 4 + eight % 2 * 2 + at : eight * 8 + quad * 2 + at;
+}
+
 template <class P, class C>
 struct Epilogue {
   static constexpr int V = C::kVec;
-  static constexpr int kParts = 2 / V;
-  static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
+  static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
+  static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
   static constexpr int kSegments = C::kBlockN / kSegment;
-  static constexpr int kChunks = kSegment / 8 * kParts;
+  static constexpr int kChunks = kSegment / (4 * V);
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
-  static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
+  static_assert(C::kBlockN % kSegment == 0 && kSegment % kSpan == 0, "segments must fit the tile");
   static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
 
   const typename P::Args& a;
@@ -531,8 +541,14 @@ struct Epilogue {
   int first;     // the tile's first column
   int quad = static_cast<int>(threadIdx.x % 4);
 
+  // Where lane `v` of a chunk is among the first row's accumulators.
+  __host__ __device__ static constexpr int accumulator(int chunk, int v) {
+    const int n = chunk * V + v;
+    return n / 2 * 4 + n % 2;
+  }
+
   __device__ __forceinline__ static int column(int start, int chunk, int quad) {
-    return start + chunk / kParts * 8 + quad * 2 + chunk % kParts;
+    return start + column_of<C>(accumulator(chunk, 0), quad);
   }
 
   // Without segments the last columns of a row may end inside of a tile's eight.
@@ -632,7 +648,7 @@ struct Epilogue {
           Vec<V> product;
           KW_LANES
           for (int v = 0; v < V; ++v) {
-            product.lanes[v] = d[(q * kSegment / 8 + c / kParts) * 4 + 2 * i + c % kParts + v];
+            product.lanes[v] = d[accumulator(q * kChunks + c, v) + 2 * i];
           }
           P::begin(segment.f[i][c], product);
         }
@@ -1162,6 +1178,18 @@ __host__ __device__ constexpr int64_t padded(int64_t depth) {
   return (depth + 7) / 8 * 8;
 }
 
+// In the layout of Hopper's products a thread has columns 0, 1 and 8, 9 of sixteen, or 2, 3 and 10,
+// 11, and so on. If the rows of the right operand are stored in this order, these are four
+// neighbours: loads and stores of the epilogue are twice as wide.
+__host__ __device__ constexpr int64_t interleaved(int64_t row) {
+  return (row & ~int64_t{15}) | (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
+}
+
+// Rows that are stored: whole groups of sixteen.
+__host__ __device__ constexpr int64_t grouped(int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
 // Four neighbours of a row: vector access where the row allows it, zeros behind its end.
 template <bool kVector>
 __device__ __forceinline__ float4 load_four(const float* row, int at, int depth) {
@@ -1190,13 +1218,16 @@ __device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int
   }
 }
 
-// A matrix to split, `count` of its rows from the first one on.
+// A matrix to split, `count` of its rows from the first one on; rows behind its end are zeros.
 struct Job {
   const float* x;
   uint16_t* halves;
   RowScale* scales;
   int64_t rows;
   int64_t count;
+  bool interleave;
+
+  __host__ __device__ int64_t stored() const { return interleave ? grouped(rows) : rows; }
 };
 
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
@@ -1219,9 +1250,10 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   constexpr int kStep = Team::kThreads * 4;
   constexpr int kRest = Team::kKept * kStep;
   const int width = static_cast<int>(padded(depth));
-  const int64_t apart = job.rows * width;
+  const int64_t apart = job.stored() * width;
   const float* const from = job.x + row * depth;
-  uint16_t* const to = job.halves + row * width;
+  uint16_t* const to = job.halves + (job.interleave ? interleaved(row) : row) * width;
+  if (row >= job.rows) depth = 0;
   float4 kept[Team::kKept];
   Extent extent;
 #pragma unroll
@@ -1259,7 +1291,7 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   residue = reduce_threads<Combine::kSum, 32>(residue);
   if (thread % 32 == 0) shared.residues[thread / 32] = residue;
   Team::sync();
-  if (thread == 0) {
+  if (thread == 0 && row < job.rows) {
     float total = 0.0f;
     for (int w = 0; w < Team::kThreads / 32; ++w) total += shared.residues[w];
     job.scales[row] = scaling.scale<kPlanes>(total);
@@ -1307,12 +1339,17 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
 
 }  // namespace split
 
-// All rows of a matrix, for weights that are split once and kept.
-template <int kPlanes>
+// All rows of a right operand, for weights that are split once and kept.
+template <int kPlanes, bool kInterleave>
 cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
                        cudaStream_t stream) {
-  const split::Job all{static_cast<const float*>(x), static_cast<uint16_t*>(halves),
-                       static_cast<RowScale*>(scales), rows, rows};
+  split::Job all{static_cast<const float*>(x),
+                 static_cast<uint16_t*>(halves),
+                 static_cast<RowScale*>(scales),
+                 rows,
+                 0,
+                 kInterleave};
+  all.count = all.stored();
   return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
 }
 
@@ -1336,12 +1373,26 @@ struct GemmOperands {
   bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left), static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales), rows, rows};
+    return {static_cast<const float*>(left),
+            static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales),
+            rows,
+            rows,
+            false};
   }
+  template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
-    return {static_cast<const float*>(right), static_cast<uint16_t*>(right_halves),
-            static_cast<RowScale*>(right_scales), columns, count};
+    return {static_cast<const float*>(right),
+            static_cast<uint16_t*>(right_halves),
+            static_cast<RowScale*>(right_scales),
+            columns,
+            count,
+            C::kVec == 4};
+  }
+  // Rows of the right operand's halves.
+  template <class C>
+  __host__ __device__ int right_rows() const {
+    return C::kVec == 4 ? static_cast<int>(split::grouped(columns)) : columns;
   }
 };
 
@@ -1460,7 +1511,7 @@ __device__ __forceinline__ void add_progress(unsigned* at) {
 // Waits until a column tile's rows of the right operand are split.
 template <class C>
 __device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
-  const int wanted = min(C::kBlockN, g.columns - column_tile * C::kBlockN);
+  const int wanted = min(C::kBlockN, g.right_rows<C>() - column_tile * C::kBlockN);
   if (wanted <= 0) return;
   const unsigned* const ready = g.progress + 1 + column_tile;
   while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
@@ -1515,14 +1566,14 @@ struct ColumnDoubt {
 };
 
 // Undoes the scales of a tile's columns, two neighbours at a time.
-template <bool kPairs, int kCount>
+template <class C, bool kPairs, int kCount>
 __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
                                               const GemmOperands& g, int first_column) {
   const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
-    const int column = first_column + n * 8 + lane % 4 * 2;
+    const int column = first_column + column_of<C>(4 * n, lane % 4);
     float4 x{};  // scale and doubt of one, scale and doubt of the other
     if (kPairs && column < g.columns) {
       x = *reinterpret_cast<const float4*>(from + column);
@@ -1545,7 +1596,7 @@ __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& d
 
 // Undoes the scales of a tile's rows, and computes again what the split leaves in doubt: a warp
 // takes a few of its doubtful elements at a time.
-template <int kCount>
+template <class C, int kCount>
 __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
                                        const GemmOperands& g, int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
@@ -1575,7 +1626,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
-    const int own_column = first_column + index / 4 * 8 + lane % 4 * 2 + index % 2;
+    const int own_column = first_column + column_of<C>(index, lane % 4);
     const bool inside =
         own_column < g.columns && warp_row + lane / 4 + 8 * (index / 2 % 2) < g.rows;
     const bool again = (bits >> index % 64 & 1) != 0 && inside;
@@ -1591,7 +1642,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
         owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
         owners &= owners - 1;
         left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
-        const int column = first_column + index / 4 * 8 + owner[n] % 4 * 2 + index % 2;
+        const int column = first_column + column_of<C>(index, owner[n] % 4);
         right_rows[n] = right + int64_t{column} * g.depth;
       }
       if (g.depth % 4 == 0) {
@@ -1647,12 +1698,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
 template <class Loop, class C>
 __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
-  const split::Job job = g.right_job(g.columns);
-  const auto columns = static_cast<unsigned>(g.columns);
+  const split::Job job = g.right_job<C>(0);
+  const auto rows = static_cast<unsigned>(g.right_rows<C>());
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (g.depth % 4 == 0 && next < columns) {
+    if (g.depth % 4 == 0 && next < static_cast<unsigned>(g.columns)) {
       hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
     }
   };
@@ -1661,7 +1712,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
     shared.row = next;
   }
   SplittingWarps::sync();
-  for (unsigned row = shared.row; row < columns; row = shared.row) {
+  for (unsigned row = shared.row; row < rows; row = shared.row) {
     if (thread == 0) take();
     if (g.depth % 4 == 0) {
       split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
@@ -1767,8 +1818,8 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (warp_row >= g.rows || first >= g.columns) continue;
     if constexpr (Loop::kScaled) {
       ColumnDoubt doubt;
-      scale_columns<P::kColumns % 2 == 0>(sum, doubt, g, first);
-      settle(sum, doubt, g, warp_row, first);
+      scale_columns<C, P::kColumns % 2 == 0>(sum, doubt, g, first);
+      settle<C>(sum, doubt, g, warp_row, first);
     }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
@@ -1849,6 +1900,7 @@ template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
   int processors = 0;
@@ -1867,10 +1919,10 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.columns) early = g.columns;
+    if (at_once || early > g.right_rows<C>()) early = g.right_rows<C>();
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
-        split::run<Loop::kPlanes>(g.left_job(), g.right_job(g.frozen ? 0 : early), g.depth,
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
                                   g.frozen ? split::Progress{} : progress, stream);
     if (error != cudaSuccess) return error;
   }
@@ -1880,8 +1932,8 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
   if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
                               S::kCopyRows) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns, width,
-                              C::kBlockN)) {
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.right_rows<C>(),
+                              width, C::kBlockN)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;
@@ -2366,7 +2418,7 @@ struct LinearGroupNormMinConfig {
   static constexpr int kStages = 3;
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
-  static constexpr int kVec = 2;
+  static constexpr int kVec = 4;
 };
 
 extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
@@ -2398,7 +2450,7 @@ extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t*
 extern "C" int freeze_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 8192, 8192, on);
+  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 8192, 8192, on);
 }
 
 // min (model.py:17)
@@ -2803,7 +2855,7 @@ def _halves(matrix, planes):
     """Memory for a matrix as so many of float16, and for two numbers about each row."""
     depth = matrix.shape[-1]
     rows = matrix.numel() // depth
-    shape = (planes, rows, -(-depth // 8) * 8)
+    shape = (planes, -(-rows // 16) * 16, -(-depth // 8) * 8)
     halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
     return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 

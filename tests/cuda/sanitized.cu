@@ -77,7 +77,7 @@ void products() {
   product<kw::SplitFloat, GroupMinimum, Square>(kRows, 8200, minima, 0.5f, "split, long rows");
   product<kw::SplitFloat, Residual, Single>(kRows, 67, sums, nan, "split, single columns");
   product<kw::RoundedFloat, GroupMinimum, Wide>(kRows, 200, minima, 1e30f, "rounded");
-  product<kw::Bfloat16, GroupMinimum, Wide>(kRows, 200, minima, 0.5f, "bfloat16");
+  product<kw::Bfloat16, GroupMinimum, WidePairs>(kRows, 200, minima, 0.5f, "bfloat16");
   product<kw::Float16, Residual, Single>(kRows, 72, sums, 0.5f, "float16");
 }
 

@@ -36,8 +36,8 @@ def most(compiled: Compiled) -> list[int]:
     ("options", "expected"),
     [
         ({}, [8]),
-        ({"precision": "high"}, [1]),
-        ({"precision": "medium"}, [1]),
+        ({"precision": "high"}, [8]),
+        ({"precision": "medium"}, [8]),
         ({"dtype": torch.bfloat16}, []),
         ({"dtype": torch.float16}, []),
         ({"rows": (30, 3)}, [8]),
@@ -56,7 +56,7 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
 
 @pytest.mark.usefixtures("where_it_pays")
 def test_the_call_and_the_launcher() -> None:
-    compiled = of(4096, 64)
+    compiled = of(8192, 64)
     assert "if GENERATED_GEMM and batch <= 8:" in compiled.source
     assert "GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
@@ -68,7 +68,7 @@ def test_the_call_and_the_launcher() -> None:
 
 @pytest.mark.usefixtures("where_it_pays")
 def test_narrow_products_share_the_depth_and_may_have_no_bias() -> None:
-    launcher = of(4095, 64, bias=False).source
+    launcher = of(8191, 64, bias=False).source
     assert "nullptr,  // bias" in launcher and "tensors[2]),  // out" in launcher
     assert "kw::few_rows<true>(g, on)" in launcher
 
@@ -76,5 +76,5 @@ def test_narrow_products_share_the_depth_and_may_have_no_bias() -> None:
 def test_the_ledger_says_so() -> None:
     compiled = of(64, 32, precision="high")
     regions = [s for r in compiled.planned.regions for s in (r.gemm.library if r.gemm else (r,))]
-    said = "a kernel that reads the weight once for up to 1 row(s)"
+    said = "a kernel that reads the weight once for up to 8 row(s)"
     assert any(str(r.why).endswith(said) for r in regions)

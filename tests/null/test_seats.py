@@ -250,10 +250,31 @@ def test_tiles_hold_whole_groups(
     assert constants["kCluster"] == (2 if -(-columns // width) % 2 == 0 else 1)
 
 
-@pytest.mark.parametrize(("columns", "vec"), [(76, 2), (77, 1)])
-def test_pairs_need_an_even_number_of_columns(columns: int, vec: int) -> None:
-    (kernel,) = generated(of_type(torch.float32, 16, columns))
+@pytest.mark.parametrize(
+    ("dtype", "columns", "vec"),
+    [
+        (torch.float32, 76, 4),
+        (torch.float32, 78, 2),
+        (torch.float32, 77, 1),
+        (torch.bfloat16, 80, 2),  # is not split, so it cannot be interleaved
+    ],
+)
+def test_how_many_neighbours_a_thread_has(dtype: torch.dtype, columns: int, vec: int) -> None:
+    (kernel,) = generated(of_type(dtype, 16, columns))
     assert dict(kernel.config.constants)["kVec"] == vec
+
+
+@pytest.mark.parametrize(("groups", "vec"), [(8, 2), (4, 4)])
+def test_four_neighbours_need_segments_of_sixteen(groups: int, vec: int) -> None:
+    module = Written(
+        lambda self, x: self.norm(self.linear(x)),
+        linear=nn.Linear(8, 64),
+        norm=nn.GroupNorm(groups, 64),
+    )
+    compiled = compile_problem(problem_from_module(module, (torch.randn(30, 8),)), target="cuda")
+    (kernel,) = generated(compiled)
+    assert dict(kernel.config.constants)["kVec"] == vec
+    assert f"kw::split_rows<2, {str(vec == 4).lower()}>" in compiled.source
 
 
 # Where a generated product beat the library on an H200 (benchmarks/results/nvidia-h200-ways.md).

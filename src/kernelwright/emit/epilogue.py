@@ -103,5 +103,6 @@ def _pointer(name: str, index: int) -> str:
 def _freeze(kernel: GemmKernel) -> str:
     gemm = kernel.gemm
     operands = f"tensors[0], tensors[1], tensors[2], {gemm.columns}, {gemm.depth}"
-    lines = [*on_device(0), f"  return kw::split_rows<{gemm.loop.planes}>({operands}, on);"]
+    how = f"{gemm.loop.planes}, {str(kernel.interleaves).lower()}"
+    lines = [*on_device(0), f"  return kw::split_rows<{how}>({operands}, on);"]
     return c_function(f"freeze_{kernel.name}", lines)

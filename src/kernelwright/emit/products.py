@@ -31,7 +31,7 @@ def _halves(matrix, planes):
     """Memory for a matrix as so many of float16, and for two numbers about each row."""
     depth = matrix.shape[-1]
     rows = matrix.numel() // depth
-    shape = (planes, rows, -(-depth // 8) * 8)
+    shape = (planes, -(-rows // 16) * 16, -(-depth // 8) * 8)
     halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
     return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 

@@ -51,7 +51,7 @@ struct Columns {
   static constexpr int kThreads = 64;
 };
 
-// Tiles of a product, pairs or single columns at a time.
+// Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
   static constexpr int kBlockM = 128;
@@ -62,9 +62,23 @@ struct Tiles {
   static constexpr int kVec = kLanes;
 };
 
-using Square = Tiles<128, 3, 2, 2>;
-using Wide = Tiles<256, 4, 2, 2>;
+using Square = Tiles<128, 3, 2, 4>;
+using Wide = Tiles<256, 4, 2, 4>;
+using WidePairs = Tiles<256, 4, 2, 2>;
 using Single = Tiles<64, 3, 1, 1>;
+
+// The order of the right operand's rows undoes the order of the accumulators.
+constexpr bool orders_agree() {
+  for (int quad = 0; quad < 4; ++quad) {
+    for (int index = 0; index < 64; ++index) {
+      const int row = index / 4 * 8 + quad * 2 + index % 2;
+      if (split::interleaved(column_of<Square>(index, quad)) != row) return false;
+      if (column_of<WidePairs>(index, quad) != row) return false;
+    }
+  }
+  return true;
+}
+static_assert(orders_agree());
 
 }  // namespace kw::check
 
@@ -88,8 +102,8 @@ template cudaError_t kw::gemm<kw::SplitFloat, Residual, Single>(const GemmOperan
 template cudaError_t kw::gemm<kw::RoundedFloat, GroupMinimum, Wide>(const GemmOperands&,
                                                                     const GroupMinimum::Args&,
                                                                     cudaStream_t);
-template cudaError_t kw::gemm<kw::Bfloat16, GroupMinimum, Wide>(const GemmOperands&,
-                                                                const GroupMinimum::Args&,
-                                                                cudaStream_t);
+template cudaError_t kw::gemm<kw::Bfloat16, GroupMinimum, WidePairs>(const GemmOperands&,
+                                                                     const GroupMinimum::Args&,
+                                                                     cudaStream_t);
 template cudaError_t kw::gemm<kw::Float16, Residual, Single>(const GemmOperands&,
                                                              const Residual::Args&, cudaStream_t);

@@ -1,10 +1,11 @@
 // A row program on a tile of accumulators, while they are still in registers.
 //
 // In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
-// holds two of every eight columns. So a segment whose length is a multiple of eight lies in one
-// quad: its reductions are register sums and two shuffles. Stages over the whole row are combined
-// over the tile's columns alone and stored as partial results, one per row and tile; a small
-// second kernel finishes them. Besides what program.cuh says, the program provides
+// holds two of every eight columns, or, with interleaved columns (split.cuh), four of every
+// sixteen. So a segment whose length is a multiple of eight or sixteen lies in one quad: its
+// reductions are register sums and two shuffles. Stages over the whole row are combined over the
+// tile's columns alone and stored as partial results, one per row and tile; a small second kernel
+// finishes them. Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
@@ -29,15 +30,24 @@ KW_FN void touch(const T* at) {
 #endif
 }
 
+// The column, from the tile's first one on, of an accumulator in this lane of the quad. Within
+// sixteen rows of accumulators the order is that of split::interleaved where there are four lanes.
+template <class C>
+__host__ __device__ constexpr int column_of(int index, int quad) {
+  const int eight = index / 4;
+  const int at = index % 2;
+  return C::kVec == 4 ? eight / 2 * 16 + quad * 4 + eight % 2 * 2 + at : eight * 8 + quad * 2 + at;
+}
+
 template <class P, class C>
 struct Epilogue {
   static constexpr int V = C::kVec;
-  static constexpr int kParts = 2 / V;
-  static constexpr int kSegment = P::kSegment ? P::kSegment : 8;
+  static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
+  static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
   static constexpr int kSegments = C::kBlockN / kSegment;
-  static constexpr int kChunks = kSegment / 8 * kParts;
+  static constexpr int kChunks = kSegment / (4 * V);
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
-  static_assert(C::kBlockN % kSegment == 0 && kSegment % 8 == 0, "segments must fit the tile");
+  static_assert(C::kBlockN % kSegment == 0 && kSegment % kSpan == 0, "segments must fit the tile");
   static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
 
   const typename P::Args& a;
@@ -46,8 +56,14 @@ struct Epilogue {
   int first;     // the tile's first column
   int quad = static_cast<int>(threadIdx.x % 4);
 
+  // Where lane `v` of a chunk is among the first row's accumulators.
+  __host__ __device__ static constexpr int accumulator(int chunk, int v) {
+    const int n = chunk * V + v;
+    return n / 2 * 4 + n % 2;
+  }
+
   __device__ __forceinline__ static int column(int start, int chunk, int quad) {
-    return start + chunk / kParts * 8 + quad * 2 + chunk % kParts;
+    return start + column_of<C>(accumulator(chunk, 0), quad);
   }
 
   // Without segments the last columns of a row may end inside of a tile's eight.
@@ -147,7 +163,7 @@ struct Epilogue {
           Vec<V> product;
           KW_LANES
           for (int v = 0; v < V; ++v) {
-            product.lanes[v] = d[(q * kSegment / 8 + c / kParts) * 4 + 2 * i + c % kParts + v];
+            product.lanes[v] = d[accumulator(q * kChunks + c, v) + 2 * i];
           }
           P::begin(segment.f[i][c], product);
         }

@@ -43,12 +43,26 @@ struct GemmOperands {
   bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left), static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales), rows, rows};
+    return {static_cast<const float*>(left),
+            static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales),
+            rows,
+            rows,
+            false};
   }
+  template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
-    return {static_cast<const float*>(right), static_cast<uint16_t*>(right_halves),
-            static_cast<RowScale*>(right_scales), columns, count};
+    return {static_cast<const float*>(right),
+            static_cast<uint16_t*>(right_halves),
+            static_cast<RowScale*>(right_scales),
+            columns,
+            count,
+            C::kVec == 4};
+  }
+  // Rows of the right operand's halves.
+  template <class C>
+  __host__ __device__ int right_rows() const {
+    return C::kVec == 4 ? static_cast<int>(split::grouped(columns)) : columns;
   }
 };
 
@@ -167,7 +181,7 @@ __device__ __forceinline__ void add_progress(unsigned* at) {
 // Waits until a column tile's rows of the right operand are split.
 template <class C>
 __device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
-  const int wanted = min(C::kBlockN, g.columns - column_tile * C::kBlockN);
+  const int wanted = min(C::kBlockN, g.right_rows<C>() - column_tile * C::kBlockN);
   if (wanted <= 0) return;
   const unsigned* const ready = g.progress + 1 + column_tile;
   while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
@@ -222,14 +236,14 @@ struct ColumnDoubt {
 };
 
 // Undoes the scales of a tile's columns, two neighbours at a time.
-template <bool kPairs, int kCount>
+template <class C, bool kPairs, int kCount>
 __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
                                               const GemmOperands& g, int first_column) {
   const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
-    const int column = first_column + n * 8 + lane % 4 * 2;
+    const int column = first_column + column_of<C>(4 * n, lane % 4);
     float4 x{};  // scale and doubt of one, scale and doubt of the other
     if (kPairs && column < g.columns) {
       x = *reinterpret_cast<const float4*>(from + column);
@@ -252,7 +266,7 @@ __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& d
 
 // Undoes the scales of a tile's rows, and computes again what the split leaves in doubt: a warp
 // takes a few of its doubtful elements at a time.
-template <int kCount>
+template <class C, int kCount>
 __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
                                        const GemmOperands& g, int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
@@ -282,7 +296,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
-    const int own_column = first_column + index / 4 * 8 + lane % 4 * 2 + index % 2;
+    const int own_column = first_column + column_of<C>(index, lane % 4);
     const bool inside =
         own_column < g.columns && warp_row + lane / 4 + 8 * (index / 2 % 2) < g.rows;
     const bool again = (bits >> index % 64 & 1) != 0 && inside;
@@ -298,7 +312,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
         owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
         owners &= owners - 1;
         left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
-        const int column = first_column + index / 4 * 8 + owner[n] % 4 * 2 + index % 2;
+        const int column = first_column + column_of<C>(index, owner[n] % 4);
         right_rows[n] = right + int64_t{column} * g.depth;
       }
       if (g.depth % 4 == 0) {
@@ -354,12 +368,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
 template <class Loop, class C>
 __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
-  const split::Job job = g.right_job(g.columns);
-  const auto columns = static_cast<unsigned>(g.columns);
+  const split::Job job = g.right_job<C>(0);
+  const auto rows = static_cast<unsigned>(g.right_rows<C>());
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (g.depth % 4 == 0 && next < columns) {
+    if (g.depth % 4 == 0 && next < static_cast<unsigned>(g.columns)) {
       hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
     }
   };
@@ -368,7 +382,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
     shared.row = next;
   }
   SplittingWarps::sync();
-  for (unsigned row = shared.row; row < columns; row = shared.row) {
+  for (unsigned row = shared.row; row < rows; row = shared.row) {
     if (thread == 0) take();
     if (g.depth % 4 == 0) {
       split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
@@ -474,8 +488,8 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (warp_row >= g.rows || first >= g.columns) continue;
     if constexpr (Loop::kScaled) {
       ColumnDoubt doubt;
-      scale_columns<P::kColumns % 2 == 0>(sum, doubt, g, first);
-      settle(sum, doubt, g, warp_row, first);
+      scale_columns<C, P::kColumns % 2 == 0>(sum, doubt, g, first);
+      settle<C>(sum, doubt, g, warp_row, first);
     }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
@@ -556,6 +570,7 @@ template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
   int processors = 0;
@@ -574,10 +589,10 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.columns) early = g.columns;
+    if (at_once || early > g.right_rows<C>()) early = g.right_rows<C>();
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
-        split::run<Loop::kPlanes>(g.left_job(), g.right_job(g.frozen ? 0 : early), g.depth,
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
                                   g.frozen ? split::Progress{} : progress, stream);
     if (error != cudaSuccess) return error;
   }
@@ -587,8 +602,8 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
   if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
                               S::kCopyRows) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns, width,
-                              C::kBlockN)) {
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.right_rows<C>(),
+                              width, C::kBlockN)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;

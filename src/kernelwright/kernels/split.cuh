@@ -112,6 +112,18 @@ __host__ __device__ constexpr int64_t padded(int64_t depth) {
   return (depth + 7) / 8 * 8;
 }
 
+// In the layout of Hopper's products a thread has columns 0, 1 and 8, 9 of sixteen, or 2, 3 and 10,
+// 11, and so on. If the rows of the right operand are stored in this order, these are four
+// neighbours: loads and stores of the epilogue are twice as wide.
+__host__ __device__ constexpr int64_t interleaved(int64_t row) {
+  return (row & ~int64_t{15}) | (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
+}
+
+// Rows that are stored: whole groups of sixteen.
+__host__ __device__ constexpr int64_t grouped(int64_t rows) {
+  return (rows + 15) / 16 * 16;
+}
+
 // Four neighbours of a row: vector access where the row allows it, zeros behind its end.
 template <bool kVector>
 __device__ __forceinline__ float4 load_four(const float* row, int at, int depth) {
@@ -140,13 +152,16 @@ __device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int
   }
 }
 
-// A matrix to split, `count` of its rows from the first one on.
+// A matrix to split, `count` of its rows from the first one on; rows behind its end are zeros.
 struct Job {
   const float* x;
   uint16_t* halves;
   RowScale* scales;
   int64_t rows;
   int64_t count;
+  bool interleave;
+
+  __host__ __device__ int64_t stored() const { return interleave ? grouped(rows) : rows; }
 };
 
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
@@ -169,9 +184,10 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   constexpr int kStep = Team::kThreads * 4;
   constexpr int kRest = Team::kKept * kStep;
   const int width = static_cast<int>(padded(depth));
-  const int64_t apart = job.rows * width;
+  const int64_t apart = job.stored() * width;
   const float* const from = job.x + row * depth;
-  uint16_t* const to = job.halves + row * width;
+  uint16_t* const to = job.halves + (job.interleave ? interleaved(row) : row) * width;
+  if (row >= job.rows) depth = 0;
   float4 kept[Team::kKept];
   Extent extent;
 #pragma unroll
@@ -209,7 +225,7 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   residue = reduce_threads<Combine::kSum, 32>(residue);
   if (thread % 32 == 0) shared.residues[thread / 32] = residue;
   Team::sync();
-  if (thread == 0) {
+  if (thread == 0 && row < job.rows) {
     float total = 0.0f;
     for (int w = 0; w < Team::kThreads / 32; ++w) total += shared.residues[w];
     job.scales[row] = scaling.scale<kPlanes>(total);
@@ -257,12 +273,17 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
 
 }  // namespace split
 
-// All rows of a matrix, for weights that are split once and kept.
-template <int kPlanes>
+// All rows of a right operand, for weights that are split once and kept.
+template <int kPlanes, bool kInterleave>
 cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
                        cudaStream_t stream) {
-  const split::Job all{static_cast<const float*>(x), static_cast<uint16_t*>(halves),
-                       static_cast<RowScale*>(scales), rows, rows};
+  split::Job all{static_cast<const float*>(x),
+                 static_cast<uint16_t*>(halves),
+                 static_cast<RowScale*>(scales),
+                 rows,
+                 0,
+                 kInterleave};
+  all.count = all.stored();
   return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
 }
 

@@ -163,6 +163,13 @@ def _why(width: int, grid: _Grid, unfit: dict[int, str]) -> str:
     return "; ".join([*said, *(f"{', '.join(w)}: {text}" for text, w in by_reason.items())])
 
 
+def _lanes(graph: Graph, gemm: Gemm, program: Program) -> int:
+    """Neighbouring columns of a thread: two, or four where the right operand can be interleaved."""
+    width = vector_width(graph, program)[0]
+    sixteens = not program.segmented or int(str(program.count(program.inner))) % 16 == 0
+    return min(width, 4 if gemm.loop.planes and sixteens else 2)
+
+
 def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
     stage = (TILE_ROWS + tile.columns) * max(1, gemm.loop.planes) * STAGE_ROW_BYTES
     constants = (
@@ -171,6 +178,6 @@ def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
         ("kStages", min(MOST_STAGES, SHARED_BYTES // stage)),
         ("kCluster", tile.cluster),
         ("kBand", tile.band),
-        ("kVec", min(2, vector_width(graph, program)[0])),
+        ("kVec", _lanes(graph, gemm, program)),
     )
     return Config("gemm_sm90", constants, tile.why)

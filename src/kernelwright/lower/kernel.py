@@ -84,6 +84,11 @@ class GemmKernel(Kernel):
         return self.gemm.loop.planes > 0
 
     @property
+    def interleaves(self) -> bool:
+        """Whether the right operand is split into an order that gives threads four neighbours."""
+        return dict(self.config.constants)["kVec"] == 4
+
+    @property
     def reads(self) -> list[str]:
         """Without the product, which comes in registers."""
         return [name for name in super().reads if name != self.gemm.product]

@@ -53,7 +53,7 @@ class Way:
 
 class _Seating:
     def __init__(self, plan: Plan, precision: str, batch: int) -> None:
-        regions = tuple(with_few_rows(plan.graph, r, precision) for r in plan.regions)
+        regions = tuple(with_few_rows(plan.graph, r) for r in plan.regions)
         self.plan = replace(plan, regions=regions)
         self.graph = plan.graph
         self.precision = precision

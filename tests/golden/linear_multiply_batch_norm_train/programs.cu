@@ -58,7 +58,7 @@ struct LinearConfig {
   static constexpr int kStages = 4;
   static constexpr int kCluster = 1;
   static constexpr int kBand = 8;
-  static constexpr int kVec = 2;
+  static constexpr int kVec = 4;
 };
 
 extern "C" int launch_linear(void* const* tensors, const int64_t* numbers) {
@@ -87,7 +87,7 @@ extern "C" int launch_linear(void* const* tensors, const int64_t* numbers) {
 extern "C" int freeze_linear(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 24, 40, on);
+  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 24, 40, on);
 }
 
 // linear (linear_multiply_batch_norm_train.py:15), mul (linear_multiply_batch_norm_train.py:15),

@@ -91,7 +91,7 @@ extern "C" int launch_linear_sigmoid(void* const* tensors, const int64_t* number
 extern "C" int freeze_linear_sigmoid(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 41, 30, on);
+  return kw::split_rows<2, false>(tensors[0], tensors[1], tensors[2], 41, 30, on);
 }
 
 // linear (linear_sigmoid_linear_logsumexp.py:14), sigmoid (linear_sigmoid_linear_logsumexp.py:14)
@@ -251,7 +251,7 @@ extern "C" int launch_linear(void* const* tensors, const int64_t* numbers) {
 extern "C" int freeze_linear(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 77, 41, on);
+  return kw::split_rows<2, false>(tensors[0], tensors[1], tensors[2], 77, 41, on);
 }
 
 // linear (linear_sigmoid_linear_logsumexp.py:15), logsumexp (linear_sigmoid_linear_logsumexp.py:15)

@@ -117,7 +117,7 @@ struct LinearGroupNormLeakyReluAddConfig {
   static constexpr int kStages = 4;
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
-  static constexpr int kVec = 2;
+  static constexpr int kVec = 4;
 };
 
 extern "C" int launch_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
@@ -149,7 +149,7 @@ extern "C" int launch_linear_group_norm_leaky_relu_add(void* const* tensors, con
 extern "C" int freeze_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 256, 256, on);
 }
 
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
