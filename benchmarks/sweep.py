@@ -52,7 +52,7 @@ ROWS = [1, 16, 64, 128, 256, 512, 1024, 4096, 16384]
 PAIRS = "8192x8192,4096x4096,1024x4096,16384x2048,1000x1000"
 QUICK_ROWS = [16, 128, 1024, 4096]
 QUICK_PAIRS = [(8192, 8192), (1000, 1000)]
-PROCESSES = 12
+PROCESSES = 15
 SLACK = 0.98
 COLUMNS = (
     *("M", "N", "K", "precision", "path", "ours ms", "torch.compile ms", "over compile"),

@@ -905,23 +905,35 @@ __device__ __forceinline__ void sync_cluster() {
 
 // ---- bulk tensor copies ------------------------------------------------------------------------
 
+// What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
+__device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
+  uint64_t policy;
+  if (goes_first) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  }
+  return policy;
+}
+
 // A box of a (depth, row, plane) tensor into shared memory, here or in every block of the mask; the
 // barrier in the same place of each of them counts the bytes.
 template <int kCluster>
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barrier& barrier,
-                                         int depth, int row, int plane) {
+                                         int depth, int row, int plane, uint64_t policy) {
   if constexpr (kCluster == 1) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane)
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane), "l"(policy)
         : "memory");
   } else {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+            shared_address(to)),
         "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane),
-        "h"(static_cast<uint16_t>((1 << kCluster) - 1))
+        "h"(static_cast<uint16_t>((1 << kCluster) - 1)), "l"(policy)
         : "memory");
   }
 }
@@ -1781,6 +1793,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
                                      GemmBarriers<C>& barriers) {
   using S = GemmShape<Loop, C>;
   detail::Ring<C::kStages> ring;
+  // A band's rows of the left operand are read again for every strip of the right one, which is
+  // read once for each band: if it is the larger one, it should leave the L2 before the other does.
+  // (Not while it is being split: then its rows come from the L2 as well.)
+  const bool leaves = g.frozen && g.columns > C::kBand * S::kBlockM;
+  const uint64_t left_policy = hopper::cache_policy(false);
+  const uint64_t right_policy = hopper::cache_policy(leaves);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
     if (Loop::kSplitsOnTheWay && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
 #pragma unroll 1
@@ -1794,12 +1812,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
         const int row = walk.rank * S::kShare + n;
         hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
                                       walk.row_tile * S::kBlockM + row % S::kBlockM,
-                                      row / S::kBlockM);
+                                      row / S::kBlockM, left_policy);
       }
 #pragma unroll
       for (int plane = 0; plane < Loop::kPlanes; ++plane) {
         hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
-                            at, walk.column_tile * C::kBlockN, plane);
+                            at, walk.column_tile * C::kBlockN, plane, right_policy);
       }
     }
   }
@@ -2220,8 +2238,8 @@ cudaError_t resident(const typename P::Args& a, cudaStream_t stream) {
 
 }  // namespace kw
 
-// left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for at most
-// eight rows: the time is that of reading `right` from memory once.
+// left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for a few
+// rows: for up to eight the time is that of reading `right` from memory once.
 //
 // A warp has four rows of `right` and all rows of `left`. Its lanes share the depth: each holds its
 // part of the 32 sums, and in the end they are added up across the lanes. The rows of `left` are
@@ -2360,12 +2378,19 @@ cudaError_t run(const FewRows& g, cudaStream_t stream) {
 
 }  // namespace few
 
+// With more rows than kMostRows `right` is read again, which is cheap while the L2 cache holds it.
 template <bool kShareDepth>
-cudaError_t few_rows(const FewRows& g, cudaStream_t stream) {
-  if (g.rows > few::kMostRows) return cudaErrorInvalidValue;
-  if (g.rows == 0) return cudaSuccess;
-  if (g.rows == 1) return few::run<1, kShareDepth>(g, stream);
-  return few::run<few::kMostRows, kShareDepth>(g, stream);
+cudaError_t few_rows(FewRows g, cudaStream_t stream) {
+  const int64_t rows = g.rows;
+  for (int64_t first = 0; first < rows; first += few::kMostRows) {
+    g.rows = rows - first < few::kMostRows ? rows - first : few::kMostRows;
+    const cudaError_t error = g.rows == 1 ? few::run<1, kShareDepth>(g, stream)
+                                          : few::run<few::kMostRows, kShareDepth>(g, stream);
+    if (error != cudaSuccess) return error;
+    g.left += int64_t{few::kMostRows} * g.depth;
+    g.out += int64_t{few::kMostRows} * g.columns;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace kw

@@ -116,7 +116,7 @@ void few(int64_t rows, int columns, int depth) {
 }
 
 void few_rows() {
-  for (const int rows : {1, 3, 8}) {
+  for (const int rows : {1, 3, 8, 9, 15}) {
     few<false>(rows, 77, 36);
     few<true>(rows, 77, 1100);
   }

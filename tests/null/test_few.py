@@ -35,19 +35,23 @@ def most(compiled: Compiled) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [8]),
-        ({"precision": "high"}, [8]),
-        ({"precision": "medium"}, [8]),
+        ({}, [16]),
+        ({"precision": "high"}, [16]),
+        ({"precision": "medium"}, [16]),
         ({"dtype": torch.bfloat16}, []),
         ({"dtype": torch.float16}, []),
-        ({"rows": (30, 3)}, [8]),
-        ({"rows": (30, 9)}, []),
+        ({"rows": (30, 3)}, [16]),
+        ({"rows": (30, 17)}, []),
     ],
 )
 def test_who_has_the_kernel(options: dict[str, object], expected: list[int]) -> None:
     compiled = of(64, 32, **options)  # type: ignore[arg-type]
     assert most(compiled) == expected
     assert ("few_rows" in compiled.source) == bool(expected)
+
+
+def test_a_weight_that_the_cache_does_not_hold_is_read_once() -> None:
+    assert most(of(2048, 4096)) == [16] and most(of(2049, 4096)) == [8]
 
 
 def test_rows_that_no_vector_divides_are_the_librarys() -> None:
@@ -57,7 +61,7 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
 @pytest.mark.usefixtures("where_it_pays")
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
-    assert "if GENERATED_GEMM and batch <= 8:" in compiled.source
+    assert "if GENERATED_GEMM and batch <= 16:" in compiled.source
     assert "GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
     launcher = text[text.index('extern "C" int launch_linear_few_rows') :]
@@ -76,5 +80,5 @@ def test_narrow_products_share_the_depth_and_may_have_no_bias() -> None:
 def test_the_ledger_says_so() -> None:
     compiled = of(64, 32, precision="high")
     regions = [s for r in compiled.planned.regions for s in (r.gemm.library if r.gemm else (r,))]
-    said = "a kernel that reads the weight once for up to 8 row(s)"
+    said = "a kernel of its own for up to 16 rows"
     assert any(str(r.why).endswith(said) for r in regions)

@@ -90,8 +90,8 @@ template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, 
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
 
-template cudaError_t kw::few_rows<false>(const FewRows&, cudaStream_t);
-template cudaError_t kw::few_rows<true>(const FewRows&, cudaStream_t);
+template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
+template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
 
 template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
                                                                     const GroupMinimum::Args&,

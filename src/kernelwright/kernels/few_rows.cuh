@@ -1,5 +1,5 @@
-// left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for at most
-// eight rows: the time is that of reading `right` from memory once.
+// left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for a few
+// rows: for up to eight the time is that of reading `right` from memory once.
 //
 // A warp has four rows of `right` and all rows of `left`. Its lanes share the depth: each holds its
 // part of the 32 sums, and in the end they are added up across the lanes. The rows of `left` are
@@ -142,12 +142,19 @@ cudaError_t run(const FewRows& g, cudaStream_t stream) {
 
 }  // namespace few
 
+// With more rows than kMostRows `right` is read again, which is cheap while the L2 cache holds it.
 template <bool kShareDepth>
-cudaError_t few_rows(const FewRows& g, cudaStream_t stream) {
-  if (g.rows > few::kMostRows) return cudaErrorInvalidValue;
-  if (g.rows == 0) return cudaSuccess;
-  if (g.rows == 1) return few::run<1, kShareDepth>(g, stream);
-  return few::run<few::kMostRows, kShareDepth>(g, stream);
+cudaError_t few_rows(FewRows g, cudaStream_t stream) {
+  const int64_t rows = g.rows;
+  for (int64_t first = 0; first < rows; first += few::kMostRows) {
+    g.rows = rows - first < few::kMostRows ? rows - first : few::kMostRows;
+    const cudaError_t error = g.rows == 1 ? few::run<1, kShareDepth>(g, stream)
+                                          : few::run<few::kMostRows, kShareDepth>(g, stream);
+    if (error != cudaSuccess) return error;
+    g.left += int64_t{few::kMostRows} * g.depth;
+    g.out += int64_t{few::kMostRows} * g.columns;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace kw

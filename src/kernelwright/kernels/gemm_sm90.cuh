@@ -339,6 +339,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
                                      GemmBarriers<C>& barriers) {
   using S = GemmShape<Loop, C>;
   detail::Ring<C::kStages> ring;
+  // A band's rows of the left operand are read again for every strip of the right one, which is
+  // read once for each band: if it is the larger one, it should leave the L2 before the other does.
+  // (Not while it is being split: then its rows come from the L2 as well.)
+  const bool leaves = g.frozen && g.columns > C::kBand * S::kBlockM;
+  const uint64_t left_policy = hopper::cache_policy(false);
+  const uint64_t right_policy = hopper::cache_policy(leaves);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
     if (Loop::kSplitsOnTheWay && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
 #pragma unroll 1
@@ -352,12 +358,12 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
         const int row = walk.rank * S::kShare + n;
         hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
                                       walk.row_tile * S::kBlockM + row % S::kBlockM,
-                                      row / S::kBlockM);
+                                      row / S::kBlockM, left_policy);
       }
 #pragma unroll
       for (int plane = 0; plane < Loop::kPlanes; ++plane) {
         hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
-                            at, walk.column_tile * C::kBlockN, plane);
+                            at, walk.column_tile * C::kBlockN, plane, right_policy);
       }
     }
   }

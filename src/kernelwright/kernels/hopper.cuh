@@ -114,23 +114,35 @@ __device__ __forceinline__ void sync_cluster() {
 
 // ---- bulk tensor copies ------------------------------------------------------------------------
 
+// What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
+__device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
+  uint64_t policy;
+  if (goes_first) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+  }
+  return policy;
+}
+
 // A box of a (depth, row, plane) tensor into shared memory, here or in every block of the mask; the
 // barrier in the same place of each of them counts the bytes.
 template <int kCluster>
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barrier& barrier,
-                                         int depth, int row, int plane) {
+                                         int depth, int row, int plane, uint64_t policy) {
   if constexpr (kCluster == 1) {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane)
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane), "l"(policy)
         : "memory");
   } else {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+            shared_address(to)),
         "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane),
-        "h"(static_cast<uint16_t>((1 << kCluster) - 1))
+        "h"(static_cast<uint16_t>((1 << kCluster) - 1)), "l"(policy)
         : "memory");
   }
 }

@@ -23,7 +23,7 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
-    FEW = "{rest}; a kernel that reads the weight once for up to {most} row(s)"
+    FEW = "{rest}; a kernel of its own for up to {most} rows"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"

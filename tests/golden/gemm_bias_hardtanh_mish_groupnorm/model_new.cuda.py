@@ -157,7 +157,7 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            if GENERATED_GEMM and batch <= 8:
+            if GENERATED_GEMM and batch <= 16:
                 gemm_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
                 _launch(
                     "gemm_product_few_rows",

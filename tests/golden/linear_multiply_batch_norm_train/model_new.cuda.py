@@ -156,7 +156,7 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            if GENERATED_GEMM and batch <= 8:
+            if GENERATED_GEMM and batch <= 16:
                 linear_product = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
                 _launch(
                     "linear_product_few_rows",

@@ -144,7 +144,7 @@ class ModelNew(Model):
                 frozen,
             )
         else:
-            if GENERATED_GEMM and batch <= 8:
+            if GENERATED_GEMM and batch <= 16:
                 fc_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
                 _launch(
                     "fc_product_few_rows",
