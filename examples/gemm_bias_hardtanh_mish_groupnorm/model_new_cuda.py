@@ -627,8 +627,8 @@ KW_FN void touch(const T* at) {
 #endif
 }
 
-// The column, from the tile's first one on, of an accumulator in this lane of the quad. Within
-// sixteen rows of accumulators the order is that of split::interleaved where there are four lanes.
+// The column, counted from the tile's first one, of an accumulator in this lane of the quad. With
+// four neighbours to a thread the columns are interleaved (split::interleaved).
 template <class C>
 __host__ __device__ constexpr int column_of(int index, int quad) {
   const int eight = index / 4;
