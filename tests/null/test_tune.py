@@ -28,12 +28,15 @@ from kernelwright.tune import tune
 H200 = "NVIDIA H200"
 PAIRS = "128 x 128 in pairs in bands of 8"
 EXAMPLE = checking.EXAMPLES[0]
+DEPTH = 512
 NAMES = ("kBlockN", "kCluster", "kBand")
 
 
 def linear(columns: int, rows: int = 1024, dtype: torch.dtype = torch.float32) -> Problem:
-    module = Written(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(8, columns))
-    return problem_from_module(module.to(dtype), (torch.randn(rows, 8, dtype=dtype),), "highest")
+    module = Written(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(DEPTH, columns))
+    return problem_from_module(
+        module.to(dtype), (torch.randn(rows, DEPTH, dtype=dtype),), "highest"
+    )
 
 
 def generated(compiled: Compiled) -> list[GemmKernel]:

@@ -1,8 +1,8 @@
 """How the tiles of a generated product are chosen: sizes in, ranked tiles with their reasons out.
 
 Every width of tile is tried alone and in pairs, in every height of band. What does not fit says
-why; the rest is ranked by what the busiest multiprocessor has to work through, in columns. The
-model knows nothing of the machine's mood: tune.py measures the first few.
+why; the rest is ranked by what the busiest multiprocessor has to work through, by the model of
+plan/loops.py. It knows nothing of the machine's mood: tune.py measures the first few.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ CLUSTERS = (2, 1)
 # The first is taken where others would be the same.
 BANDS = (8, 4, 16)
 
-# What a tile costs besides its columns, in columns: its epilogue, a row of the left operand that
-# its block fetches, a row of either operand that a wave of tiles brings into the L2.
-TILE_OVERHEAD = 28.0
+# What memory costs a tile, as if it had more columns: a row of the left operand that its block
+# fetches, a row of either operand that a wave of tiles brings into the L2.
 FETCHED_ROW = 1 / 16
 WAVE_ROW = 1 / (4 * MULTIPROCESSORS)
 
@@ -56,7 +55,7 @@ def spelled(columns: int, cluster: int, band: int) -> str:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tile and its modelled cost in columns, or why it was refused."""
+    """A tile and its modelled cost in microseconds, or why it was refused."""
 
     tile: Tile
     cost: float
@@ -85,7 +84,8 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
         grid = _Grid(tall, -(-gemm.columns // width), cluster, band)
         tile = Tile(width, cluster, band, _why(width, grid, unfit))
         refused = unfit.get(width, "") or grid.repeats()
-        found.append(Candidate(tile, grid.waves * grid.waste * _cost(width, grid), refused))
+        one = gemm.loop.tile_time(width, gemm.depth, _extra(width, grid))
+        found.append(Candidate(tile, grid.waves * grid.waste * one, refused))
     return sorted(found, key=lambda c: (bool(c.refused), c.cost))
 
 
@@ -141,13 +141,13 @@ class _Grid:
         return f"as in bands of {same[0]}: {self.down} tile(s) down" if same else ""
 
 
-def _cost(width: int, grid: _Grid) -> float:
-    """One tile, in columns."""
+def _extra(width: int, grid: _Grid) -> float:
+    """What memory costs a tile, in columns."""
     wave = min(MULTIPROCESSORS, grid.down * grid.across)
     down = min(grid.down, grid.height * -(-wave // (grid.height * grid.across)))
     across = min(grid.across, -(-wave // grid.height))
     fetched = TILE_ROWS / grid.cluster * FETCHED_ROW
-    return width + TILE_OVERHEAD + fetched + (down * TILE_ROWS + across * width) * WAVE_ROW
+    return fetched + (down * TILE_ROWS + across * width) * WAVE_ROW
 
 
 def _why(width: int, grid: _Grid, unfit: dict[int, str]) -> str:

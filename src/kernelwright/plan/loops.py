@@ -47,12 +47,15 @@ class Loop:
     library: float
     itemsize: int
 
+    def tile_time(self, width: int, depth: int, extra: float = 0.0) -> float:
+        """A tile; `extra` columns are multiplied with it, but have no epilogue."""
+        stage = self.stage[0] + self.stage[1] * (width + extra)
+        return math.ceil(depth / STAGE_DEPTH) * stage + self.ending[0] + self.ending[1] * width
+
     def tiles_time(self, width: int, rows: int, columns: int, depth: int) -> float:
         """The busiest multiprocessor's tiles of a width."""
         tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / width)
-        waves = math.ceil(tiles / MULTIPROCESSORS)
-        stage, ending = (fixed + each * width for fixed, each in (self.stage, self.ending))
-        return waves * (math.ceil(depth / STAGE_DEPTH) * stage + ending)
+        return math.ceil(tiles / MULTIPROCESSORS) * self.tile_time(width, depth)
 
     def generated_time(self, width: int, rows: int, columns: int, depth: int) -> float:
         moved = (4 + 2 * self.planes) * depth * (rows + columns) if self.planes else 0
