@@ -1,9 +1,9 @@
 """The main loops of a generated product: the arithmetic of each, its sizes, and from where it pays.
 
-The times are a model of one NVIDIA H200, fitted to 65 products of the sweep's sizes that were timed
-both ways (benchmarks/results/nvidia-h200-ways.md). Generated products with their epilogue are within
-14% of it, from 26 us to 3.5 ms; a second kernel after a product is in neither time. It says from how
-many rows on a generated product beats the library's, and which tile it gets.
+The times are a model of one NVIDIA H200, fitted to 65 products of the sweep's sizes that were
+timed both ways (benchmarks/results/nvidia-h200-ways.md). Generated products with their epilogue are
+within 14% of it, from 26 us to 3.5 ms; a second kernel after a product is in neither time. It says
+from how many rows on a generated product beats the library's, and which tile it gets.
 """
 
 from __future__ import annotations
