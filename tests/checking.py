@@ -6,11 +6,12 @@ model with live Dropout has no float64 oracle (the mask depends on the type): th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -120,6 +121,23 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
     torch.manual_seed(5)
     with torch.no_grad():
         return module(*inputs)
+
+
+@contextlib.contextmanager
+def spied(subject: Subject) -> Iterator[set[str]]:
+    """The names of the kernels that are launched meanwhile."""
+    names: set[str] = set()
+    launch = subject.emitted._launch
+
+    def spy(name: str, *arguments: Any, **options: Any) -> None:
+        names.add(name)
+        launch(name, *arguments, **options)
+
+    subject.emitted._launch = spy
+    try:
+        yield names
+    finally:
+        subject.emitted._launch = launch
 
 
 def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:

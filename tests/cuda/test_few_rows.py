@@ -91,28 +91,13 @@ def spec(request: pytest.FixtureRequest) -> Spec:
     return SPECS[request.node.callspec.params["subject"]]
 
 
-def launched(subject: checking.Subject, x: torch.Tensor) -> set[str]:
-    names: set[str] = set()
-    launch = subject.emitted._launch
-
-    def spy(name: str, *arguments: object, **options: object) -> None:
-        names.add(name)
-        launch(name, *arguments, **options)
-
-    subject.emitted._launch = spy
-    try:
-        checking.run(subject.modules()[0], (x,))
-    finally:
-        subject.emitted._launch = launch
-    return names
-
-
 def test_values_for_every_number_of_rows(subject: checking.Subject, spec: Spec) -> None:
     for batch in (*range(1, spec.most + 2), 0):
         inputs = subject.inputs(batch)
         rows = inputs[0].numel() // spec.depth
-        few = any(name.endswith("_few_rows") for name in launched(subject, inputs[0]))
-        assert few == (rows <= spec.most)
+        with checking.spied(subject) as names:
+            checking.run(subject.modules()[0], inputs)
+        assert any(n.endswith("_few_rows") for n in names) == (rows <= spec.most)
         checking.check_values(subject, inputs, f"batch {batch}")
 
 

@@ -175,27 +175,10 @@ def switched(subject: checking.Subject, on: bool) -> Iterator[None]:
         subject.emitted.GENERATED_GEMM = before
 
 
-@contextlib.contextmanager
-def spied(subject: checking.Subject) -> Iterator[set[str]]:
-    """The names of the kernels that are launched meanwhile."""
-    names: set[str] = set()
-    launch = subject.emitted._launch
-
-    def spy(name: str, *arguments: Any, **options: Any) -> None:
-        names.add(name)
-        launch(name, *arguments, **options)
-
-    subject.emitted._launch = spy
-    try:
-        yield names
-    finally:
-        subject.emitted._launch = launch
-
-
 def is_generated(subject: checking.Subject, model: nn.Module, x: Tensor) -> bool:
-    with switched(subject, True), spied(subject) as with_it:
+    with switched(subject, True), checking.spied(subject) as with_it:
         checking.run(model, (x,))
-    with switched(subject, False), spied(subject) as without:
+    with switched(subject, False), checking.spied(subject) as without:
         checking.run(model, (x,))
     return bool(with_it - without)
 
