@@ -128,10 +128,10 @@ def make_subjects(
 ) -> list[Subject]:
     wanted = [(shape, precision) for shape in shapes for precision in precisions]
     made = []
-    seats.EVERYWHERE = True  # however small they are
     for (rows, columns, depth), precision in wanted:
         module = nn.Linear(depth, columns, bias=False, device=device)
-        made.append((module, compiled_for(module, rows, depth, precision)))
+        with seats.everywhere():  # however small they are
+            made.append((module, compiled_for(module, rows, depth, precision)))
     build(compiled.source for _, compiled in made)
     subjects = []
     for (shape, precision), (module, compiled) in zip(wanted, made, strict=True):

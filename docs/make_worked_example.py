@@ -20,6 +20,7 @@ from kernelwright.ledger import render
 from kernelwright.lower import Kernel
 from kernelwright.pattern import rewrite
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import seats
 from kernelwright.problem import Problem, load_problem, load_source, problem_from_module
 from kernelwright.rules import ALL_RULES
 
@@ -35,14 +36,17 @@ def generated() -> dict[Path, str]:
     """Every file that holds generated text, as it should read."""
     problem = load_problem(MODEL, device="cpu", precision="highest")
     cpu, cuda = (compile_problem(problem, target=target) for target in ("cpu", "cuda"))
+    with seats.everywhere():
+        seated = compile_problem(problem, target="cuda")
     excerpts = {"ledger": fenced(render(cuda.ledger)), "forward": fenced(forward(cuda), "python")}
     return {
-        EXAMPLE: worked_example(problem, cpu, cuda),
+        EXAMPLE: worked_example(problem, cpu, cuda, seated),
         README: with_excerpts(README.read_text(), excerpts),
     }
 
 
-def worked_example(problem: Problem, cpu: Compiled, cuda: Compiled) -> str:
+def worked_example(problem: Problem, cpu: Compiled, cuda: Compiled, seated: Compiled) -> str:
+    """`seated` is for CUDA as if the product were large enough to be generated."""
     main = cpu.kernels[0]
     program = struct(cpu, main)
     assert program == struct(cuda, main), "the two backends no longer share the program's text"
@@ -55,7 +59,15 @@ def worked_example(problem: Problem, cpu: Compiled, cuda: Compiled) -> str:
         section("Primitives", PRIMITIVES_TEXT, fenced(str(cpu.primitives))),
         section("Plan", PLAN_TEXT, fenced(str(cpu.planned))),
         section(
-            "Seat", SEAT_TEXT, fenced(str(cuda.planned.regions[0])), PARTS_TEXT, fenced(parts(cuda))
+            "Seat",
+            SEAT_TEXT,
+            fenced(str(cuda.planned.regions[0]) + "\n" + refused(cuda)),
+            SEATED_TEXT,
+            fenced(str(seated.planned.regions[0])),
+            PARTS_TEXT,
+            fenced(parts(seated)),
+            TILE_TEXT,
+            fenced(str(seated.kernels[0])),
         ),
         section("Schedule", SCHEDULE_TEXT, fenced(schedule(main))),
         section("Kernels", KERNELS_TEXT, fenced(kernels({"cpu": cpu, "cuda": cuda}))),
@@ -81,6 +93,11 @@ def law_fires() -> str:
     after, fired = rewrite(captured, ALL_RULES)
     added = [n for n in after if n.name not in captured.by_name or n != captured[n.name]]
     return "\n".join([*map(str, fired), "", *map(str, added)])
+
+
+def refused(compiled: Compiled) -> str:
+    """Why the product is the library's."""
+    return "\n".join(f"not generated: {r}" for r in compiled.refusals if "library" in r)
 
 
 def parts(compiled: Compiled) -> str:
@@ -212,14 +229,21 @@ that the row has. It becomes a kernel of its own, and its output index `batch*i0
 128, batch, 1) shape. Bytes and operations are estimates for a batch of 1024."""
 
 SEAT_TEXT = """\
-On CUDA the Linear is a generated product, and the kernel behind it fits its epilogue: the first two
-steps become one, with the same program. The steps that it replaces stay with it, for calls with few
-rows and for other GPUs."""
+On CUDA a Linear can be a generated product. This one is too small for that to pay, so it stays with
+the library, with the reason; only a few rows have a kernel of their own."""
+
+SEATED_TEXT = """\
+For the rest of this section suppose that it paid. The kernel behind the product fits its epilogue:
+the first two steps become one, with the same program. The steps that it replaces stay with it, for
+calls with fewer rows than the reason says and for other GPUs."""
 
 PARTS_TEXT = """\
 A row of 128 columns lies in two tiles of 64, so that the minimum of a row is known only after both.
 The program is parted: each tile stores the minimum of its own columns, and a second kernel has the
 tiles as its elements. The GroupNorm's segments of 16 columns lie within a tile."""
+
+TILE_TEXT = """\
+`lower` chooses the width of a tile, with the reason against others."""
 
 SCHEDULE_TEXT = """\
 What the kernel behind the product computes when. A field is remembered for each element from one
@@ -227,10 +251,9 @@ step to the next, in a register or a cache line; a scalar is computed once for a
 as soon as the reduction that it needs is finished."""
 
 KERNELS_TEXT = """\
-`lower` chooses a thread layout and its constants for each backend; for the generated product it is
-the width of a tile, with the reason against others. `add` runs along the batch, whose size is not
-known at compile time. On the GPU it therefore exists twice, with four lanes and with one, and the
-launcher chooses by the size."""
+`lower` chooses a thread layout and its constants for each backend. `add` runs along the batch,
+whose size is not known at compile time. On the GPU it therefore exists twice, with four lanes and
+with one, and the launcher chooses by the size."""
 
 PROGRAM_TEXT = """\
 The C++ that is generated for the kernel behind the product. The template in `kernels/` calls these
@@ -246,7 +269,7 @@ ctypes and no binding has to be compiled."""
 FORWARD_TEXT = """\
 What `class ModelNew(Model)` does, here for CUDA. `_outside` returns the reason why the kernels
 cannot take a call, if there is one; then the original forward runs, counted and with a warning.
-Otherwise the product is the generated one, or the library's."""
+Otherwise the product is that of the kernel for a few rows, or the library's."""
 
 LEDGER_TEXT = """\
 Where every operator of the original went. The same text is the docstring of `ModelNew`."""

@@ -18,9 +18,10 @@ sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
 
 
 @pytest.fixture
-def where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def where_it_pays() -> Iterator[None]:
     """Products are generated as for users: only where they beat the library's."""
-    monkeypatch.setattr(seats, "EVERYWHERE", False)
+    with seats.everywhere(False):
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

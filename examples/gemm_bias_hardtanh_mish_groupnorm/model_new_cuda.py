@@ -1516,7 +1516,7 @@ struct GemmOperands {
   // Rows of the right operand's halves.
   template <class C>
   __host__ __device__ int right_rows() const {
-    return C::kVec == 4 ? static_cast<int>(split::grouped(columns)) : columns;
+    return static_cast<int>(right_job<C>(0).stored());
   }
 };
 

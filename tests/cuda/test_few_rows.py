@@ -74,11 +74,8 @@ def subject(
     folder = tmp_path_factory.mktemp("few")
     path, emitted = folder / f"{name}.py", folder / f"{name}_new.py"
     path.write_text(SOURCE.format(**vars(spec)))
-    seats.EVERYWHERE = False
-    try:
+    with seats.everywhere(False):
         compiled = compile_problem(load_problem(path, "cuda", spec.precision))
-    finally:
-        seats.EVERYWHERE = True
     emitted.write_text(compiled.source)
     said = checking.build(emitted)
     assert not said, said

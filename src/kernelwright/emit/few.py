@@ -19,14 +19,14 @@ MANY_COLUMNS = 8192
 
 
 def few_products(plan: Plan) -> list[Region]:
-    steps = [s for r in plan.regions for s in (r.gemm.library if r.gemm else (r,))]
-    return [s for s in steps if s.few]
+    return [step for step in plan.library if step.few]
 
 
 def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> list[str]:
     """The kernel for up to `region.few` rows, else the library."""
     assert region.call is not None
-    rows = writer.size(product(region.outputs[0].shape[:-1]))
+    count = product(region.outputs[0].shape[:-1])
+    rows = writer.size(count)
     operands = [writer.value(ref.name) for ref in region.call.args if ref is not None]
     operands.append(writer.variable(region.outputs[0].name))
     launch = [
@@ -34,7 +34,7 @@ def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> li
         *writer.launch_on(_name(region), operands, [rows]),
     ]
     tests = ["GENERATED_GEMM", f"{rows} <= {region.few}"]
-    if rows.isdigit():
+    if isinstance(count, int):
         tests.pop()  # the planner has compared them
     return [f"if {' and '.join(tests)}:", *indented(launch), "else:", *indented(otherwise)]
 

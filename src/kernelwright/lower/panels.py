@@ -42,8 +42,8 @@ def panels(plan: Plan) -> tuple[Panel, ...]:
 
 
 def _panel_rows(graph: Graph, tail: Tail) -> int | None:
-    call, node = tail.product.call, graph[tail.product.nodes[0]]
-    if call is None or call.target != "torch.ops.aten.linear.default":
+    node = graph[tail.product.nodes[0]]
+    if not tail.product.is_linear:
         return None
     if len(tail.product.nodes) != 1 or not _walks_batch(graph, node, tail.program):
         return None

@@ -15,7 +15,6 @@ import torch
 from kernelwright.graph import Graph, hint, product
 from kernelwright.plan.model import Code, Region, reason
 
-LINEAR = "torch.ops.aten.linear.default"
 ROWS_AT_ONCE = 8
 CACHED_BYTES = 32 << 20
 VECTOR = 4
@@ -23,7 +22,7 @@ VECTOR = 4
 
 def with_few_rows(graph: Graph, region: Region) -> Region:
     """The region with the number of rows up to which that kernel makes its product, if there is."""
-    if region.kind != "contract" or region.call is None or region.call.target != LINEAR:
+    if not region.is_linear or region.call is None:
         return region
     left, right = (graph[ref.name].type for ref in region.call.args[:2])
     columns, depth = right.shape

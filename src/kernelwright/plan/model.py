@@ -16,6 +16,8 @@ from kernelwright.expr import Expr, cost, leaves, show
 from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
 from kernelwright.plan.loops import Loop
 
+LINEAR = "torch.ops.aten.linear.default"
+
 
 class Code(Enum):
     """The closed set of reasons for a decision of the planner; the text takes the numbers."""
@@ -242,6 +244,11 @@ class Region:
     flops: Dim = 0
     gemm: Gemm | None = None
     few: int = 0
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether this is a library's Linear: the product that there are kernels for."""
+        return self.kind == "contract" and self.call is not None and self.call.target == LINEAR
 
     @property
     def launches(self) -> int:

@@ -7,15 +7,18 @@ Every product and every kernel that keeps its own step has its reason among the 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
 from kernelwright.graph import Call, Dim, Node, as_dim, hint, product
 from kernelwright.plan.domain import Atoms
 from kernelwright.plan.epilogue import Unfit, fit
-from kernelwright.plan.few import LINEAR, with_few_rows
+from kernelwright.plan.few import with_few_rows
 from kernelwright.plan.loops import Loop, loop_for
 from kernelwright.plan.model import (
+    LINEAR,
     Access,
     Code,
     Gemm,
@@ -30,8 +33,19 @@ from kernelwright.plan.names import region_name
 from kernelwright.plan.tails import Tail, tails
 
 FEWEST_COLUMNS = 8
-# The tests set this: then small products are generated too, for any number of rows.
+# Whether every product is generated that can be, whether it pays or not: see everywhere().
 EVERYWHERE = False
+
+
+@contextlib.contextmanager
+def everywhere(on: bool = True) -> Iterator[None]:
+    """Small products are generated too, for any number of rows: to test, measure and explain."""
+    global EVERYWHERE
+    before, EVERYWHERE = EVERYWHERE, on
+    try:
+        yield
+    finally:
+        EVERYWHERE = before
 
 
 def seat(plan: Plan, precision: str, batch: int) -> Plan:
@@ -94,7 +108,7 @@ class _Seating:
 
     def way(self, region: Region) -> Way | None:
         """How a product is generated, or None, with a refusal if it might have been."""
-        if region.kind != "contract" or region.call is None or region.call.target != LINEAR:
+        if not region.is_linear:
             return None
         node = self.node(region)
         left, right = (self.graph[name].type for name in node.inputs[:2])
