@@ -807,23 +807,30 @@ __device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
   return policy;
 }
 
-// A box of a (depth, row, plane) tensor into shared memory, here or in every block of the mask; the
-// barrier in the same place of each of them counts the bytes.
+// Where a box starts in a tensor of four axes, the innermost first.
+struct Box {
+  int at[4];
+};
+
+// A box of a tensor into shared memory, here or in every block of the cluster; the barrier in the
+// same place of each of them counts the bytes.
 template <int kCluster>
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barrier& barrier,
-                                         int depth, int row, int plane, uint64_t policy) {
+                                         const Box& box, uint64_t policy) {
+  const auto& at = box.at;
   if constexpr (kCluster == 1) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane), "l"(policy)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+        "l"(policy)
         : "memory");
   } else {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(
             shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane),
+        "l"(map), "r"(shared_address(&barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
         "h"(static_cast<uint16_t>((1 << kCluster) - 1)), "l"(policy)
         : "memory");
   }
@@ -1189,8 +1196,25 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
   return __reduce_max_sync(0xffffffff, x);
 }
 
-__host__ __device__ constexpr int64_t padded(int64_t depth) {
-  return (depth + 7) / 8 * 8;
+// How the planes lie in memory: in panels of 64 rows, a panel in steps of 64 of depth, a step in
+// planes. So all that the product fetches of 64 rows for one stage is one run of memory, and the
+// next stage's follows it.
+inline constexpr int kPanel = 64;
+
+__host__ __device__ constexpr int64_t whole_panels(int64_t count) {
+  return (count + kPanel - 1) / kPanel * kPanel;
+}
+
+// Room for a matrix, in float16 numbers.
+__host__ __device__ constexpr int64_t room(int64_t rows, int64_t depth, int planes) {
+  return whole_panels(rows) * whole_panels(depth) * planes;
+}
+
+// Where the first plane of an element is; the next one is kPanel * kPanel further on.
+template <int kPlanes>
+__device__ __forceinline__ int64_t place(int64_t row, int at, int depth) {
+  return row / kPanel * room(kPanel, depth, kPlanes) + row % kPanel * kPanel +
+         at / kPanel * (kPlanes * kPanel * kPanel) + at % kPanel;
 }
 
 // In the layout of Hopper's products a thread has columns 0, 1 and 8, 9 of sixteen, or 2, 3 and 10,
@@ -1198,11 +1222,6 @@ __host__ __device__ constexpr int64_t padded(int64_t depth) {
 // neighbours: loads and stores of the epilogue are twice as wide.
 __host__ __device__ constexpr int64_t interleaved(int64_t row) {
   return (row & ~int64_t{15}) | (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
-}
-
-// Rows that are stored: whole groups of sixteen.
-__host__ __device__ constexpr int64_t grouped(int64_t rows) {
-  return (rows + 15) / 16 * 16;
 }
 
 // Four neighbours of a row: vector access where the row allows it, zeros behind its end.
@@ -1220,20 +1239,21 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-// Four neighbours into the planes, `apart` elements from one another.
+// Four neighbours into the planes.
 template <int kPlanes>
-__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int64_t apart) {
+__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to) {
   uint32_t low[kPlanes];
   uint32_t high[kPlanes];
   split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
   split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
-    *reinterpret_cast<uint2*>(to + p * apart) = {low[p], high[p]};
+    *reinterpret_cast<uint2*>(to + p * (kPanel * kPanel)) = {low[p], high[p]};
   }
 }
 
-// A matrix to split, `count` of its rows from the first one on; rows behind its end are zeros.
+// A matrix to split, `count` of its rows from the first one on; rows behind its end, up to a whole
+// panel, are zeros.
 struct Job {
   const float* x;
   uint16_t* halves;
@@ -1241,8 +1261,6 @@ struct Job {
   int64_t rows;
   int64_t count;
   bool interleave;
-
-  __host__ __device__ int64_t stored() const { return interleave ? grouped(rows) : rows; }
 };
 
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
@@ -1264,10 +1282,13 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
                                           Shared<Team>& shared) {
   constexpr int kStep = Team::kThreads * 4;
   constexpr int kRest = Team::kKept * kStep;
-  const int width = static_cast<int>(padded(depth));
-  const int64_t apart = job.stored() * width;
+  const int width = static_cast<int>(whole_panels(depth));
   const float* const from = job.x + row * depth;
-  uint16_t* const to = job.halves + (job.interleave ? interleaved(row) : row) * width;
+  const int64_t stored = job.interleave ? interleaved(row) : row;
+  uint16_t* const to = job.halves + place<kPlanes>(stored, thread * 4, depth);
+  // Whole steps of depth further on, this many times as far in the planes.
+  constexpr int kApart = kPlanes * kPanel;
+  static_assert(kStep % kPanel == 0, "a thread stays at its place within a step");
   if (row >= job.rows) depth = 0;
   float4 kept[Team::kKept];
   Extent extent;
@@ -1289,12 +1310,14 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   const Scaling scaling(most);
 #pragma unroll
   for (int c = 0; c < Team::kKept; ++c) {
-    const int at = c * kStep + thread * 4;
-    if (at < width) store_four<kPlanes>(kept[c], scaling.up, to + at, apart);
+    if (c * kStep + thread * 4 < width) {
+      store_four<kPlanes>(kept[c], scaling.up, to + c * kStep * kApart);
+    }
   }
 #pragma unroll 1
-  for (int at = kRest + thread * 4; at < width; at += kStep) {
-    store_four<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, to + at, apart);
+  for (int first = kRest; first + thread * 4 < width; first += kStep) {
+    const float4 x = load_four<kVector>(from, first + thread * 4, depth);
+    store_four<kPlanes>(x, scaling.up, to + int64_t{first} * kApart);
   }
   float residue = 0.0f;
   if (scaling.loses<kPlanes>(extent)) {
@@ -1358,13 +1381,9 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
 template <int kPlanes, bool kInterleave>
 cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
                        cudaStream_t stream) {
-  split::Job all{static_cast<const float*>(x),
-                 static_cast<uint16_t*>(halves),
-                 static_cast<RowScale*>(scales),
-                 rows,
-                 0,
-                 kInterleave};
-  all.count = all.stored();
+  const split::Job all{static_cast<const float*>(x),   static_cast<uint16_t*>(halves),
+                       static_cast<RowScale*>(scales), rows,
+                       split::whole_panels(rows),      kInterleave};
   return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
 }
 
@@ -1388,12 +1407,9 @@ struct GemmOperands {
   bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left),
-            static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales),
-            rows,
-            rows,
-            false};
+    return {static_cast<const float*>(left),     static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales), rows,
+            split::whole_panels(rows),           false};
   }
   template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
@@ -1405,9 +1421,8 @@ struct GemmOperands {
             C::kVec == 4};
   }
   // Rows of the right operand's halves.
-  template <class C>
   __host__ __device__ int right_rows() const {
-    return static_cast<int>(right_job<C>(0).stored());
+    return static_cast<int>(split::whole_panels(columns));
   }
 };
 
@@ -1448,9 +1463,8 @@ struct GemmShape {
   static constexpr int kLeftBytes = Loop::kPlanes * kBlockM * kRowBytes;
   static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;
   static constexpr int kStageBytes = kLeftBytes + kRightBytes;
-  // A block fetches this many of the left stage's rows, in copies of at most kBlockM.
+  // A block fetches this many of the left stage's rows.
   static constexpr int kShare = Loop::kPlanes * kBlockM / C::kCluster;
-  static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
   // Together 168 for each of the block's threads; those that split hold a row.
@@ -1526,7 +1540,7 @@ __device__ __forceinline__ void add_progress(unsigned* at) {
 // Waits until a column tile's rows of the right operand are split.
 template <class C>
 __device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
-  const int wanted = min(C::kBlockN, g.right_rows<C>() - column_tile * C::kBlockN);
+  const int wanted = min(C::kBlockN, g.right_rows() - column_tile * C::kBlockN);
   if (wanted <= 0) return;
   const unsigned* const ready = g.progress + 1 + column_tile;
   while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
@@ -1696,19 +1710,24 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
     for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
       hopper::Barrier& full = barriers.full[ring.stage];
       uint8_t* const to = stages + ring.stage * S::kStageBytes;
+      const auto box = [&](int plane, int row) -> hopper::Box {
+        if constexpr (!Loop::kScaled) return {at, row, 0, 0};
+        return {0, 0, at / S::kDepth * Loop::kPlanes + plane, row / split::kPanel};
+      };
       hopper::wait(barriers.empty[ring.stage], ring.phase ^ 1);
       hopper::arrive_expecting(full, S::kStageBytes);
 #pragma unroll
-      for (int n = 0; n < S::kShare; n += S::kCopyRows) {
+      for (int n = 0; n < S::kShare; n += split::kPanel) {
         const int row = walk.rank * S::kShare + n;
-        hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
-                                      walk.row_tile * S::kBlockM + row % S::kBlockM,
-                                      row / S::kBlockM, left_policy);
+        hopper::copy_box<C::kCluster>(
+            to + row * S::kRowBytes, &left, full,
+            box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
       }
 #pragma unroll
-      for (int plane = 0; plane < Loop::kPlanes; ++plane) {
-        hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
-                            at, walk.column_tile * C::kBlockN, plane, right_policy);
+      for (int n = 0; n < Loop::kPlanes * C::kBlockN; n += split::kPanel) {
+        hopper::copy_box<1>(to + S::kLeftBytes + n * S::kRowBytes, &right, full,
+                            box(n / C::kBlockN, walk.column_tile * C::kBlockN + n % C::kBlockN),
+                            right_policy);
       }
     }
   }
@@ -1720,7 +1739,7 @@ template <class Loop, class C>
 __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
   const split::Job job = g.right_job<C>(0);
-  const auto rows = static_cast<unsigned>(g.right_rows<C>());
+  const auto rows = static_cast<unsigned>(g.right_rows());
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
@@ -1899,19 +1918,30 @@ inline EncodeMap encode_map() {
   return found;
 }
 
-// A (plane, row, depth) tensor that is fetched in boxes of box_rows rows, 128 bytes deep.
+// An operand as a tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in memory as
+// (depth, row), what was split as (depth within a step, row within a panel, step and plane, panel).
 template <class Loop>
-bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t width, int box_rows) {
-  const auto bytes = static_cast<cuuint64_t>(width) * Loop::kBytes;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows),
-                              Loop::kPlanes};
-  const cuuint64_t strides[] = {bytes, bytes * static_cast<cuuint64_t>(rows)};
-  const cuuint32_t box[] = {128 / Loop::kBytes, static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t steps[] = {1, 1, 1};
+bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
+  constexpr cuuint64_t kPanel = split::kPanel;
+  const auto panels = static_cast<cuuint64_t>(split::whole_panels(rows)) / kPanel;
+  const auto steps = static_cast<cuuint64_t>(split::whole_panels(depth)) / kPanel * Loop::kPlanes;
+  const auto width = static_cast<cuuint64_t>(depth);
+  const auto height = static_cast<cuuint64_t>(rows);
+  const cuuint64_t split_sizes[] = {kPanel, kPanel, steps, panels};
+  const cuuint64_t split_strides[] = {kPanel, kPanel * kPanel, kPanel * kPanel * steps};
+  const cuuint64_t plain_sizes[] = {width, height, 1, 1};
+  const cuuint64_t plain_strides[] = {width, width * height, width * height};
+  cuuint64_t strides[3];
+  for (int i = 0; i < 3; ++i) {
+    strides[i] = (Loop::kScaled ? split_strides[i] : plain_strides[i]) * Loop::kBytes;
+  }
+  const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
+  const cuuint32_t each[] = {1, 1, 1, 1};
   const EncodeMap encode = encode_map();
-  return encode != nullptr && encode(&map, Loop::kMapType, 3, const_cast<void*>(at), sizes, strides,
-                                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at),
+                                     Loop::kScaled ? split_sizes : plain_sizes, strides, box, each,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -1921,6 +1951,7 @@ template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  static_assert(S::kShare % split::kPanel == 0 && C::kBlockN % split::kPanel == 0, "whole boxes");
   static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
@@ -1928,8 +1959,13 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   const GemmTiles<C> tiles(g.rows, g.columns);
-  const int clusters =
-      tiles.count < processors / C::kCluster ? tiles.count : processors / C::kCluster;
+  // If a few multiprocessors less take as many turns, all have as many tiles, and those of a strip
+  // of the right operand are multiplied in the same turn.
+  const int most = processors / C::kCluster;
+  const int turns = (tiles.count + most - 1) / most;
+  const int enough = (tiles.count + turns - 1) / turns;
+  const bool even = turns == 1 || enough * 8 >= most * 7;
+  const int clusters = even ? enough : most;
 
   if constexpr (Loop::kScaled) {
     // The rows of the right operand that the first wave needs; all of them where it is the only
@@ -1940,7 +1976,7 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.right_rows<C>()) early = g.right_rows<C>();
+    if (at_once || early > g.right_rows()) early = g.right_rows();
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
         split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
@@ -1950,11 +1986,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
 
   CUtensorMap left;
   CUtensorMap right;
-  const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
-  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
-                              S::kCopyRows) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.right_rows<C>(),
-                              width, C::kBlockN)) {
+  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, g.depth) ||
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns,
+                              g.depth)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;
@@ -2660,8 +2694,8 @@ def _halves(matrix, planes):
     """Memory for a matrix as so many of float16, and for two numbers about each row."""
     depth = matrix.shape[-1]
     rows = matrix.numel() // depth
-    shape = (planes, -(-rows // 16) * 16, -(-depth // 8) * 8)
-    halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
+    panels = (-(-rows // 64), -(-depth // 64), planes, 64, 64)
+    halves = torch.empty(panels, dtype=torch.float16, device=matrix.device)
     return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 
 

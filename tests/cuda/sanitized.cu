@@ -51,11 +51,12 @@ void product(int64_t rows, int depth, const typename P::Args& a, float odd, cons
   g.columns = kColumns;
   g.depth = depth;
   if constexpr (Loop::kScaled) {
-    const size_t width = static_cast<size_t>(kw::split::padded(depth)) * Loop::kPlanes;
     g.left = numbers(static_cast<size_t>(rows * depth), odd);
     g.right = numbers(static_cast<size_t>(kColumns) * depth);
-    g.left_halves = room<uint16_t>(static_cast<size_t>(rows) * width);
-    g.right_halves = room<uint16_t>(kColumns * width);
+    g.left_halves =
+        room<uint16_t>(static_cast<size_t>(kw::split::room(rows, depth, Loop::kPlanes)));
+    g.right_halves =
+        room<uint16_t>(static_cast<size_t>(kw::split::room(kColumns, depth, Loop::kPlanes)));
     g.left_scales = room<kw::RowScale>(static_cast<size_t>(rows));
     g.right_scales = room<kw::RowScale>(kColumns);
     g.progress = room<unsigned>(1 + (kColumns + C::kBlockN - 1) / C::kBlockN);

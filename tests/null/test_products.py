@@ -128,7 +128,8 @@ def halves(model: Any) -> tuple[Any, Any, bool]:
 
 def test_weights_are_split_at_every_call(model: Any) -> None:
     high, scales, frozen = halves(model)
-    assert high.shape == (2, 128, 64) and scales.shape == (128, 2) and not frozen
+    # two panels of 64 rows, one step of 64 of depth, hi and lo
+    assert high.shape == (2, 1, 2, 64, 64) and scales.shape == (128, 2) and not frozen
     assert halves(model)[0] is not high
 
 

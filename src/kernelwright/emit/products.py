@@ -31,8 +31,8 @@ def _halves(matrix, planes):
     """Memory for a matrix as so many of float16, and for two numbers about each row."""
     depth = matrix.shape[-1]
     rows = matrix.numel() // depth
-    shape = (planes, -(-rows // 16) * 16, -(-depth // 8) * 8)
-    halves = torch.empty(shape, dtype=torch.float16, device=matrix.device)
+    panels = (-(-rows // 64), -(-depth // 64), planes, 64, 64)
+    halves = torch.empty(panels, dtype=torch.float16, device=matrix.device)
     return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 
 

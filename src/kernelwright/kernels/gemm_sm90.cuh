@@ -43,12 +43,9 @@ struct GemmOperands {
   bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left),
-            static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales),
-            rows,
-            rows,
-            false};
+    return {static_cast<const float*>(left),     static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales), rows,
+            split::whole_panels(rows),           false};
   }
   template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
@@ -60,9 +57,8 @@ struct GemmOperands {
             C::kVec == 4};
   }
   // Rows of the right operand's halves.
-  template <class C>
   __host__ __device__ int right_rows() const {
-    return static_cast<int>(right_job<C>(0).stored());
+    return static_cast<int>(split::whole_panels(columns));
   }
 };
 
@@ -103,9 +99,8 @@ struct GemmShape {
   static constexpr int kLeftBytes = Loop::kPlanes * kBlockM * kRowBytes;
   static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;
   static constexpr int kStageBytes = kLeftBytes + kRightBytes;
-  // A block fetches this many of the left stage's rows, in copies of at most kBlockM.
+  // A block fetches this many of the left stage's rows.
   static constexpr int kShare = Loop::kPlanes * kBlockM / C::kCluster;
-  static constexpr int kCopyRows = kShare < kBlockM ? kShare : kBlockM;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
   // Together 168 for each of the block's threads; those that split hold a row.
@@ -181,7 +176,7 @@ __device__ __forceinline__ void add_progress(unsigned* at) {
 // Waits until a column tile's rows of the right operand are split.
 template <class C>
 __device__ __forceinline__ void await_rows(const GemmOperands& g, int column_tile) {
-  const int wanted = min(C::kBlockN, g.right_rows<C>() - column_tile * C::kBlockN);
+  const int wanted = min(C::kBlockN, g.right_rows() - column_tile * C::kBlockN);
   if (wanted <= 0) return;
   const unsigned* const ready = g.progress + 1 + column_tile;
   while (read_progress(ready) < static_cast<unsigned>(wanted)) __nanosleep(64);
@@ -351,19 +346,24 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
     for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
       hopper::Barrier& full = barriers.full[ring.stage];
       uint8_t* const to = stages + ring.stage * S::kStageBytes;
+      const auto box = [&](int plane, int row) -> hopper::Box {
+        if constexpr (!Loop::kScaled) return {at, row, 0, 0};
+        return {0, 0, at / S::kDepth * Loop::kPlanes + plane, row / split::kPanel};
+      };
       hopper::wait(barriers.empty[ring.stage], ring.phase ^ 1);
       hopper::arrive_expecting(full, S::kStageBytes);
 #pragma unroll
-      for (int n = 0; n < S::kShare; n += S::kCopyRows) {
+      for (int n = 0; n < S::kShare; n += split::kPanel) {
         const int row = walk.rank * S::kShare + n;
-        hopper::copy_box<C::kCluster>(to + row * S::kRowBytes, &left, full, at,
-                                      walk.row_tile * S::kBlockM + row % S::kBlockM,
-                                      row / S::kBlockM, left_policy);
+        hopper::copy_box<C::kCluster>(
+            to + row * S::kRowBytes, &left, full,
+            box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
       }
 #pragma unroll
-      for (int plane = 0; plane < Loop::kPlanes; ++plane) {
-        hopper::copy_box<1>(to + S::kLeftBytes + plane * C::kBlockN * S::kRowBytes, &right, full,
-                            at, walk.column_tile * C::kBlockN, plane, right_policy);
+      for (int n = 0; n < Loop::kPlanes * C::kBlockN; n += split::kPanel) {
+        hopper::copy_box<1>(to + S::kLeftBytes + n * S::kRowBytes, &right, full,
+                            box(n / C::kBlockN, walk.column_tile * C::kBlockN + n % C::kBlockN),
+                            right_policy);
       }
     }
   }
@@ -375,7 +375,7 @@ template <class Loop, class C>
 __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& shared) {
   const int thread = static_cast<int>(threadIdx.x) - 32;
   const split::Job job = g.right_job<C>(0);
-  const auto rows = static_cast<unsigned>(g.right_rows<C>());
+  const auto rows = static_cast<unsigned>(g.right_rows());
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
@@ -554,19 +554,30 @@ inline EncodeMap encode_map() {
   return found;
 }
 
-// A (plane, row, depth) tensor that is fetched in boxes of box_rows rows, 128 bytes deep.
+// An operand as a tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in memory as
+// (depth, row), what was split as (depth within a step, row within a panel, step and plane, panel).
 template <class Loop>
-bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t width, int box_rows) {
-  const auto bytes = static_cast<cuuint64_t>(width) * Loop::kBytes;
-  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows),
-                              Loop::kPlanes};
-  const cuuint64_t strides[] = {bytes, bytes * static_cast<cuuint64_t>(rows)};
-  const cuuint32_t box[] = {128 / Loop::kBytes, static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t steps[] = {1, 1, 1};
+bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
+  constexpr cuuint64_t kPanel = split::kPanel;
+  const auto panels = static_cast<cuuint64_t>(split::whole_panels(rows)) / kPanel;
+  const auto steps = static_cast<cuuint64_t>(split::whole_panels(depth)) / kPanel * Loop::kPlanes;
+  const auto width = static_cast<cuuint64_t>(depth);
+  const auto height = static_cast<cuuint64_t>(rows);
+  const cuuint64_t split_sizes[] = {kPanel, kPanel, steps, panels};
+  const cuuint64_t split_strides[] = {kPanel, kPanel * kPanel, kPanel * kPanel * steps};
+  const cuuint64_t plain_sizes[] = {width, height, 1, 1};
+  const cuuint64_t plain_strides[] = {width, width * height, width * height};
+  cuuint64_t strides[3];
+  for (int i = 0; i < 3; ++i) {
+    strides[i] = (Loop::kScaled ? split_strides[i] : plain_strides[i]) * Loop::kBytes;
+  }
+  const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
+  const cuuint32_t each[] = {1, 1, 1, 1};
   const EncodeMap encode = encode_map();
-  return encode != nullptr && encode(&map, Loop::kMapType, 3, const_cast<void*>(at), sizes, strides,
-                                     box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at),
+                                     Loop::kScaled ? split_sizes : plain_sizes, strides, box, each,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -576,6 +587,7 @@ template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  static_assert(S::kShare % split::kPanel == 0 && C::kBlockN % split::kPanel == 0, "whole boxes");
   static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
@@ -583,8 +595,13 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   const GemmTiles<C> tiles(g.rows, g.columns);
-  const int clusters =
-      tiles.count < processors / C::kCluster ? tiles.count : processors / C::kCluster;
+  // If a few multiprocessors less take as many turns, all have as many tiles, and those of a strip
+  // of the right operand are multiplied in the same turn.
+  const int most = processors / C::kCluster;
+  const int turns = (tiles.count + most - 1) / most;
+  const int enough = (tiles.count + turns - 1) / turns;
+  const bool even = turns == 1 || enough * 8 >= most * 7;
+  const int clusters = even ? enough : most;
 
   if constexpr (Loop::kScaled) {
     // The rows of the right operand that the first wave needs; all of them where it is the only
@@ -595,7 +612,7 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
     const bool late = early * 5 > int64_t{g.depth} * 2;
     const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.right_rows<C>()) early = g.right_rows<C>();
+    if (at_once || early > g.right_rows()) early = g.right_rows();
     const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
     const cudaError_t error =
         split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
@@ -605,11 +622,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
 
   CUtensorMap left;
   CUtensorMap right;
-  const int64_t width = Loop::kScaled ? split::padded(g.depth) : g.depth;
-  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, width,
-                              S::kCopyRows) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.right_rows<C>(),
-                              width, C::kBlockN)) {
+  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, g.depth) ||
+      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns,
+                              g.depth)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;

@@ -125,23 +125,30 @@ __device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
   return policy;
 }
 
-// A box of a (depth, row, plane) tensor into shared memory, here or in every block of the mask; the
-// barrier in the same place of each of them counts the bytes.
+// Where a box starts in a tensor of four axes, the innermost first.
+struct Box {
+  int at[4];
+};
+
+// A box of a tensor into shared memory, here or in every block of the cluster; the barrier in the
+// same place of each of them counts the bytes.
 template <int kCluster>
 __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barrier& barrier,
-                                         int depth, int row, int plane, uint64_t policy) {
+                                         const Box& box, uint64_t policy) {
+  const auto& at = box.at;
   if constexpr (kCluster == 1) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane), "l"(policy)
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(&barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+        "l"(policy)
         : "memory");
   } else {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], %7, %8;" ::"r"(
             shared_address(to)),
-        "l"(map), "r"(shared_address(&barrier)), "r"(depth), "r"(row), "r"(plane),
+        "l"(map), "r"(shared_address(&barrier)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
         "h"(static_cast<uint16_t>((1 << kCluster) - 1)), "l"(policy)
         : "memory");
   }

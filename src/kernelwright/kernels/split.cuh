@@ -108,8 +108,25 @@ __device__ __forceinline__ uint32_t warp_max(uint32_t x) {
   return __reduce_max_sync(0xffffffff, x);
 }
 
-__host__ __device__ constexpr int64_t padded(int64_t depth) {
-  return (depth + 7) / 8 * 8;
+// How the planes lie in memory: in panels of 64 rows, a panel in steps of 64 of depth, a step in
+// planes. So all that the product fetches of 64 rows for one stage is one run of memory, and the
+// next stage's follows it.
+inline constexpr int kPanel = 64;
+
+__host__ __device__ constexpr int64_t whole_panels(int64_t count) {
+  return (count + kPanel - 1) / kPanel * kPanel;
+}
+
+// Room for a matrix, in float16 numbers.
+__host__ __device__ constexpr int64_t room(int64_t rows, int64_t depth, int planes) {
+  return whole_panels(rows) * whole_panels(depth) * planes;
+}
+
+// Where the first plane of an element is; the next one is kPanel * kPanel further on.
+template <int kPlanes>
+__device__ __forceinline__ int64_t place(int64_t row, int at, int depth) {
+  return row / kPanel * room(kPanel, depth, kPlanes) + row % kPanel * kPanel +
+         at / kPanel * (kPlanes * kPanel * kPanel) + at % kPanel;
 }
 
 // In the layout of Hopper's products a thread has columns 0, 1 and 8, 9 of sixteen, or 2, 3 and 10,
@@ -117,11 +134,6 @@ __host__ __device__ constexpr int64_t padded(int64_t depth) {
 // neighbours: loads and stores of the epilogue are twice as wide.
 __host__ __device__ constexpr int64_t interleaved(int64_t row) {
   return (row & ~int64_t{15}) | (row >> 1 & 1) << 3 | (row >> 2 & 3) << 1 | (row & 1);
-}
-
-// Rows that are stored: whole groups of sixteen.
-__host__ __device__ constexpr int64_t grouped(int64_t rows) {
-  return (rows + 15) / 16 * 16;
 }
 
 // Four neighbours of a row: vector access where the row allows it, zeros behind its end.
@@ -139,20 +151,21 @@ __device__ __forceinline__ float4 load_four(const float* row, int at, int depth)
   }
 }
 
-// Four neighbours into the planes, `apart` elements from one another.
+// Four neighbours into the planes.
 template <int kPlanes>
-__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to, int64_t apart) {
+__device__ __forceinline__ void store_four(float4 x, float up, uint16_t* to) {
   uint32_t low[kPlanes];
   uint32_t high[kPlanes];
   split_pair<kPlanes>(float2{x.x * up, x.y * up}, low);
   split_pair<kPlanes>(float2{x.z * up, x.w * up}, high);
 #pragma unroll
   for (int p = 0; p < kPlanes; ++p) {
-    *reinterpret_cast<uint2*>(to + p * apart) = {low[p], high[p]};
+    *reinterpret_cast<uint2*>(to + p * (kPanel * kPanel)) = {low[p], high[p]};
   }
 }
 
-// A matrix to split, `count` of its rows from the first one on; rows behind its end are zeros.
+// A matrix to split, `count` of its rows from the first one on; rows behind its end, up to a whole
+// panel, are zeros.
 struct Job {
   const float* x;
   uint16_t* halves;
@@ -160,8 +173,6 @@ struct Job {
   int64_t rows;
   int64_t count;
   bool interleave;
-
-  __host__ __device__ int64_t stored() const { return interleave ? grouped(rows) : rows; }
 };
 
 // Who splits a row: so many threads, each with room for kKept times four elements in registers, and
@@ -183,10 +194,13 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
                                           Shared<Team>& shared) {
   constexpr int kStep = Team::kThreads * 4;
   constexpr int kRest = Team::kKept * kStep;
-  const int width = static_cast<int>(padded(depth));
-  const int64_t apart = job.stored() * width;
+  const int width = static_cast<int>(whole_panels(depth));
   const float* const from = job.x + row * depth;
-  uint16_t* const to = job.halves + (job.interleave ? interleaved(row) : row) * width;
+  const int64_t stored = job.interleave ? interleaved(row) : row;
+  uint16_t* const to = job.halves + place<kPlanes>(stored, thread * 4, depth);
+  // Whole steps of depth further on, this many times as far in the planes.
+  constexpr int kApart = kPlanes * kPanel;
+  static_assert(kStep % kPanel == 0, "a thread stays at its place within a step");
   if (row >= job.rows) depth = 0;
   float4 kept[Team::kKept];
   Extent extent;
@@ -208,12 +222,14 @@ __device__ __forceinline__ void split_row(const Job& job, int64_t row, int depth
   const Scaling scaling(most);
 #pragma unroll
   for (int c = 0; c < Team::kKept; ++c) {
-    const int at = c * kStep + thread * 4;
-    if (at < width) store_four<kPlanes>(kept[c], scaling.up, to + at, apart);
+    if (c * kStep + thread * 4 < width) {
+      store_four<kPlanes>(kept[c], scaling.up, to + c * kStep * kApart);
+    }
   }
 #pragma unroll 1
-  for (int at = kRest + thread * 4; at < width; at += kStep) {
-    store_four<kPlanes>(load_four<kVector>(from, at, depth), scaling.up, to + at, apart);
+  for (int first = kRest; first + thread * 4 < width; first += kStep) {
+    const float4 x = load_four<kVector>(from, first + thread * 4, depth);
+    store_four<kPlanes>(x, scaling.up, to + int64_t{first} * kApart);
   }
   float residue = 0.0f;
   if (scaling.loses<kPlanes>(extent)) {
@@ -277,13 +293,9 @@ cudaError_t run(const Job& first, const Job& second, int depth, const Progress& 
 template <int kPlanes, bool kInterleave>
 cudaError_t split_rows(const void* x, void* halves, void* scales, int64_t rows, int depth,
                        cudaStream_t stream) {
-  split::Job all{static_cast<const float*>(x),
-                 static_cast<uint16_t*>(halves),
-                 static_cast<RowScale*>(scales),
-                 rows,
-                 0,
-                 kInterleave};
-  all.count = all.stored();
+  const split::Job all{static_cast<const float*>(x),   static_cast<uint16_t*>(halves),
+                       static_cast<RowScale*>(scales), rows,
+                       split::whole_panels(rows),      kInterleave};
   return split::run<kPlanes>(all, split::Job{}, depth, split::Progress{}, stream);
 }
 
