@@ -70,13 +70,15 @@ void product(int64_t rows, int depth, const typename P::Args& a, float odd, cons
 }
 
 void products() {
-  constexpr int64_t kRows = 300;  // three rows of tiles: more tiles than one wave
-  const auto minima = GroupMinimum::Args{room<float>(kRows * 64)};
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kMany = 1000;  // so many, and so deep, that the weight is split on the way
+  const auto minima = GroupMinimum::Args{room<float>(kMany * 64)};
   const auto sums = Residual::Args{numbers(1001), numbers(kRows * 1001), room<float>(kRows * 1001)};
   const float nan = __builtin_nanf("");
   product<kw::SplitFloat, GroupMinimum, Square>(kRows, 200, minima, 0.5f, "split, groups");
-  product<kw::SplitFloat, GroupMinimum, Square>(kRows, 8200, minima, 0.5f, "split, long rows");
+  product<kw::SplitFloat, GroupMinimum, Square>(kMany, 5800, minima, 0.5f, "split on the way");
   product<kw::SplitFloat, Residual, Single>(kRows, 67, sums, nan, "split, single columns");
+  product<kw::SplitFloat, Residual, Single>(kRows, 8203, sums, 0.5f, "split, long rows");
   product<kw::RoundedFloat, GroupMinimum, Wide>(kRows, 200, minima, 1e30f, "rounded");
   product<kw::Bfloat16, GroupMinimum, WidePairs>(kRows, 200, minima, 0.5f, "bfloat16");
   product<kw::Float16, Residual, Single>(kRows, 72, sums, 0.5f, "float16");
