@@ -29,6 +29,7 @@ from kernelwright.bench.timings import (
     Timing,
     Timings,
 )
+from kernelwright.bench.turns import turns
 from kernelwright.bench.variants import (
     Variant,
     brief,
@@ -178,8 +179,7 @@ def one_round(variants: list[Variant], k: int, clock: Clock) -> list[tuple[float
     no queue to hide behind.
     """
     readings: dict[int, Reading] = {}
-    for i in range(k, k + len(variants)):
-        turn = i % len(variants)
+    for turn in turns(len(variants), k):
         calls = variants[turn].calls
         readings[turn] = clock.time(calls[k % len(calls)])
     clock.finish()
