@@ -1918,30 +1918,28 @@ inline EncodeMap encode_map() {
   return found;
 }
 
-// An operand as a tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in memory as
-// (depth, row), what was split as (depth within a step, row within a panel, step and plane, panel).
+// An operand as a dense tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in
+// memory as (depth, row), what was split as (depth in a step, row in a panel, step and plane,
+// panel).
 template <class Loop>
 bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
   constexpr cuuint64_t kPanel = split::kPanel;
   const auto panels = static_cast<cuuint64_t>(split::whole_panels(rows)) / kPanel;
   const auto steps = static_cast<cuuint64_t>(split::whole_panels(depth)) / kPanel * Loop::kPlanes;
-  const auto width = static_cast<cuuint64_t>(depth);
-  const auto height = static_cast<cuuint64_t>(rows);
-  const cuuint64_t split_sizes[] = {kPanel, kPanel, steps, panels};
-  const cuuint64_t split_strides[] = {kPanel, kPanel * kPanel, kPanel * kPanel * steps};
-  const cuuint64_t plain_sizes[] = {width, height, 1, 1};
-  const cuuint64_t plain_strides[] = {width, width * height, width * height};
+  const cuuint64_t sizes[] = {
+      Loop::kScaled ? kPanel : static_cast<cuuint64_t>(depth),
+      Loop::kScaled ? kPanel : static_cast<cuuint64_t>(rows),
+      Loop::kScaled ? steps : 1,
+      Loop::kScaled ? panels : 1,
+  };
   cuuint64_t strides[3];
-  for (int i = 0; i < 3; ++i) {
-    strides[i] = (Loop::kScaled ? split_strides[i] : plain_strides[i]) * Loop::kBytes;
-  }
+  for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? Loop::kBytes : strides[i - 1]) * sizes[i];
   const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
   const cuuint32_t each[] = {1, 1, 1, 1};
   const EncodeMap encode = encode_map();
-  return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at),
-                                     Loop::kScaled ? split_sizes : plain_sizes, strides, box, each,
-                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+  return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at), sizes, strides,
+                                     box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
@@ -1959,12 +1957,12 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   const GemmTiles<C> tiles(g.rows, g.columns);
-  // If a few multiprocessors less take as many turns, all have as many tiles, and those of a strip
-  // of the right operand are multiplied in the same turn.
+  // If a few multiprocessors less take as many waves, all have as many tiles, and those of a strip
+  // of the right operand are multiplied in the same wave.
   const int most = processors / C::kCluster;
-  const int turns = (tiles.count + most - 1) / most;
-  const int enough = (tiles.count + turns - 1) / turns;
-  const bool even = turns == 1 || enough * 8 >= most * 7;
+  const int waves = (tiles.count + most - 1) / most;
+  const int enough = (tiles.count + waves - 1) / waves;
+  const bool even = waves == 1 || enough * 8 >= most * 7;
   const int clusters = even ? enough : most;
 
   if constexpr (Loop::kScaled) {

@@ -1,6 +1,6 @@
 """bench(): a model file and a candidate file in, Timings out.
 
-The one idea: the variants take turns (round-robin), each round on another set of inputs and with a
+The one idea: the variants take turns (turns.py), each round on another set of inputs and with a
 flushed cache, so that drift of the machine hits all of them alike.
 """
 
