@@ -1013,6 +1013,12 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+__device__ __forceinline__ float min_or_nan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 enum class Element { kFloat16, kBfloat16 };
 
 // d += a * b over one depth step of 32 bytes, 64 rows of a times kColumns rows of b; `add` 0 starts
@@ -1214,8 +1220,8 @@ extern "C" const char* cuda_error_text(int code) {
 
 namespace kw {
 
-// What the result owes to a row: `scale` undoes the power of two; `doubt` is the row's residue in
-// units of the result's magnitude below which an element is computed again.
+// What the result owes to a row: `scale` undoes the power of two; `doubt`, times the other row's
+// scale, is the magnitude below which an element of the result is computed again.
 struct alignas(8) RowScale {
   float scale;
   float doubt;
@@ -1272,7 +1278,8 @@ struct Scaling {
 
   template <int kPlanes>
   __device__ __forceinline__ RowScale scale(float residue) const {
-    return {exact ? __builtin_nanf("") : down, exact ? 0.0f : residue * kDoubtPerResidue<kPlanes>};
+    if (exact) return {__builtin_nanf(""), 0.0f};
+    return {down, residue * down * kDoubtPerResidue<kPlanes>};
   }
 };
 
@@ -1695,34 +1702,35 @@ __device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&
 
 }  // namespace detail
 
-// What the columns of a thread add to its doubt: their residues, and the largest of their scales,
-// by which the rows' residues are multiplied. One pair of numbers stands for all of them; it is
-// only ever too large.
+// What the columns of a thread add to its doubt: their doubts, and the largest of their scales, by
+// which the rows' doubts are multiplied. One pair of numbers stands for all of them; it is only
+// ever too large.
 struct ColumnDoubt {
-  float residue = 0.0f;
+  float own = 0.0f;
   float most = 0.0f;
 };
 
 // Undoes the scales of a tile's columns, two neighbours at a time.
-template <class C, bool kPairs, int kCount>
+template <class P, class C, int kCount>
 __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
                                               const GemmOperands& g, int first_column) {
+  constexpr bool kWhole = P::kColumns % C::kBlockN == 0;  // all of a tile's columns exist
   const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
     const int column = first_column + column_of<C>(4 * n, lane % 4);
     float4 x{};  // scale and doubt of one, scale and doubt of the other
-    if (kPairs && column < g.columns) {
-      x = *reinterpret_cast<const float4*>(from + column);
-    } else if (!kPairs) {
-      if (column < g.columns) x = {from[column].scale, from[column].doubt, 0.0f, 0.0f};
-      if (column + 1 < g.columns) {
+    if constexpr (P::kColumns % 2 == 0) {
+      if (kWhole || column < P::kColumns) x = *reinterpret_cast<const float4*>(from + column);
+    } else {
+      if (column < P::kColumns) x = {from[column].scale, from[column].doubt, 0.0f, 0.0f};
+      if (column + 1 < P::kColumns) {
         x.z = from[column + 1].scale;
         x.w = from[column + 1].doubt;
       }
     }
-    doubt.residue = fmaxf(doubt.residue, fmaxf(x.x * x.y, x.z * x.w));
+    doubt.own = fmaxf(doubt.own, fmaxf(x.y, x.w));
     doubt.most = fmaxf(doubt.most, fmaxf(x.x, x.z));
     d[n * 4] *= x.x;
     d[n * 4 + 1] *= x.z;
@@ -1740,25 +1748,33 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
   constexpr int kDots = kCount > 64 ? 2 : 4;
   const int lane = hopper::lane();
   const auto* scales = static_cast<const RowScale*>(g.left_scales);
-  uint64_t doubtful[2] = {};  // a bit for each accumulator
+  float least[2];  // elements must be larger than this; a NaN never is
+  bool all_well = true;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int64_t row = warp_row + lane / 4 + 8 * i;
     const RowScale x = row < g.rows ? scales[row] : RowScale{};
-    // Elements must be larger than this, or else zero without any doubt. A NaN never is.
-    float least = columns.residue + x.doubt * columns.most;
-    if (least == 0.0f || x.scale == 0.0f || row >= g.rows) least = -1.0f;
-    if (x.scale != x.scale) least = __builtin_huge_valf();
+    least[i] = columns.own * x.scale + columns.most * x.doubt;
+    if (least[i] == 0.0f || x.scale == 0.0f) least[i] = -1.0f;  // zeros are zero without any doubt
+    float smallest = __builtin_huge_valf();
 #pragma unroll
     for (int k = 0; k < kCount / 2; ++k) {
       const int index = k / 2 * 4 + 2 * i + k % 2;
-      if (!(fabsf(d[index]) > least)) doubtful[index / 64] |= uint64_t{1} << index % 64;
       d[index] *= x.scale;
+      smallest = hopper::min_or_nan(smallest, fabsf(d[index]));
     }
+    all_well = all_well && smallest > least[i];
   }
   hopper::pin(d);
-  if (!__any_sync(0xffffffff, (doubtful[0] | doubtful[1]) != 0)) return;
+  if (__all_sync(0xffffffff, all_well)) return;
 
+  uint64_t doubtful[2] = {};  // a bit for each accumulator
+#pragma unroll
+  for (int index = 0; index < kCount; ++index) {
+    if (!(fabsf(d[index]) > least[index / 2 % 2])) {
+      doubtful[index / 64] |= uint64_t{1} << index % 64;
+    }
+  }
   const auto* left = static_cast<const float*>(g.left);
   const auto* right = static_cast<const float*>(g.right);
 #pragma unroll 1
@@ -1967,7 +1983,7 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     if (warp_row >= g.rows || first >= g.columns) continue;
     if constexpr (Loop::kScaled) {
       ColumnDoubt doubt;
-      scale_columns<C, P::kColumns % 2 == 0>(sum, doubt, g, first);
+      scale_columns<P, C>(sum, doubt, g, first);
       settle<C>(sum, doubt, g, warp_row, first);
     }
     Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
@@ -2048,7 +2064,7 @@ bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
   const EncodeMap encode = encode_map();
   return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at), sizes, strides,
                                      box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 

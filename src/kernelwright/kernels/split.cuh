@@ -17,8 +17,8 @@
 
 namespace kw {
 
-// What the result owes to a row: `scale` undoes the power of two; `doubt` is the row's residue in
-// units of the result's magnitude below which an element is computed again.
+// What the result owes to a row: `scale` undoes the power of two; `doubt`, times the other row's
+// scale, is the magnitude below which an element of the result is computed again.
 struct alignas(8) RowScale {
   float scale;
   float doubt;
@@ -75,7 +75,8 @@ struct Scaling {
 
   template <int kPlanes>
   __device__ __forceinline__ RowScale scale(float residue) const {
-    return {exact ? __builtin_nanf("") : down, exact ? 0.0f : residue * kDoubtPerResidue<kPlanes>};
+    if (exact) return {__builtin_nanf(""), 0.0f};
+    return {down, residue * down * kDoubtPerResidue<kPlanes>};
   }
 };
 
