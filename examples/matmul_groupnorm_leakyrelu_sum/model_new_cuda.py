@@ -165,8 +165,8 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 // One block per multiprocessor stays for the whole launch and takes tile after tile of 128 rows by
 // kBlockN columns. Its first warpgroup feeds: one thread issues bulk tensor copies into a ring of
 // kStages stages, each guarded by a `full` and an `empty` barrier. Two more warpgroups consume:
-// each multiplies 64 rows of the tile. Blocks of a cluster work on neighbouring tiles of the same
-// rows; each fetches its share of the left operand and the copy engine delivers it to all of them.
+// each multiplies 64 rows of the tile. Blocks of a cluster work on neighbouring tiles; each fetches
+// its share of what they have in common and the copy engine delivers it to all of them.
 //
 // The loops say what a stage holds. SplitFloat computes float32 products from pairs of float16
 // (split.cuh): lo*hi + hi*lo + hi*hi. The tensor cores truncate when they accumulate, so after
@@ -179,7 +179,8 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 // The right operand of the first two, usually a weight, is split on every call: by a kernel before
 // the product. SplitFloat has time to do most of it on the way: only the first wave's rows are
 // split before, the others by the three warps of the feeding warpgroup that have nothing else to
-// do.
+// do. Where there is nothing left to split, these warps need few registers, and each block
+// multiplies two tiles at once with what is set free: it fetches a third less.
 // A row program on a tile of accumulators, while they are still in registers.
 //
 // In the layout of Hopper's matrix products four neighbouring lanes (a quad) share a row, and each
@@ -1461,6 +1462,18 @@ struct GemmRow {
   unsigned row;
 };
 
+// How many tiles a block multiplies at once, and what the blocks of a cluster share. One tile: they
+// lie side by side and have the same rows of the left operand. Two neighbours: they lie below one
+// another and have the same two strips of the right operand, the larger part of what they fetch.
+template <class Config, int kTilesAtOnce>
+struct GemmGroup : Config {
+  static constexpr int kTiles = kTilesAtOnce;
+  static constexpr int kDown = kTiles == 1 ? 1 : Config::kCluster;
+  static constexpr int kAcross = Config::kCluster / kDown;
+  // A stage of two tiles is half as large again.
+  static constexpr int kStages = Config::kStages * 2 / (kTiles + 1);
+};
+
 template <class Loop, class C>
 struct GemmShape {
   // A stage is 128 bytes deep: the span of the swizzle, four steps of a matrix product.
@@ -1468,64 +1481,74 @@ struct GemmShape {
   static constexpr int kDepth = kRowBytes / Loop::kBytes;
   static constexpr int kBlockM = 128;
   static constexpr int kLeftBytes = Loop::kPlanes * kBlockM * kRowBytes;
-  static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;
-  static constexpr int kStageBytes = kLeftBytes + kRightBytes;
-  // A block fetches this many of the left stage's rows.
-  static constexpr int kShare = Loop::kPlanes * kBlockM / C::kCluster;
+  static constexpr int kRightBytes = Loop::kPlanes * C::kBlockN * kRowBytes;  // of one tile
+  static constexpr int kStageBytes = kLeftBytes + C::kTiles * kRightBytes;
+  // A block fetches this many of the rows that it shares.
+  static constexpr int kLeftShare = Loop::kPlanes * kBlockM / C::kAcross;
+  static constexpr int kRightShare = Loop::kPlanes * C::kBlockN / C::kDown;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
+  static constexpr bool kSplits = Loop::kSplitsOnTheWay && C::kTiles == 1;
   // Together 168 for each of the block's threads; those that split hold a row.
-  static constexpr int kConsumerRegisters = Loop::kSplitsOnTheWay ? 192 : 232;
+  static constexpr int kConsumerRegisters = kSplits ? 192 : 232;
   static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
   // The swizzle wants stages at multiples of 1024 bytes; dynamic shared memory starts anywhere.
   static constexpr int kShared = C::kStages * kStageBytes + 1024;
 };
 
+// A stage comes in parts, one for each tile: its right operand, and with the last one the left,
+// which is read until then.
 template <class C>
 struct GemmBarriers {
-  hopper::Barrier full[C::kStages];
-  hopper::Barrier empty[C::kStages];
+  hopper::Barrier full[C::kStages][C::kTiles];
+  hopper::Barrier empty[C::kStages][C::kTiles];
 };
 
-// Which tile comes when. Tiles of a band of kBand row tiles follow one another down the rows first,
-// so that those that run together share a narrow strip of the right operand.
+// The groups of tiles that the clusters multiply. Those of a band of kBand row tiles follow one
+// another down the rows first, so that those that run together share a narrow strip of the right
+// operand.
 template <class C>
-struct GemmTiles {
-  int row_tiles;
-  int column_groups;  // of kCluster column tiles
+struct GemmGroups {
+  static constexpr int kTall = 128 * C::kDown;
+  static constexpr int kWide = C::kBlockN * C::kAcross * C::kTiles;
+  static constexpr int kBand = C::kBand / C::kDown;
+  int down;
+  int across;
   int count;
 
-  __host__ __device__ GemmTiles(int64_t rows, int columns)
-      : row_tiles(static_cast<int>((rows + 127) / 128)),
-        column_groups((columns + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster)),
-        count(row_tiles * column_groups) {}
+  __host__ __device__ GemmGroups(int64_t rows, int columns)
+      : down(static_cast<int>((rows + kTall - 1) / kTall)),
+        across((columns + kWide - 1) / kWide),
+        count(down * across) {}
 };
 
 // A block's way through the tiles. Each role of the block walks on its own: a value that two roles
 // shared would have to fit the registers of both.
 template <class C>
 struct GemmWalk {
-  GemmTiles<C> tiles;
+  GemmGroups<C> groups;
   int at;
   int step;
   int rank = 0;
   int row_tile = 0;
-  int column_tile = 0;
+  int column_tile = 0;  // the first one
 
   __device__ __forceinline__ explicit GemmWalk(const GemmOperands& g)
-      : tiles(g.rows, g.columns),
+      : groups(g.rows, g.columns),
         at(hopper::block_index() / C::kCluster),
         step(hopper::block_count() / C::kCluster) {
     if constexpr (C::kCluster > 1) rank = hopper::cluster_rank();
   }
 
   __device__ __forceinline__ bool locate() {
-    const int band = at / (C::kBand * tiles.column_groups);
-    const int within = at - band * C::kBand * tiles.column_groups;
-    const int height = min(C::kBand, tiles.row_tiles - band * C::kBand);
-    if (at >= tiles.count) return false;
-    row_tile = band * C::kBand + within % height;
-    column_tile = within / height * C::kCluster + rank;
+    constexpr int kBand = GemmGroups<C>::kBand;
+    const int band = at / (kBand * groups.across);
+    const int within = at - band * kBand * groups.across;
+    const int height = min(kBand, groups.down - band * kBand);
+    if (at >= groups.count) return false;
+    row_tile = (band * kBand + within % height) * C::kDown;
+    column_tile = within / height * C::kAcross * C::kTiles;
+    (C::kDown > 1 ? row_tile : column_tile) += rank;
     return true;
   }
 
@@ -1721,29 +1744,35 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
   const uint64_t left_policy = hopper::cache_policy(false);
   const uint64_t right_policy = hopper::cache_policy(leaves);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
-    if (Loop::kSplitsOnTheWay && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
+    if (S::kSplits && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
 #pragma unroll 1
     for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
-      hopper::Barrier& full = barriers.full[ring.stage];
       uint8_t* const to = stages + ring.stage * S::kStageBytes;
       const auto box = [&](int plane, int row) -> hopper::Box {
         if constexpr (!Loop::kScaled) return {at, row, 0, 0};
         return {0, 0, at / S::kDepth * Loop::kPlanes + plane, row / split::kPanel};
       };
-      hopper::wait(barriers.empty[ring.stage], ring.phase ^ 1);
-      hopper::arrive_expecting(full, S::kStageBytes);
 #pragma unroll
-      for (int n = 0; n < S::kShare; n += split::kPanel) {
-        const int row = walk.rank * S::kShare + n;
-        hopper::copy_box<C::kCluster>(
-            to + row * S::kRowBytes, &left, full,
-            box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
-      }
+      for (int t = 0; t < C::kTiles; ++t) {
+        const bool last = t == C::kTiles - 1;
+        hopper::Barrier& full = barriers.full[ring.stage][t];
+        hopper::wait(barriers.empty[ring.stage][t], ring.phase ^ 1);
+        hopper::arrive_expecting(full, S::kRightBytes + (last ? S::kLeftBytes : 0));
 #pragma unroll
-      for (int n = 0; n < Loop::kPlanes * C::kBlockN; n += split::kPanel) {
-        hopper::copy_box<1>(to + S::kLeftBytes + n * S::kRowBytes, &right, full,
-                            box(n / C::kBlockN, walk.column_tile * C::kBlockN + n % C::kBlockN),
-                            right_policy);
+        for (int n = 0; n < (last ? S::kLeftShare : 0); n += split::kPanel) {
+          const int row = (C::kAcross > 1 ? walk.rank : 0) * S::kLeftShare + n;
+          hopper::copy_box<C::kAcross>(
+              to + row * S::kRowBytes, &left, full,
+              box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
+        }
+#pragma unroll
+        for (int n = 0; n < S::kRightShare; n += split::kPanel) {
+          const int row = (C::kDown > 1 ? walk.rank : 0) * S::kRightShare + n;
+          hopper::copy_box<C::kDown>(
+              to + S::kLeftBytes + t * S::kRightBytes + row * S::kRowBytes, &right, full,
+              box(row / C::kBlockN, (walk.column_tile + t) * C::kBlockN + row % C::kBlockN),
+              right_policy);
+        }
       }
     }
   }
@@ -1799,13 +1828,15 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
   const int lane = static_cast<int>(threadIdx.x % 32);
   detail::Ring<C::kStages> ring;
 
-  const auto multiply = [&](float (&d)[S::kAccumulators], int add) {
+  // Right tile `t` of the stage.
+  const auto multiply = [&](float (&d)[S::kAccumulators], int add, int t) {
     const uint8_t* const from = stages + ring.stage * S::kStageBytes;
     const uint64_t a0 = hopper::tile_descriptor(from + (warpgroup - 1) * 64 * S::kRowBytes);
-    const uint64_t b0 = hopper::tile_descriptor(from + S::kLeftBytes);
+    const uint64_t b0 = hopper::tile_descriptor(from + S::kLeftBytes + t * S::kRightBytes);
     constexpr uint64_t kLeftPlane = S::kBlockM * S::kRowBytes / 16;
     constexpr uint64_t kRightPlane = C::kBlockN * S::kRowBytes / 16;
-    hopper::wait(barriers.full[ring.stage], ring.phase);
+    hopper::wait(barriers.full[ring.stage][t], ring.phase);
+    if (t == 0 && C::kTiles > 1) hopper::wait(barriers.full[ring.stage][C::kTiles - 1], ring.phase);
     hopper::pin(d);
     hopper::begin_products();
     if constexpr (kPair) {  // small terms first
@@ -1817,21 +1848,18 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 #pragma unroll
     for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + 2 * s, kPair | add | s);
     hopper::commit_products();
-    ring.next();
   };
-  // The last stage but `ahead` that was multiplied has been read.
-  const auto release = [&](int ahead) {
-    const int stage = ring.stage - 1 - ahead;
-    const int before = stage < 0 ? stage + C::kStages : stage;
-    if (lane < C::kCluster) hopper::arrive_at(barriers.empty[before], lane);
+  // A part of a stage has been read.
+  const auto release = [&](int stage, int t) {
+    if (lane < C::kCluster) hopper::arrive_at(barriers.empty[stage][t], lane);
   };
 
   // What the epilogue will read for each column, 32 columns to a lane. The right operand's scales
   // may be new: whoever sees the tile's first stage sees them too.
   const auto touch_columns = [&](int first) {
-    hopper::wait(barriers.full[ring.stage], ring.phase);
+    hopper::wait(barriers.full[ring.stage][0], ring.phase);
     const int column = first + lane * 32;
-    if (warp != 0 || lane * 32 >= C::kBlockN || column >= g.columns) return;
+    if (warp != 0 || lane * 32 >= C::kTiles * C::kBlockN || column >= g.columns) return;
     P::touch(a, column);
     if constexpr (Loop::kScaled) {
       const auto* scales = static_cast<const RowScale*>(g.right_scales) + column;
@@ -1842,42 +1870,60 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 
   if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
-    float sum[S::kAccumulators];
+    float sum[C::kTiles][S::kAccumulators];
     touch_columns(walk.column_tile * C::kBlockN);
     if constexpr (Loop::kPromotes) {
       float d[S::kAccumulators];
 #pragma unroll
-      for (int i = 0; i < S::kAccumulators; ++i) sum[i] = 0.0f;
-      for (int at = 0; at < g.depth; at += S::kDepth) {
-        hopper::sync_threads<256>(warpgroup);
-        multiply(d, 0);
-        hopper::arrive_threads<256>(3 - warpgroup);
-        hopper::wait_products<0>();
-        hopper::pin(d);
-        release(0);
+      for (int t = 0; t < C::kTiles; ++t) {
 #pragma unroll
-        for (int i = 0; i < S::kAccumulators; ++i) sum[i] += d[i];
+        for (int i = 0; i < S::kAccumulators; ++i) sum[t][i] = 0.0f;
+      }
+      for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
+#pragma unroll
+        for (int t = 0; t < C::kTiles; ++t) {
+          hopper::sync_threads<256>(warpgroup);
+          multiply(d, 0, t);
+          hopper::arrive_threads<256>(3 - warpgroup);
+          hopper::wait_products<0>();
+          hopper::pin(d);
+          release(ring.stage, t);
+#pragma unroll
+          for (int i = 0; i < S::kAccumulators; ++i) sum[t][i] += d[i];
+        }
       }
     } else {
-      multiply(sum, 0);
-      for (int at = S::kDepth; at < g.depth; at += S::kDepth) {
-        multiply(sum, 1);
+      int before = ring.stage;
+      multiply(sum[0], 0, 0);
+      ring.next();
+      for (int at = S::kDepth; at < g.depth; at += S::kDepth, ring.next()) {
+        multiply(sum[0], 1, 0);
         hopper::wait_products<1>();
-        release(1);
+        release(before, 0);
+        before = ring.stage;
       }
       hopper::wait_products<0>();
-      hopper::pin(sum);
-      release(0);
+      hopper::pin(sum[0]);
+      release(before, 0);
     }
     const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
-    const int first = walk.column_tile * C::kBlockN;
-    if (warp_row >= g.rows || first >= g.columns) continue;
-    if constexpr (Loop::kScaled) {
-      ColumnDoubt doubt;
-      scale_columns<P, C>(sum, doubt, g, first);
-      settle<C>(sum, doubt, g, warp_row, first);
+    // The same code for every tile: it would have to be fetched twice.
+#pragma unroll 1
+    for (int t = 0; t < C::kTiles; ++t) {
+      const int first = (walk.column_tile + t) * C::kBlockN;
+      if (warp_row < g.rows && first < g.columns) {
+        if constexpr (Loop::kScaled) {
+          ColumnDoubt doubt;
+          scale_columns<P, C>(sum[0], doubt, g, first);
+          settle<C>(sum[0], doubt, g, warp_row, first);
+        }
+        Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum[0]);
+      }
+      if constexpr (C::kTiles == 2) {
+#pragma unroll
+        for (int i = 0; i < S::kAccumulators; ++i) sum[0][i] = sum[1][i];
+      }
     }
-    Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum);
   }
 }
 
@@ -1895,8 +1941,10 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     hopper::prefetch(&left);
     hopper::prefetch(&right);
     for (int s = 0; s < C::kStages; ++s) {
-      hopper::init(barriers.full[s], 1);
-      hopper::init(barriers.empty[s], 8 * C::kCluster);  // the consuming warps of the cluster
+      for (int t = 0; t < C::kTiles; ++t) {
+        hopper::init(barriers.full[s][t], 1);
+        hopper::init(barriers.empty[s][t], 8 * C::kCluster);  // the consuming warps of the cluster
+      }
     }
     hopper::publish_barriers();
   }
@@ -1907,7 +1955,7 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     hopper::give_registers<S::kFeederRegisters>();
     if (threadIdx.x == 0) {
       feed<Loop, C>(left, right, g, stages, barriers);
-    } else if (Loop::kSplitsOnTheWay && threadIdx.x >= 32 && !g.frozen) {
+    } else if (S::kSplits && threadIdx.x >= 32 && !g.frozen) {
       split_rest<Loop, C>(g, row);
     }
   } else {
@@ -1961,43 +2009,32 @@ bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
 
 }  // namespace detail
 
+// How many clusters multiply, and how many groups of tiles the busiest of them.
+template <class C>
+struct GemmWaves {
+  int clusters;
+  int count;
+
+  GemmWaves(const GemmOperands& g, int processors) {
+    const int groups = GemmGroups<C>(g.rows, g.columns).count;
+    const int most = processors / C::kCluster;
+    count = (groups + most - 1) / most;
+    // If a few multiprocessors less take as many waves, all have as many tiles, and those of a
+    // strip of the right operand are multiplied in the same wave.
+    const int enough = (groups + count - 1) / count;
+    const bool even = count == 1 || enough * 8 >= most * 7;
+    clusters = even ? enough : most;
+  }
+};
+
 template <class Loop, class P, class C>
-cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
+cudaError_t multiply(const GemmOperands& g, const typename P::Args& a, int clusters,
+                     cudaStream_t stream) {
   using S = GemmShape<Loop, C>;
   static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
-  static_assert(S::kShare % split::kPanel == 0 && C::kBlockN % split::kPanel == 0, "whole boxes");
-  static_assert(C::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
-  if (g.rows == 0) return cudaSuccess;
-  int device = 0;
-  int processors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const GemmTiles<C> tiles(g.rows, g.columns);
-  // If a few multiprocessors less take as many waves, all have as many tiles, and those of a strip
-  // of the right operand are multiplied in the same wave.
-  const int most = processors / C::kCluster;
-  const int waves = (tiles.count + most - 1) / most;
-  const int enough = (tiles.count + waves - 1) / waves;
-  const bool even = waves == 1 || enough * 8 >= most * 7;
-  const int clusters = even ? enough : most;
-
-  if constexpr (Loop::kScaled) {
-    // The rows of the right operand that the first wave needs; all of them where it is the only
-    // one, or where a wave ends before the splitting warps have the next one's rows ready (they
-    // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
-    const int height = tiles.row_tiles < C::kBand ? tiles.row_tiles : C::kBand;
-    const int across = (clusters + height - 1) / height;
-    int64_t early = int64_t{across} * C::kCluster * C::kBlockN;
-    const bool late = early * 5 > int64_t{g.depth} * 2;
-    const bool at_once = !Loop::kSplitsOnTheWay || tiles.count <= clusters || late;
-    if (at_once || early > g.right_rows()) early = g.right_rows();
-    const split::Progress progress{g.progress, 1 + tiles.column_groups * C::kCluster, C::kBlockN};
-    const cudaError_t error =
-        split::run<Loop::kPlanes>(g.left_job(), g.right_job<C>(g.frozen ? 0 : early), g.depth,
-                                  g.frozen ? split::Progress{} : progress, stream);
-    if (error != cudaSuccess) return error;
-  }
-
+  static_assert(S::kLeftShare % split::kPanel == 0 && S::kRightShare % split::kPanel == 0 &&
+                    C::kBlockN % split::kPanel == 0,
+                "whole boxes");
   CUtensorMap left;
   CUtensorMap right;
   if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, g.depth) ||
@@ -2006,12 +2043,51 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, C>;
-  cudaError_t error =
+  const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
   if (error != cudaSuccess) return error;
   const Grid grid{static_cast<unsigned>(clusters * C::kCluster), S::kThreads, stream, S::kShared,
                   C::kCluster};
   return launch(kernel, grid, left, right, g, a);
+}
+
+template <class Loop, class P, class Config>
+cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
+  using One = GemmGroup<Config, 1>;
+  static_assert(One::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
+  if (g.rows == 0) return cudaSuccess;
+  int device = 0;
+  int processors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const GemmWaves<One> waves(g, processors);
+  bool ready = true;  // all of the right operand, when the product begins
+
+  if constexpr (Loop::kScaled) {
+    // The rows of the right operand that the first wave needs; all of them where it is the only
+    // one, or where a wave ends before the splitting warps have the next one's rows ready (they
+    // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
+    const GemmGroups<One> groups(g.rows, g.columns);
+    const int height = groups.down < One::kBand ? groups.down : One::kBand;
+    const int across = (waves.clusters + height - 1) / height;
+    int64_t early = int64_t{across} * One::kCluster * One::kBlockN;
+    const bool late = early * 5 > int64_t{g.depth} * 2;
+    ready = g.frozen || !Loop::kSplitsOnTheWay || waves.count == 1 || late;
+    if (ready || early > g.right_rows()) early = g.right_rows();
+    const split::Progress progress{g.progress, 1 + groups.across * One::kCluster, One::kBlockN};
+    const cudaError_t error =
+        split::run<Loop::kPlanes>(g.left_job(), g.right_job<One>(g.frozen ? 0 : early), g.depth,
+                                  g.frozen ? split::Progress{} : progress, stream);
+    if (error != cudaSuccess) return error;
+  }
+  if constexpr (Loop::kPromotes && One::kCluster == 2 && One::kBlockN == 128) {
+    using Two = GemmGroup<Config, 2>;
+    const GemmWaves<Two> half(g, processors);
+    if (ready && half.count * 2 <= waves.count) {
+      return multiply<Loop, P, Two>(g, a, half.clusters, stream);
+    }
+  }
+  return multiply<Loop, P, One>(g, a, waves.clusters, stream);
 }
 
 }  // namespace kw

@@ -71,11 +71,12 @@ void product(int64_t rows, int depth, const typename P::Args& a, float odd, cons
 
 void products() {
   constexpr int64_t kRows = 300;
-  constexpr int64_t kMany = 1000;  // so many, and so deep, that the weight is split on the way
+  constexpr int64_t kMany = 1000;  // enough for several waves of tiles
   const auto minima = GroupMinimum::Args{room<float>(kMany * 64)};
   const auto sums = Residual::Args{numbers(1001), numbers(kRows * 1001), room<float>(kRows * 1001)};
   const float nan = __builtin_nanf("");
   product<kw::SplitFloat, GroupMinimum, Square>(kRows, 200, minima, 0.5f, "split, groups");
+  product<kw::SplitFloat, GroupMinimum, Square>(kMany, 200, minima, nan, "two tiles at once");
   product<kw::SplitFloat, GroupMinimum, Square>(kMany, 5800, minima, 0.5f, "split on the way");
   product<kw::SplitFloat, Residual, Single>(kRows, 67, sums, nan, "split, single columns");
   product<kw::SplitFloat, Residual, Single>(kRows, 8203, sums, 0.5f, "split, long rows");

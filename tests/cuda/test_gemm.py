@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from kernelwright.bench.context import matmul_precision
 from kernelwright.pipeline import compile_problem
@@ -110,7 +111,17 @@ OTHER_LOOPS = {
     "float16": Spec(SUM.result, SUM.parts, dtype="float16"),
     "tf32": Spec(SUM.result, SUM.parts, precision="high"),
 }
-SPECS = FOUNDING | PLAIN | PLAIN_HIGH | ODD | STACKED | OTHER_LOOPS
+# Large enough for two waves of tiles, and too shallow for a weight to be split on the way.
+TWO_TILES = {
+    "two_tiles": Spec("F.leaky_relu(self.linear(x), 0.01)", columns=4008, rows="1000"),
+    "two_tiles_groups": Spec(
+        "torch.min(self.norm(self.linear(x)), dim=1, keepdim=True)[0]",
+        "self.norm = nn.GroupNorm({columns} // 16, {columns})",
+        columns=4096,
+        rows="1000",
+    ),
+}
+SPECS = FOUNDING | PLAIN | PLAIN_HIGH | ODD | STACKED | OTHER_LOOPS | TWO_TILES
 
 
 @pytest.fixture(scope="module")
@@ -274,6 +285,33 @@ def test_odd_sizes(subjects: dict[str, checking.Subject], name: str, batch: int)
     (x,) = subject.inputs(max(batch, fewest_rows(subject)))
     assert is_generated(subject, subject.modules()[0], x)
     checking.check_values(subject, (x,), f"batch {batch}")
+
+
+def tiles_at_once(model: nn.Module, x: Tensor) -> set[int]:
+    """How many tiles a block of the product multiplies: it is in the kernel's name."""
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        checking.run(model, (x,))
+    names = " ".join(event.name for event in recorded.events())
+    return {int(tiles) for tiles in re.findall(r"GemmGroup<[\w:]+, (\d+)>", names)}
+
+
+@pytest.mark.parametrize("batch", [800, 897, 1000])
+@pytest.mark.parametrize("name", TWO_TILES)
+def test_two_tiles_at_once(subjects: dict[str, checking.Subject], name: str, batch: int) -> None:
+    """Blocks that multiply two tiles give the bits of those that multiply one."""
+    subject = subjects[name]
+    candidate = subject.modules()[0]
+    (x,) = subject.inputs(batch)
+    checking.check_values(subject, (x,), f"batch {batch}")
+    assert tiles_at_once(candidate, x) == {2}
+    assert tiles_at_once(candidate, x[:ROWS]) == {1}
+    x[7, 0], x[9], x[-1, 3] = NAN, x[9] * powers(DEPTH, limit=22), INF
+    ours = checking.run(candidate, (x,))
+    assert same_bits(ours[:ROWS], checking.run(candidate, (x[:ROWS],)))
+    assert same_bits(ours[-ROWS:], checking.run(candidate, (x[-ROWS:],)))
+    candidate.freeze()
+    assert tiles_at_once(candidate, x) == {2}
+    assert same_bits(checking.run(candidate, (x,)), ours)
 
 
 def test_three_axes(subjects: dict[str, checking.Subject]) -> None:
