@@ -1740,7 +1740,7 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
   // A band's rows of the left operand are read again for every strip of the right one, which is
   // read once for each band: if it is the larger one, it should leave the L2 before the other does.
   // (Not while it is being split: then its rows come from the L2 as well.)
-  const bool leaves = g.frozen && g.columns > C::kBand * S::kBlockM;
+  const bool leaves = (g.frozen || C::kTiles == 2) && g.columns > C::kBand * S::kBlockM;
   const uint64_t left_policy = hopper::cache_policy(false);
   const uint64_t right_policy = hopper::cache_policy(leaves);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
