@@ -2027,13 +2027,13 @@ struct GemmWaves {
   }
 };
 
-template <class Loop, class P, class C>
+template <class Loop, class P, class Group>
 cudaError_t multiply(const GemmOperands& g, const typename P::Args& a, int clusters,
                      cudaStream_t stream) {
-  using S = GemmShape<Loop, C>;
-  static_assert(C::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  using S = GemmShape<Loop, Group>;
+  static_assert(Group::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
   static_assert(S::kLeftShare % split::kPanel == 0 && S::kRightShare % split::kPanel == 0 &&
-                    C::kBlockN % split::kPanel == 0,
+                    Group::kBlockN % split::kPanel == 0,
                 "whole boxes");
   CUtensorMap left;
   CUtensorMap right;
@@ -2042,18 +2042,18 @@ cudaError_t multiply(const GemmOperands& g, const typename P::Args& a, int clust
                               g.depth)) {
     return cudaErrorInvalidValue;
   }
-  const auto kernel = gemm_kernel<Loop, P, C>;
+  const auto kernel = gemm_kernel<Loop, P, Group>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
   if (error != cudaSuccess) return error;
-  const Grid grid{static_cast<unsigned>(clusters * C::kCluster), S::kThreads, stream, S::kShared,
-                  C::kCluster};
+  const Grid grid{static_cast<unsigned>(clusters * Group::kCluster), S::kThreads, stream,
+                  S::kShared, Group::kCluster};
   return launch(kernel, grid, left, right, g, a);
 }
 
-template <class Loop, class P, class Config>
+template <class Loop, class P, class C>
 cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
-  using One = GemmGroup<Config, 1>;
+  using One = GemmGroup<C, 1>;
   static_assert(One::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
   if (g.rows == 0) return cudaSuccess;
   int device = 0;
@@ -2071,9 +2071,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     const int height = groups.down < One::kBand ? groups.down : One::kBand;
     const int across = (waves.clusters + height - 1) / height;
     int64_t early = int64_t{across} * One::kCluster * One::kBlockN;
-    const bool late = early * 5 > int64_t{g.depth} * 2;
+    const bool late = early * 5 > int64_t{g.depth} * 2 || early >= g.right_rows();
     ready = g.frozen || !Loop::kSplitsOnTheWay || waves.count == 1 || late;
-    if (ready || early > g.right_rows()) early = g.right_rows();
+    if (ready) early = g.right_rows();
     const split::Progress progress{g.progress, 1 + groups.across * One::kCluster, One::kBlockN};
     const cudaError_t error =
         split::run<Loop::kPlanes>(g.left_job(), g.right_job<One>(g.frozen ? 0 : early), g.depth,
@@ -2081,7 +2081,7 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     if (error != cudaSuccess) return error;
   }
   if constexpr (Loop::kPromotes && One::kCluster == 2 && One::kBlockN == 128) {
-    using Two = GemmGroup<Config, 2>;
+    using Two = GemmGroup<C, 2>;
     const GemmWaves<Two> half(g, processors);
     if (ready && half.count * 2 <= waves.count) {
       return multiply<Loop, P, Two>(g, a, half.clusters, stream);
