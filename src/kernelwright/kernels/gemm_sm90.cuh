@@ -86,6 +86,7 @@ struct SplittingWarps {
   static __device__ __forceinline__ void sync() { hopper::sync_threads<kThreads>(3); }
 };
 
+// What they share: the row at hand, and what each warp has found in it.
 struct GemmRow {
   split::Shared<SplittingWarps> split;
   unsigned row;
@@ -94,6 +95,7 @@ struct GemmRow {
 // How many tiles a block multiplies at once, and what the blocks of a cluster share. One tile: they
 // lie side by side and have the same rows of the left operand. Two neighbours: they lie below one
 // another and have the same two strips of the right operand, the larger part of what they fetch.
+// From here on, C is one of these.
 template <class Config, int kTilesAtOnce>
 struct GemmGroup : Config {
   static constexpr int kTiles = kTilesAtOnce;
@@ -126,7 +128,7 @@ struct GemmShape {
 };
 
 // A stage comes in parts, one for each tile: its right operand, and with the last one the left,
-// which is read until then.
+// which is read until then. So the first part is filled again while the last is still multiplied.
 template <class C>
 struct GemmBarriers {
   hopper::Barrier full[C::kStages][C::kTiles];
@@ -536,7 +538,7 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
       release(before, 0);
     }
     const int64_t warp_row = int64_t{walk.row_tile} * S::kBlockM + (warpgroup - 1) * 64 + warp * 16;
-    // The same code for every tile: it would have to be fetched twice.
+    // One copy of the code serves both tiles: a second one would have to be fetched as well.
 #pragma unroll 1
     for (int t = 0; t < C::kTiles; ++t) {
       const int first = (walk.column_tile + t) * C::kBlockN;
@@ -664,6 +666,7 @@ cudaError_t multiply(const GemmOperands& g, const typename P::Args& a, int clust
   static_assert(S::kLeftShare % split::kPanel == 0 && S::kRightShare % split::kPanel == 0 &&
                     Group::kBlockN % split::kPanel == 0,
                 "whole boxes");
+  static_assert(Group::kBand % Group::kDown == 0, "a cluster must not reach into the next band");
   CUtensorMap left;
   CUtensorMap right;
   if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, g.depth) ||
