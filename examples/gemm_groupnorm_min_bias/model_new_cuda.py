@@ -2071,9 +2071,9 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     const int height = groups.down < One::kBand ? groups.down : One::kBand;
     const int across = (waves.clusters + height - 1) / height;
     int64_t early = int64_t{across} * One::kCluster * One::kBlockN;
-    const bool late = early * 5 > int64_t{g.depth} * 2 || early >= g.right_rows();
+    const bool late = early * 5 > int64_t{g.depth} * 2;
     ready = g.frozen || !Loop::kSplitsOnTheWay || waves.count == 1 || late;
-    if (ready) early = g.right_rows();
+    if (ready || early > g.right_rows()) early = g.right_rows();
     const split::Progress progress{g.progress, 1 + groups.across * One::kCluster, One::kBlockN};
     const cudaError_t error =
         split::run<Loop::kPlanes>(g.left_job(), g.right_job<One>(g.frozen ? 0 : early), g.depth,

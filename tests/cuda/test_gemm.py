@@ -311,7 +311,7 @@ def test_two_tiles_at_once(subjects: dict[str, checking.Subject], name: str, bat
     assert same_bits(ours[-ROWS:], checking.run(candidate, (x[-ROWS:],)))
     candidate.freeze()
     assert tiles_at_once(candidate, x) == {2}
-    assert same_bits(checking.run(candidate, (x,)), ours)
+    assert all(same_bits(checking.run(candidate, (x,)), ours) for _ in range(100))
 
 
 def test_three_axes(subjects: dict[str, checking.Subject]) -> None:
