@@ -19,7 +19,7 @@ from kernelwright.plan.loops import MULTIPROCESSORS, TILE_ROWS, WIDE
 SHARED_BYTES = 200 << 10
 STAGE_ROW_BYTES = 128
 MOST_STAGES = 6
-# Blocks of a cluster work on neighbouring columns and fetch the rows of the left operand together.
+# Blocks of a cluster work on neighbouring tiles and fetch what they have in common together.
 CLUSTERS = (2, 1)
 # Tiles are walked in bands of so many rows of tiles, so that neighbours share operands in the L2.
 # The first is taken where others would be the same.
