@@ -905,12 +905,6 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-__device__ __forceinline__ float min_or_nan(float x, float y) {
-  float z;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-
 enum class Element { kFloat16, kBfloat16 };
 
 // d += a * b over one depth step of 32 bytes, 64 rows of a times kColumns rows of b; `add` 0 starts
@@ -1542,6 +1536,10 @@ struct GemmWalk {
     if constexpr (C::kCluster > 1) rank = hopper::cluster_rank();
   }
 
+  // The block's place in its cluster.
+  __device__ __forceinline__ int down() const { return C::kDown > 1 ? rank : 0; }
+  __device__ __forceinline__ int across() const { return C::kAcross > 1 ? rank : 0; }
+
   __device__ __forceinline__ bool locate() {
     constexpr int kBand = GemmGroups<C>::kBand;
     const int band = at / (kBand * groups.across);
@@ -1550,7 +1548,8 @@ struct GemmWalk {
     if (at >= groups.count) return false;
     row_tile = (band * kBand + within % height) * C::kDown;
     column_tile = within / height * C::kAcross * C::kTiles;
-    (C::kDown > 1 ? row_tile : column_tile) += rank;
+    row_tile += down();
+    column_tile += across();
     return true;
   }
 
@@ -1677,7 +1676,7 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
     for (int k = 0; k < kCount / 2; ++k) {
       const int index = k / 2 * 4 + 2 * i + k % 2;
       d[index] *= x.scale;
-      smallest = hopper::min_or_nan(smallest, fabsf(d[index]));
+      smallest = minimum(smallest, fabsf(d[index]));
     }
     all_well = all_well && smallest > least[i];
   }
@@ -1762,14 +1761,14 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
         hopper::arrive_expecting(full, S::kRightBytes + (last ? S::kLeftBytes : 0));
 #pragma unroll
         for (int n = 0; n < (last ? S::kLeftShare : 0); n += split::kPanel) {
-          const int row = (C::kAcross > 1 ? walk.rank : 0) * S::kLeftShare + n;
+          const int row = walk.across() * S::kLeftShare + n;
           hopper::copy_box<C::kAcross>(
               to + row * S::kRowBytes, &left, full,
               box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
         }
 #pragma unroll
         for (int n = 0; n < S::kRightShare; n += split::kPanel) {
-          const int row = (C::kDown > 1 ? walk.rank : 0) * S::kRightShare + n;
+          const int row = walk.down() * S::kRightShare + n;
           hopper::copy_box<C::kDown>(
               to + S::kLeftBytes + t * S::kRightBytes + row * S::kRowBytes, &right, full,
               box(row / C::kBlockN, (walk.column_tile + t) * C::kBlockN + row % C::kBlockN),
@@ -2014,16 +2013,16 @@ bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
 // How many clusters multiply, and how many groups of tiles the busiest of them.
 template <class C>
 struct GemmWaves {
+  GemmGroups<C> groups;
   int clusters;
   int count;
 
-  GemmWaves(const GemmOperands& g, int processors) {
-    const int groups = GemmGroups<C>(g.rows, g.columns).count;
+  GemmWaves(const GemmOperands& g, int processors) : groups(g.rows, g.columns) {
     const int most = processors / C::kCluster;
-    count = (groups + most - 1) / most;
+    count = (groups.count + most - 1) / most;
     // If a few multiprocessors less take as many waves, all have as many tiles, and those of a
     // strip of the right operand are multiplied in the same wave.
-    const int enough = (groups + count - 1) / count;
+    const int enough = (groups.count + count - 1) / count;
     const bool even = count == 1 || enough * 8 >= most * 7;
     clusters = even ? enough : most;
   }
@@ -2070,7 +2069,7 @@ cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t 
     // The rows of the right operand that the first wave needs; all of them where it is the only
     // one, or where a wave ends before the splitting warps have the next one's rows ready (they
     // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
-    const GemmGroups<One> groups(g.rows, g.columns);
+    const GemmGroups<One>& groups = waves.groups;
     const int height = groups.down < One::kBand ? groups.down : One::kBand;
     const int across = (waves.clusters + height - 1) / height;
     int64_t early = int64_t{across} * One::kCluster * One::kBlockN;

@@ -222,12 +222,6 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-__device__ __forceinline__ float min_or_nan(float x, float y) {
-  float z;
-  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-
 enum class Element { kFloat16, kBfloat16 };
 
 // d += a * b over one depth step of 32 bytes, 64 rows of a times kColumns rows of b; `add` 0 starts
