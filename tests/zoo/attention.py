@@ -222,11 +222,8 @@ class RotaryPairs(nn.Module):
         rates = 10000.0 ** (-torch.arange(0, d, 2, device=x.device) / d)
         angles = torch.arange(t, device=x.device)[:, None] * rates
         even, odd = x[..., 0::2], x[..., 1::2]
-        turned = (
-            even * angles.cos() - odd * angles.sin(),
-            even * angles.sin() + odd * angles.cos(),
-        )
-        return torch.stack(turned, dim=-1).flatten(-2)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def sinusoids(length: int, width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Operators on shapes, orders and indices between arithmetic; results that are pairs or integers."""
+"""Operators on shapes, orders and indices between arithmetic; results in pairs or integers."""
 
 from __future__ import annotations
 

@@ -245,10 +245,10 @@ class OptionalMask(nn.Module):
 
 
 class Variadic(nn.Module):
-    def forward(self, *xs: Tensor) -> Tensor:
-        total = xs[0]
-        for x in xs[1:]:
-            total = torch.maximum(total, x) * 0.5
+    def forward(self, *values: Tensor) -> Tensor:
+        total = values[0]
+        for value in values[1:]:
+            total = torch.maximum(total, value) * 0.5
         return total.exp()
 
 
