@@ -170,8 +170,12 @@ def same_call(t: Trio, given: Arguments) -> tuple[Any, Any, Any]:
 
 
 def copied(given: Arguments, requires_grad: bool = False) -> Arguments:
+    """The same values in new memory of the same strides, expanded and sliced ones too."""
+
     def fresh(tensor: Tensor) -> Tensor:
-        tensor = tensor.detach().clone()
+        memory = tensor.detach().untyped_storage().clone()
+        place = tensor.storage_offset(), tensor.size(), tensor.stride()
+        tensor = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, *place)
         return tensor.requires_grad_() if requires_grad and tensor.is_floating_point() else tensor
 
     return pytree.tree_map_only(Tensor, fresh, given)
