@@ -404,8 +404,9 @@ class _Reader:
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
         self.random |= _draws(fx_node)
-        packet, overload = target._schema.name.split("::")[1], target._overloadname
+        (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
+        op = op if home == "aten" else f"{home}::{op}"
         positional: list[Any] = []
         keywords: list[tuple[str, Any]] = []
         for i, argument in enumerate(target._schema.arguments):
@@ -419,7 +420,7 @@ class _Reader:
                 keywords.append((argument.name, self._value(raw)))
             else:
                 positional.append(self._value(raw))
-        call = Call(f"torch.ops.aten.{packet}.{overload}", tuple(positional), tuple(keywords))
+        call = Call(f"torch.ops.{home}.{packet}.{overload}", tuple(positional), tuple(keywords))
         args = (*positional, *(v for _, v in keywords))
         first = value[0] if isinstance(value, tuple | list) else value
         origin = self._origin(fx_node, packet)

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 PLAIN = (bool, int, str, type(None))
+NUMBERS = (*PLAIN, float, complex, bytes, enum.Enum)
+DATA = (*NUMBERS, list, tuple, dict, set, torch.Tensor, torch.dtype, torch.device)
 OWN_FIELDS = {*vars(nn.Module()), "_kernelwright"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -33,6 +35,13 @@ def is_plain(value):
     if isinstance(value, tuple):
         return type(value) is tuple and all(is_plain(v) for v in value)
     return type(value) in PLAIN or (type(value) is float and value - value == 0.0)
+
+
+def is_record(value):
+    """Whether an object is data, such as a configuration, and no trainer, logger or function."""
+    if not hasattr(value, "__dict__") or isinstance(value, (type, types.ModuleType)):
+        return False
+    return not callable(value) and all(isinstance(v, DATA) for v in vars(value).values())
 
 
 def present(module):
@@ -82,7 +91,7 @@ def described(value, seen=()):
         return f"{class_name(type(value))}({hashlib.sha256(value.tobytes()).hexdigest()[:16]})"
     if isinstance(value, nn.Module):
         return _described_fields(value, {**attributes(value), **value._modules}, seen)
-    if hasattr(value, "__dict__") and not isinstance(value, types.ModuleType):
+    if is_record(value):
         return _described_fields(value, vars(value), seen)
     return getattr(value, "__name__", class_name(type(value)))
 

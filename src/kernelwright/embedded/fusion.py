@@ -25,6 +25,7 @@ class Fusion:
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
         self.operator.modules.add(module)
+        vars(module)["_kernelwright"] = None
         return module
 
     def apart(self, needed):

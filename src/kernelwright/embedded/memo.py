@@ -8,20 +8,19 @@ lists and dicts among the attributes) is compared by identity, at once, in C.
 import collections
 import itertools
 import operator
-import types
 import warnings
 
 import torch
 from torch import nn
 
-from kernelwright.embedded.baked import examine
+from kernelwright.embedded.baked import examine, is_record
 
 END = object()  # ends both sides of a comparison, so that neither may be longer
 
 
 def live_views(value, seen):
     """Iterables over everything inside a value that can be replaced, now and later."""
-    if id(value) in seen or isinstance(value, (torch.Tensor, type, types.FunctionType, Memo)):
+    if id(value) in seen or isinstance(value, (torch.Tensor, Memo)):
         return
     if isinstance(value, dict):
         inside = value.values()
@@ -29,7 +28,7 @@ def live_views(value, seen):
         inside = value
     elif isinstance(value, tuple):
         inside = ()
-    elif hasattr(value, "__dict__") and not isinstance(value, types.ModuleType):
+    elif isinstance(value, nn.Module) or is_record(value):
         inside = vars(value).values()
     else:
         return
