@@ -1,7 +1,8 @@
 """What an entry of the zoo is: a factory of a module, its inputs by batch size, and its exceptions.
 
-A case is a value; `checks.py` decides what it must satisfy. `falls_back` and `only_aten` are the
-two exceptions from "the kernels ran in every plain call", each with its reason in words.
+A case is a value; `checks.py` decides what it must satisfy. The exceptions from "it compiles, and
+the kernels ran in every plain call" are `refused`, `falls_back` and `only_aten`, each with its
+reason in words.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class Case:
 
     `inputs` and `kwargs` give the arguments of forward for a batch size. `other` is the second
     batch size, None where the module takes one size only. `mode` is that in which it is compiled.
-    A `random` module draws from the generator, so float64 cannot be its oracle.
+    A `random` module draws from the generator, so float64 cannot be its oracle. Where the mode
+    matters, the other one may fall back. A `refused` module may be unsupported, with an error that
+    says so.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Case:
     other: int | None = 7
     mode: str = "train"
     random: bool = False
+    refused: str = ""
     falls_back: str = ""
     only_aten: str = ""
     mode_matters: bool = False
