@@ -42,7 +42,7 @@ from kernelwright.bench.variants import (
     warm,
 )
 from kernelwright.errors import InputError
-from kernelwright.problem import Problem, load_problem
+from kernelwright.problem import Problem, in_mode, load_problem
 
 Progress = Callable[[str, str], None]
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
@@ -60,6 +60,7 @@ def bench(
     seconds: float = 3.0,
     progress: Progress | None = None,
     verify_after: bool = True,
+    training: bool | None = None,
 ) -> Timings:
     """Time the candidate against what one would run otherwise, all at the same precision.
 
@@ -71,7 +72,7 @@ def bench(
     if unknown:
         raise InputError(f"Unknown baseline {sorted(unknown)[0]!r}; use {', '.join(BASELINES)}.")
     tell = progress or (lambda name, summary: None)
-    problem = load_problem(model_path, device, precision)
+    problem = in_mode(load_problem(model_path, device, precision), training)
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
         candidate = load_candidate(problem, Path(candidate_path))
         tell("load", str(problem))

@@ -39,7 +39,8 @@ def main(job_path: str) -> int:
 def _work(job: dict[str, Any], report: TextIO) -> int:
     torch.set_float32_matmul_precision(job["precision"])
     torch.backends.cudnn.allow_tf32 = job["conv_tf32"]
-    subject = Subject(Path(job["model"]), Path(job["candidate"]), job["device"], job["precision"])
+    files = Path(job["model"]), Path(job["candidate"])
+    subject = Subject(*files, job["device"], job["precision"], job["training"])
     for name in job["checks"]:
         _say(report, start=name)
         check, weak = run_check(subject, name)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.errors import BuildError, InputError
-from kernelwright.problem import describe, load_problem, load_source
+from kernelwright.problem import describe, in_mode, load_problem, load_source
 from kernelwright.verify import parameters
 from kernelwright.verify.candidate import build_failure, first_difference, load_candidate
 from kernelwright.verify.compare import same_bits
@@ -41,8 +41,15 @@ def forward(module: nn.Module, inputs: Inputs) -> Any:
 class Subject:
     """One problem and its candidate, loaded."""
 
-    def __init__(self, model: Path, candidate: Path, device: str, precision: str) -> None:
-        problem = load_problem(model, device, precision, SEED)
+    def __init__(
+        self,
+        model: Path,
+        candidate: Path,
+        device: str,
+        precision: str,
+        training: bool | None = None,
+    ) -> None:
+        problem = in_mode(load_problem(model, device, precision, SEED), training)
         self.device = problem.device
         self.precision = problem.precision
         self.original = problem.module
