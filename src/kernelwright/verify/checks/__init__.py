@@ -12,7 +12,14 @@ from functools import partial
 
 from kernelwright.verify.cases import DISTRIBUTIONS, LAYOUTS
 from kernelwright.verify.certificate import ESSENTIAL, Finding
-from kernelwright.verify.checks import effects, gradients, memory, nulls, state, values
+from kernelwright.verify.checks import (
+    effects,
+    gradients,
+    memory,
+    nulls,
+    state,
+    values,
+)
 from kernelwright.verify.subject import Subject
 
 
@@ -54,7 +61,9 @@ TABLE: tuple[Row, ...] = (
     ),
     Row("side effects", effects.side_effects, quick=True),
     Row("buffers", effects.buffers, quick=True),
+    Row("Python state", effects.python_state, quick=True),
     Row("eval mode", values.in_eval_mode),
+    Row("random numbers", values.random_numbers, quick=True),
     Row("weights: load_state_dict", state.after_load_state_dict),
     Row("weights: .data write", state.after_data_write, quick=True),
     Row("weights: deepcopy", state.in_deepcopy),
@@ -62,7 +71,14 @@ TABLE: tuple[Row, ...] = (
     Row("memory: same address", memory.same_address, quick=True),
     Row("memory: earlier outputs", memory.earlier_outputs),
     Row("repeats", memory.repeats),
-    Row("gradients", gradients.gradients),
+    Row("gradients", gradients.gradients, quick=True, main=True),
+    Row("gradients: twice", gradients.twice),
+    Row("gradients: frozen", gradients.frozen, main=True),
+    Row("gradients: hooks", gradients.hooks),
+    Row("gradients: in place", gradients.in_place),
+    Row("gradients: checkpoint", gradients.checkpointed),
+    Row("gradients: optimizer steps", gradients.optimizer_step, main=True),
+    Row("inference_mode", gradients.inference, main=True),
 )
 
 ROWS: dict[str, Row] = {row.name: row for row in TABLE}
