@@ -43,6 +43,7 @@ from kernelwright.bench.variants import (
 )
 from kernelwright.errors import InputError
 from kernelwright.problem import Problem, in_mode, load_problem
+from kernelwright.verify.candidate import fallbacks_of
 
 Progress = Callable[[str, str], None]
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
@@ -81,9 +82,9 @@ def bench(
         work = count_work(problem, sets)
         tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
         prepared = prepare(problem, candidate, sets, baselines, tell)
-        before = fallbacks(candidate)
+        before = fallbacks_of(candidate) or Counter()
         rows = measure(prepared, clock, seconds, tell)
-        fell_back = fallbacks(candidate) - before
+        fell_back = (fallbacks_of(candidate) or Counter()) - before
         problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
         if verify_after:
             problems += check(problem, candidate, [sets[0], sets[-1]])
@@ -208,11 +209,6 @@ def refuse_impossible(
     )
     told = f"it takes {floor.ms:.4f} ms at the least ({floor.why}) when done as the model says"
     return marked, [f"{r.name} at {r.median_ms:.4f} ms is impossible: {told}" for r in low]
-
-
-def fallbacks(candidate: nn.Module) -> Counter[str]:
-    """How often an emitted ModelNew ran the original forward instead of its kernels, by cause."""
-    return Counter(getattr(type(candidate), "fallbacks", None) or {})
 
 
 def conditions(
