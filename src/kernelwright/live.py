@@ -18,7 +18,7 @@ def instantiate(problem: Problem, source: str) -> nn.Module:
     name = f"kernelwright_{problem.name}_{digest}"
     if name not in sys.modules:
         path = Path(tempfile.mkdtemp(prefix="kernelwright_")) / f"{problem.name}.py"
-        path.write_text(source)
+        path.write_text(source, encoding="utf-8")
         sys.modules[name] = load_source(path)
     model_class: type[nn.Module] = sys.modules[name].ModelNew
     new = model_class.__new__(model_class)
