@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kernelwright.bench import Timings, bench
 from kernelwright.errors import InputError
 from kernelwright.files import check_writable, staged
+from kernelwright.import_check import check_imports
 from kernelwright.problem import load_problem, resolve_device
 from kernelwright.toolchain import check_toolchain
 
@@ -74,6 +75,7 @@ def optimize_file(
         on_compiled(compiled)
     certificate = None
     with staged(target, compiled.source) as stage:
+        check_imports(stage, model)
         if verify:
             certificate = verify_files(model, stage, device, precision, quick, progress)
             certificate = replace(certificate, candidate=str(target))
