@@ -3,7 +3,7 @@
 In: the path of the emitted file, and that of the model it came from. Out: nothing, or an error that
 says whose fault it is: ours (exit code 1, and the file is kept for a report), or the user's if the
 model's own file fails in the same way. The process knows nothing of kernelwright and stands in an
-empty folder. Kernels are not compiled here: verifying does that, and files are also written without.
+empty folder. Kernels are not compiled here: verifying does that, and not all files are verified.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Collector:
         self.body: list[str] = []
         self.left_out: dict[str, str] = {}
         self.unfinished: list[Any] = []
+        self.around: list[dict[str, Any]] = []  # the globals of what needs the next definition
         self._lenient = False
 
     def text(self) -> str:
@@ -63,7 +64,7 @@ class Collector:
         for text in [*self.body, *tail]:
             close = parts and all(_is_one_line(t) for t in (parts[-1], text))
             parts += ["\n" if close else "\n\n\n", text]
-        return head + "".join(parts).removeprefix("\n") + "\n"
+        return (head + "".join(parts)).strip("\n") + "\n"
 
     def _paths(self) -> Iterator[str]:
         """Where the user's own packages are, for a Python that is started elsewhere."""
@@ -98,14 +99,15 @@ class Collector:
 
     def _attempt(self, value: Any, wish: str) -> str:
         """The name of a value, or the wish itself if it may be, and has to be, left out."""
-        marks = len(self.imports), len(self.body), len(self.unfinished), dict(self.bound)
+        marks = len(self.imports), len(self.body), len(self.unfinished)
+        bound, around = dict(self.bound), self.around
         try:
             return self.name_of(value, wish)
         except UnsupportedError as error:
             if not self._lenient:
                 raise
             del self.imports[marks[0] :], self.body[marks[1] :], self.unfinished[marks[2] :]
-            self.bound = marks[3]
+            self.bound, self.around = bound, around
             self.left_out[wish] = str(error)
             return wish
 
@@ -155,7 +157,8 @@ class Collector:
                 "it into a file and import it, or define it again."
             )
         self.unfinished.append(value)
-        needs = _Needs(value, snippet)
+        needs = _Needs(value, snippet, self.around)
+        around, self.around = self.around, needs.spaces
         text = self._annotated(snippet, needs)
         module_level = f"{name} = {text}" if snippet.is_lambda else text
         own = name if snippet.is_lambda else plain(value).__name__
@@ -179,6 +182,7 @@ class Collector:
         if isinstance(value, type):
             self._patch(name, value, module_level, place)
         self.unfinished.remove(value)
+        self.around = around
 
     @contextlib.contextmanager
     def _leniently(self) -> Iterator[None]:
@@ -302,7 +306,7 @@ class Collector:
 class _Needs:
     """The names around a definition: variables of functions that enclose it, globals, bases."""
 
-    def __init__(self, value: Any, snippet: Snippet) -> None:
+    def __init__(self, value: Any, snippet: Snippet, around: list[dict[str, Any]]) -> None:
         self.value = value
         self.functions = list(functions_of(value)) if isinstance(value, type) else [plain(value)]
         self.cells: dict[str, Any] = {}
@@ -310,7 +314,7 @@ class _Needs:
             self.cells |= _closure(function)
         module = sys.modules.get(getattr(value, "__module__", None) or "")
         spaces = [f.__globals__ for f in self.functions]
-        self.spaces = [*spaces, *([vars(module)] if module else [])]
+        self.spaces = [*spaces, *([vars(module)] if module else []), *around]
         self.defaults = _written_defaults(snippet, self.functions)
 
     def find(self, name: str) -> tuple[bool, Any]:

@@ -12,12 +12,14 @@ import ast
 import functools
 import inspect
 import linecache
+import os
 import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kernelwright.emit import scopes
 from kernelwright.emit.edits import Source
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
@@ -157,15 +159,25 @@ def _class(kind: type) -> tuple[Source, Definition] | None:
 def _class_by_name(kind: type) -> tuple[Source, Definition] | None:
     """A class without functions of its own: in the file of its module, or in the last such cell."""
     module = sys.modules.get(kind.__module__)
-    file = getattr(module, "__file__", None)
-    files = [file] if file else []
-    if module is None or file is None or kind.__module__ == "__main__":
-        files += [name for name in reversed(list(linecache.cache)) if name not in sys.modules]
-    for name in files:
-        source = _source(name, vars(module) if module else None)
-        if source is not None and (found := _classes(source, kind)):
-            return source, found[-1]
+    cells = [name for name in reversed(list(linecache.cache)) if not os.path.exists(name)]
+    for name in [getattr(module, "__file__", None), *cells]:
+        lines = linecache.getlines(name, vars(module) if module else None) if name else []
+        if any(f"class {kind.__name__}" in line for line in lines):
+            source = _parsed("".join(lines))
+            found = [n for n in _classes(source, kind) if _may_be(n, kind)] if source else []
+            if source and found:
+                return source, found[-1]
     return None
+
+
+def _may_be(node: ast.ClassDef, kind: type) -> bool:
+    """Whether a class of that name has the same fields, and no method that could be compared."""
+    fields = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
+    names = [target.id for target in fields if isinstance(target, ast.Name)]
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef) and not n.decorator_list]
+    other = [n for n in node.body if not isinstance(n, ast.AnnAssign)]
+    bound = scopes.bound(ast.unparse(ast.Module(other, [])))
+    return names == list(inspect.get_annotations(kind)) and bound <= set(vars(kind)) and not methods
 
 
 def _end(node: ast.ClassDef) -> int:
