@@ -64,7 +64,7 @@ def explain(
             raise InputError(
                 "A live module is compiled for the device it is on; move it with .to()."
             )
-        problem = problem_from_module(model, example_inputs or (), precision)
+        problem = problem_from_module(model, example_inputs, precision)
     if tune:
         from kernelwright.tune import compile_tuned
 

@@ -52,7 +52,7 @@ def _keep(folder: str, name: str, text: str) -> Path:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = root() / folder / f"{name}_{digest}.py"
     try:
-        if path.is_file() and path.read_text() == text:
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
             os.utime(path)
             return path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from kernelwright.cache import keep_for_report
 from kernelwright.errors import InputError, UnsupportedError, where_from
 from kernelwright.failures import RUN_FIRST, charged_to_us
 from kernelwright.files import check_writable, staged
+from kernelwright.import_check import check_imports
 from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
 from kernelwright.report import notices
 from kernelwright.toolchain import check_toolchain
@@ -98,6 +99,7 @@ def optimize_file(
         on_compiled(compiled)
     certificate = None
     with staged(target, compiled.source) as stage:
+        check_imports(stage, model)
         if verify:
             with charged_to_us(stage, target.stem):
                 certificate = verify_files(
@@ -154,7 +156,7 @@ def check_forward(problem: Problem) -> None:
 
     try:
         with torch.no_grad():
-            copy.deepcopy(problem.module)(*problem.inputs)
+            copy.deepcopy(problem.module)(*problem.inputs, **problem.kwargs)
     except Exception as error:
         raise InputError(
             f"The model's own forward raised {type(error).__name__} at {where_from(error)}: "

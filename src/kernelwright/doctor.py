@@ -272,11 +272,11 @@ def _try_kernels(backend: str, folder: Path, products: bool = False) -> str:
     """Compile, build, run and compare with eager."""
     import torch
 
-    from kernelwright.bench.runner import fallbacks
     from kernelwright.lower import GemmKernel
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan import seats
     from kernelwright.problem import load_problem
+    from kernelwright.verify.candidate import fallbacks_of
 
     problem = load_problem(folder / "model.py", backend)
     with seats.everywhere(products):
@@ -288,7 +288,7 @@ def _try_kernels(backend: str, folder: Path, products: bool = False) -> str:
         ours, eager = candidate(*problem.inputs), problem.module(*problem.inputs)
     if not torch.allclose(ours, eager, rtol=1e-4, atol=1e-5):
         raise BuildError(f"the kernel's result is off by {(ours - eager).abs().max().item():.2g}")
-    if fell := fallbacks(candidate):
+    if fell := fallbacks_of(candidate):
         raise BuildError(f"the kernels did not run: {next(iter(fell))}")
     (folder / f"candidate_{backend}.py").write_text(compiled.source)
     return "built, run and compared with eager"

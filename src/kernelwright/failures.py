@@ -20,6 +20,7 @@ from kernelwright.errors import (
     is_ours,
     where_from,
 )
+from kernelwright.loading import read_source
 
 RUN_FIRST = "Run it with python first."
 BUG = "This is a bug in kernelwright"
@@ -41,7 +42,7 @@ def unexpected(error: Exception, model: str | None) -> KernelwrightError:
 @contextlib.contextmanager
 def charged_to_us(emitted: Path, name: str) -> Iterator[None]:
     """While an emitted file is used: an error in it is ours, and the file is kept."""
-    text = emitted.read_text()
+    text = emitted.read_text(encoding="utf-8")
     try:
         yield
     except (InputError, BuildError) as error:
@@ -69,6 +70,6 @@ def debugging() -> bool:
 def _keep(model: Path) -> Path | None:
     """A copy of the model, as it was when it failed."""
     try:
-        return keep_for_report(model.stem, model.read_text())
-    except (OSError, UnicodeDecodeError, KernelwrightError):
+        return keep_for_report(model.stem, read_source(model))
+    except (OSError, KernelwrightError):
         return None

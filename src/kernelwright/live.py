@@ -81,7 +81,7 @@ def _run(source: str, path: Path) -> types.ModuleType:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         del sys.modules[module.__name__]
         raise _failure(error, path) from error

@@ -6,21 +6,19 @@ forward. What the kernels do not cover runs the original forward, counted and wa
 
 from __future__ import annotations
 
-import inspect
 import re
-import textwrap
 
 from kernelwright.emit import products, runtime
 from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.few import few_products
 from kernelwright.emit.forward import ForwardWriter
+from kernelwright.emit.original import original_source
 from kernelwright.emit.sources import source
 from kernelwright.errors import UnsupportedError
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
-LIVE_IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 RULE = "# " + "-" * 98
 
 
@@ -55,24 +53,6 @@ def emit(
         _model(writer, ledger),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts) + "\n"
-
-
-def original_source(problem: Problem) -> str:
-    """The user's file without a __future__ import, or an import of a live module's class."""
-    if problem.source is not None:
-        return re.sub(r"^from __future__ import .*\n", "", problem.source, flags=re.MULTILINE)
-    kind = type(problem.module)
-    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
-        try:
-            text = textwrap.dedent(inspect.getsource(kind))
-        except (OSError, TypeError) as error:
-            raise UnsupportedError(
-                f"The source of {kind.__qualname__} cannot be read; put the class into a file."
-            ) from error
-        return f"{LIVE_IMPORTS}\n\n{text}\n\nModel = {kind.__name__}\n"
-    head, _, rest = kind.__qualname__.partition(".")
-    alias = f"\n\nModel = {head}.{rest}\n" if rest else "\n\nModel = " + head + "\n"
-    return f"from {kind.__module__} import {head}{alias}"
 
 
 def _machinery(problem: Problem, kernels: str, device: str) -> list[str]:
