@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernelwright.pipeline import Compiled
     from kernelwright.verify import Certificate
 
-__all__ = ["bench", "explain", "optimize", "verify"]
+__all__ = ["bench", "explain", "optimize", "save", "verify"]
 __version__ = "0.1.0"
 
 
@@ -64,7 +64,7 @@ def explain(
             raise InputError(
                 "A live module is compiled for the device it is on; move it with .to()."
             )
-        problem = problem_from_module(model, example_inputs or (), precision)
+        problem = problem_from_module(model, example_inputs, precision)
     if tune:
         from kernelwright.tune import compile_tuned
 
@@ -88,6 +88,13 @@ def bench(
     from kernelwright.bench import bench as run
 
     return run(model_path, candidate_path, device, **options)
+
+
+def save(module: nn.Module, path: str | Path) -> Path:
+    """Write the emitted file of a module that `optimize` returned; the path comes back."""
+    from kernelwright.live import save as run
+
+    return run(module, path)
 
 
 class _Package(ModuleType):

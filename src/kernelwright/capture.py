@@ -48,6 +48,7 @@ from kernelwright.graph import (
 from kernelwright.places import find_places
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
+from kernelwright.structures import registering_outputs
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -181,7 +182,8 @@ def _export(problem: Problem, free: bool) -> tuple[Any, list[tuple[sympy.Basic, 
         ):
             warnings.simplefilter("ignore")
             root = _Forward(problem.module)
-            program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=False)
+            with registering_outputs(root):
+                program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             return program.run_decompositions({}), asked
     except Exception as error:
         raise UnsupportedError(_explain(error)) from error

@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from kernelwright.expr import Expr, show
 
@@ -267,27 +268,21 @@ def _running_order(nodes: list[Node]) -> list[Node]:
 
 
 def refs(value: Any) -> list[str]:
-    """The names of all Refs inside nested tuples, lists and dicts, in order."""
+    """The names of all Refs inside nested containers, in order."""
     if isinstance(value, Ref):
         return [value.name]
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):
         return [name for item in value for name in refs(item)]
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in refs(item)]
-    return []
+    return [leaf.name for leaf in pytree.tree_leaves(value) if isinstance(leaf, Ref)]
 
 
 def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
-    """Replace every Ref inside nested tuples, lists and dicts."""
+    """Replace every Ref inside nested containers, named tuples and dataclasses among them."""
     if isinstance(value, Ref):
         return change(value)
-    if isinstance(value, tuple):
-        return tuple(map_refs(v, change) for v in value)
-    if isinstance(value, list):
-        return [map_refs(v, change) for v in value]
-    if isinstance(value, dict):
-        return {k: map_refs(v, change) for k, v in value.items()}
-    return value
+    if type(value) in (tuple, list):
+        return type(value)(map_refs(v, change) for v in value)
+    return pytree.tree_map(lambda x: change(x) if isinstance(x, Ref) else x, value)
 
 
 def broadcast(*shapes: Shape) -> Shape | None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from kernelwright import structures
 from kernelwright.embedded.baked import attributes, described
 from kernelwright.problem import Problem
 
@@ -68,7 +69,9 @@ def _probe(problem: Problem) -> Sighting:
             moved = [change(x) if i == place else x for i, x in enumerate(leaves)]
             given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
-            return given, pytree.tree_leaves(module.forward(*args, **kwargs))
+            outputs = module.forward(*args, **kwargs)
+            structures.register(outputs)
+            return given, pytree.tree_leaves(outputs)
 
     before = _plain_state(module)
     given, outputs = call()

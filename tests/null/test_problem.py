@@ -42,7 +42,7 @@ BAD = {
     "Model is no module": (GOOD.replace("(nn.Module)", ""), "no `class Model"),
     "no get_inputs": (GOOD.replace("get_inputs", "inputs"), "no `get_inputs()`"),
     "get_inputs raises": (GOOD.replace("torch.rand(4, 8)", "1 / 0"), "raised ZeroDivisionError"),
-    "get_inputs is no list": (GOOD.replace("[torch.rand(4, 8)]", "torch.rand(4, 8)"), "a Tensor"),
+    "get_inputs is no list": (GOOD.replace("[torch.rand(4, 8)]", "3.5"), "a float"),
     "no tensor": (GOOD.replace("[torch.rand(4, 8)]", "[3]"), "nothing to compile"),
     "too many inputs": (GOOD.replace("8)]", "8), 1]"), "does not accept"),
     "wrong init inputs": (GOOD.replace("[8]", "[8, 9]"), "Model.__init__"),
@@ -104,7 +104,10 @@ def test_a_live_module_keeps_its_mode() -> None:
     assert problem.path is None
 
 
-@pytest.mark.parametrize("inputs", [(), [], torch.rand(2, 3), (torch.rand(2, 3), 1, 2)])
+@pytest.mark.parametrize(
+    "inputs",
+    [(), [], None, {}, 3, {1: torch.rand(2, 3)}, {"y": torch.rand(2, 3)}, (torch.rand(2, 3), 1, 2)],
+)
 def test_wrong_example_inputs_are_input_errors(inputs: object) -> None:
     with pytest.raises(InputError):
         problem_from_module(nn.Linear(3, 4), inputs)  # type: ignore[arg-type]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from kernelwright.emit import values
 from kernelwright.emit.arguments import Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
@@ -66,14 +67,16 @@ class ForwardWriter:
         kernels: tuple[Kernel, ...],
         panels: tuple[Panel, ...],
         device: str,
+        names: Mapping[type, str],
     ) -> None:
         self.problem = problem
+        self.names = names
         self.device = device
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
         self.panels = {p.product: p for p in panels}
-        self.arguments = Arguments(problem)
+        self.arguments = Arguments(problem, names)
         self.leaves = self._bind()
         self.inputs = {name: leaf.name for name, leaf in self.leaves.items()}
         self.local = self._locals()
@@ -356,7 +359,7 @@ class ForwardWriter:
             *(self.sized() if self.graph.symbols else []),
             f"    {outputs} = Model.forward({called})",
         ]
-        places = list(_places(self.graph.outputs, outputs))
+        places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
         made = []
         for result in self.results:
             if result.leaf is not None:
@@ -436,7 +439,8 @@ class ForwardWriter:
         return [self.local[s] for s in self.graph.symbols]
 
     def device_of(self) -> str:
-        return f"{self.inputs[self.first]}.device"
+        """Where a call runs, in functions of tensors and in forward itself."""
+        return f"{self.known.get(self.first, self.inputs[self.first])}.device"
 
     def allocate(self, buffers: tuple[Buffer, ...]) -> list[str]:
         return [self.empty(self.variable(b.name), self.tuple_of(b.shape), b.dtype) for b in buffers]
@@ -561,20 +565,14 @@ class ForwardWriter:
 
     def literal(self, value: Any) -> str:
         """A Python literal of nested arguments with Refs and sizes."""
+        return values.rebuild(value, self._known, self.names)
+
+    def _known(self, value: Any) -> str | None:
         if isinstance(value, Ref):
             return self.value(value.name)
         if isinstance(value, torch.device):
-            return f"{self.inputs[self.first]}.device"
-        if isinstance(value, tuple):
-            inside = ", ".join(self.literal(v) for v in value)
-            return f"({inside},)" if len(value) == 1 else f"({inside})"
-        if isinstance(value, list):
-            return f"[{', '.join(self.literal(v) for v in value)}]"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {self.literal(v)}" for k, v in value.items()) + "}"
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-            return f'float("{value}")'
-        return str(value) if not isinstance(value, str) else repr(value)
+            return self.device_of()
+        return self.size(value) if isinstance(value, sympy.Expr) else None
 
 
 def is_path(target: str) -> bool:
@@ -584,21 +582,6 @@ def is_path(target: str) -> bool:
 
 def _tuple(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _places(value: Any, place: str) -> Iterator[str]:
-    """For each leaf of the outputs, the expression that reads it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, Ref | type):
-        for field in dataclasses.fields(value):
-            yield from _places(getattr(value, field.name), f"{place}.{field.name}")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _places(item, f"{place}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _places(item, f"{place}[{i}]")
-    else:
-        yield place
 
 
 def _when(test: str, cause: str) -> list[str]:
