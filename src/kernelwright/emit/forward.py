@@ -6,6 +6,7 @@ import inspect
 import re
 from typing import Any
 
+import sympy
 import torch
 from torch import nn
 
@@ -14,10 +15,11 @@ from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
+from kernelwright.scalars import as_python
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -343,8 +345,23 @@ class ForwardWriter:
             return inner
         if view.kind == "permute":
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+        if view.kind == "slice":
+            return f"{inner}[{self.taken(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
+
+    def taken(self, node: Node, view: View) -> str:
+        """What stands between the brackets of a slice: `:, 3:9:2`."""
+        axis = view.dims[0]
+        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
+        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
+        places = [
+            self.size(view.start) if view.start != 0 else "",
+            self.size(stop) if stop != size else "",
+        ]
+        if view.step != 1:
+            places.append(str(view.step))
+        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
@@ -388,6 +405,11 @@ class ForwardWriter:
         """A Python literal of nested arguments with Refs and sizes."""
         if isinstance(value, Ref):
             return self.value(value.name)
+        if isinstance(value, Scalar):
+            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
+            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
+        if isinstance(value, sympy.Expr):
+            return self.size(value)
         if isinstance(value, torch.device):
             return f"{self.inputs[self.first]}.device"
         if isinstance(value, tuple):

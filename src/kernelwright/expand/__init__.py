@@ -23,4 +23,4 @@ LOWERINGS: dict[str, Lowering] = {
 
 def expand(graph: Graph) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid."""
-    return Builder(graph).run(LOWERINGS)
+    return Builder(graph).run(LOWERINGS, shapes.LOWERINGS)
