@@ -8,7 +8,7 @@ two it was.
 
 from __future__ import annotations
 
-from kernelwright.expand import contractions, norms, pointwise, reductions, shapes
+from kernelwright.expand import contractions, losses, norms, pointwise, reductions, shapes
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.graph import Graph
 
@@ -16,6 +16,7 @@ LOWERINGS: dict[str, Lowering] = {
     **pointwise.LOWERINGS,
     **reductions.LOWERINGS,
     **norms.LOWERINGS,
+    **losses.LOWERINGS,
     **shapes.LOWERINGS,
     **contractions.LOWERINGS,
 }
