@@ -31,6 +31,7 @@ from kernelwright.graph import (
     Node,
     Origin,
     Ref,
+    Scalar,
     Shape,
     TensorType,
     as_dim,
@@ -53,6 +54,7 @@ SHORT_NAMES = {
     "native_dropout": "dropout",
     "linalg_vector_norm": "norm",
 }
+ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -160,6 +162,7 @@ class _Reader:
         self.values: dict[str, Any] = {}
         self.nodes: list[Node] = []
         self.targets: dict[str, str] = {}
+        self.items: dict[sympy.Symbol, Ref] = {}
         self.taken = set(RESERVED)
 
     def read(self) -> Graph:
@@ -246,8 +249,8 @@ class _Reader:
         value = fx_node.meta.get("val")
         if value is None:
             return  # an assertion of export's own about types it has just inferred
-        if isinstance(value, torch.SymInt | int):
-            self.values[fx_node.name] = self._dim(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float):
+            self.values[fx_node.name] = self._scalar(fx_node, value)
             return
         if fx_node.target is operator.getitem:
             source, index = fx_node.args
@@ -261,6 +264,16 @@ class _Reader:
             raise UnsupportedError(f"The forward calls {fx_node.target}, which has no ATen form.")
         self.values[fx_node.name] = Ref(node.name)
         self.nodes.append(node)
+
+    def _scalar(self, fx_node: Any, value: Any) -> Any:
+        """A number: a size, an expression of sizes, or an element that .item() reads."""
+        if isinstance(value, int | float):
+            return value
+        if isinstance(value, torch.SymBool):
+            return None  # export's own assertions alone use it
+        if fx_node.target in ITEMS:
+            self.items[value.node.expr] = self.values[fx_node.args[0].name]
+        return self._number(value)
 
     def _fresh(self, wish: str) -> str:
         """A Python identifier close to the user's own name for the thing."""
@@ -299,9 +312,25 @@ class _Reader:
             return self.values[raw.name]
         if isinstance(raw, tuple | list):
             return tuple(self._value(v) for v in raw)
-        if isinstance(raw, torch.SymInt):
-            return self._dim(raw)
+        if isinstance(raw, torch.SymInt | torch.SymFloat):
+            return self._number(raw)
         return raw
+
+    def _number(self, value: Any) -> Any:
+        """A number as an argument; it need not be a size that a tensor may have."""
+        expr = value.node.expr.subs(self.symbols)
+        sizes = set(self.symbols.values())
+        is_size = isinstance(value, torch.SymInt) and expr.free_symbols <= sizes
+        if is_size and expr.is_polynomial(*sizes):
+            return as_dim(expr)
+        items = {s: ref for s, ref in self.items.items() if s in expr.free_symbols}
+        unknown = expr.free_symbols - sizes - items.keys()
+        if unknown:
+            raise UnsupportedError(
+                f"A number of the forward depends on {min(map(str, unknown))}, a count of elements "
+                "that is known only when they are computed; keep such sizes fixed."
+            )
+        return Scalar(expr, tuple((str(s), ref) for s, ref in items.items()))
 
     def _dim(self, size: Any) -> Any:
         if isinstance(size, int):

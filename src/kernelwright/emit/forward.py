@@ -20,10 +20,11 @@ from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed, python
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
+from kernelwright.scalars import as_python
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -236,12 +237,16 @@ class ForwardWriter:
     # ---- results -----------------------------------------------------------------------------
 
     def _results(self) -> list[Result]:
-        """What the kernels hand back: values for outputs, then new values of buffers."""
+        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
         found: dict[str, Result] = {}
-        for i, leaf in enumerate(pytree.tree_leaves(self.graph.outputs)):
+        leaves = pytree.tree_leaves(self.graph.outputs)
+        for i, leaf in enumerate(leaves):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
                 name = self._regrouped(leaf.name)
                 found.setdefault(name, Result(name, i))
+        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
+            if self.graph[self.graph.base(name)].op not in SOURCES:
+                found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
 
     def _regrouped(self, name: str) -> str:
@@ -517,8 +522,23 @@ class ForwardWriter:
             return inner
         if view.kind == "permute":
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+        if view.kind == "slice":
+            return f"{inner}[{self.taken(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
+
+    def taken(self, node: Node, view: View) -> str:
+        """What stands between the brackets of a slice: `:, 3:9:2`."""
+        axis = view.dims[0]
+        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
+        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
+        places = [
+            self.size(view.start) if view.start != 0 else "",
+            self.size(stop) if stop != size else "",
+        ]
+        if view.step != 1:
+            places.append(str(view.step))
+        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
@@ -570,6 +590,9 @@ class ForwardWriter:
     def _known(self, value: Any) -> str | None:
         if isinstance(value, Ref):
             return self.value(value.name)
+        if isinstance(value, Scalar):
+            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
+            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
         if isinstance(value, torch.device):
             return self.device_of()
         return self.size(value) if isinstance(value, sympy.Expr) else None
