@@ -35,7 +35,7 @@ def instantiate(problem: Problem, source: str) -> nn.Module:
 def adopt(model_class: type[nn.Module], module: nn.Module) -> nn.Module:
     """An instance over the very parameters and submodules of another module."""
     new = model_class.__new__(model_class)
-    new.__dict__ = dict(module.__dict__)
+    new.__dict__ = {**module.__dict__, "_kernelwright": None}
     return new
 
 
