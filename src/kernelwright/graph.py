@@ -17,7 +17,8 @@ are integers or sympy expressions of the batch size.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -144,12 +145,46 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Guard:
+    """A condition on sizes that the trace relied on, and where in the program it was asked."""
+
+    test: sympy.Basic
+    place: str = ""
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        symbols = {s: sizes[str(s)] for s in self.test.free_symbols}
+        return bool(self.test.subs(symbols))
+
+    def __str__(self) -> str:
+        return f"{self.test} at {self.place}" if self.place else str(self.test)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What holds around the values of a graph, and what emitted code must see to.
+
+    `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
+    why the original forward has to run in every call. For each leaf of the outputs, `reaches` names
+    the sources that its gradient flows to and `strides` how eager lays it out (None: unknown);
+    `follows` names inputs whose order in memory the outputs take over.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    random: bool = False
+    refused: str | None = None
+    reaches: tuple[frozenset[str], ...] | None = None
+    strides: tuple[tuple[int, ...] | None, ...] | None = None
+    follows: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Graph:
     """Nodes in running order, what is returned, and which buffers are written at the end.
 
-    `targets` gives a source's place in the module (`gemm.weight`), `symbols` the input and axis
-    that decide a symbolic size, `constants` the tensors that the forward itself creates, `mode`
-    whether the graph holds in training mode, in eval mode, or in any.
+    `targets` gives a source's place in the module (`gemm.weight`; for a tensor that is no parameter
+    or buffer, a Python expression: see places.py), `symbols` the input and axis that decide a
+    symbolic size, `constants` the tensors that the forward itself creates, `mode` whether the graph
+    holds in training mode, in eval mode, or in any, `contract` what holds around the values.
     """
 
     nodes: tuple[Node, ...]
@@ -159,6 +194,7 @@ class Graph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
     mode: str = "any"
+    contract: Contract = Contract()
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -262,6 +298,12 @@ def broadcast(*shapes: Shape) -> Shape | None:
     if any(len(sizes) > 1 for sizes in wanted):
         return None
     return tuple(sizes.pop() if sizes else 1 for sizes in wanted)
+
+
+def identifier(wish: str) -> str:
+    """A word for C++ and Python that is close to the user's own name for the thing."""
+    stem = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "value"
+    return f"v{stem}" if stem[0].isdigit() else stem
 
 
 def fresh_name(wish: str, taken: set[str]) -> str:

@@ -22,5 +22,5 @@ def instantiate(problem: Problem, source: str) -> nn.Module:
         sys.modules[name] = load_source(path)
     model_class: type[nn.Module] = sys.modules[name].ModelNew
     new = model_class.__new__(model_class)
-    new.__dict__ = dict(problem.module.__dict__)
+    new.__dict__ = {**problem.module.__dict__, "_kernelwright": None}
     return new

@@ -11,13 +11,14 @@ import inspect
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from kernelwright.errors import InputError
 
@@ -36,6 +37,13 @@ class Problem:
     path: Path | None
     precision: MatmulPrecision
     conv_tf32: bool
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors among the inputs, in the order of their leaves."""
+        leaves = pytree.tree_leaves((self.inputs, dict(self.kwargs)))
+        return [x for x in leaves if isinstance(x, torch.Tensor)]
 
     @property
     def training(self) -> bool:

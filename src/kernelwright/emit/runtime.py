@@ -147,12 +147,21 @@ class _Precision:
             torch.backends.cudnn.allow_tf32 = self.conv
 '''
 
-FALLBACK = '''
-    fallbacks = collections.Counter()
+CONSTANTS = '''
+_PLACED = {}
 
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
+
+def _on(constant, device):
+    """A constant on this device, where it stays from the first call on."""
+    key = (id(constant), device)
+    if key not in _PLACED:
+        _PLACED[key] = constant.to(device)
+    return _PLACED[key]
+'''
+
+FALLBACKS = '''
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks
 '''
