@@ -29,17 +29,11 @@ def forward(module: nn.Module, inputs: Inputs) -> Any:
     return module(*inputs.args, **inputs.kwargs)
 
 
-def split(given: Any, keywords: Mapping[str, Any]) -> Inputs:
-    """`get_inputs()` as Inputs: a list, a dict of keywords, or a list that ends with that dict."""
+def split(given: Any) -> Inputs:
+    """What `get_inputs()` returned as Inputs: a list, a dict by argument name, or one tensor."""
     if isinstance(given, Mapping):
         return Inputs((), dict(given))
-    values = tuple(given)
-    if keywords and values and isinstance(values[-1], Mapping) and set(values[-1]) == set(keywords):
-        args = values[:-1]
-        if len(args) == 1 and isinstance(args[0], list | tuple):
-            args = tuple(args[0])
-        return Inputs(args, dict(values[-1]))
-    return Inputs(values, {})
+    return Inputs((given,) if isinstance(given, Tensor) else tuple(given), {})
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:

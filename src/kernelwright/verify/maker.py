@@ -61,9 +61,8 @@ def from_files(model: Path, candidate: Path, device: str, precision: str, seed: 
     """The Model of one file and the ModelNew of another, the first built under the seed."""
     problem = load_problem(model, device, precision, seed)
     user = _source(problem, model)
-    keywords = getattr(problem, "kwargs", {})
     torch.manual_seed(seed)
-    given = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
+    args, kwargs = split(user.get_init_inputs() if hasattr(user, "get_init_inputs") else [])
     return Maker(
         problem.device,
         problem.precision,
@@ -71,8 +70,8 @@ def from_files(model: Path, candidate: Path, device: str, precision: str, seed: 
         type(problem.module),
         candidate,
         candidate_class(candidate),
-        Arguments(tuple(given), {}),
-        lambda: on_device(split(user.get_inputs(), keywords), problem.device),
+        Arguments(args, kwargs),
+        lambda: on_device(split(user.get_inputs()), problem.device),
     )
 
 
