@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernelwright.pipeline import Compiled
     from kernelwright.verify import Certificate
 
-__all__ = ["bench", "explain", "optimize", "verify"]
+__all__ = ["bench", "explain", "optimize", "save", "verify"]
 __version__ = "0.1.0"
 
 
@@ -88,6 +88,13 @@ def bench(
     from kernelwright.bench import bench as run
 
     return run(model_path, candidate_path, device, **options)
+
+
+def save(module: nn.Module, path: str | Path) -> Path:
+    """Write the emitted file of a module that `optimize` returned; the path comes back."""
+    from kernelwright.live import save as run
+
+    return run(module, path)
 
 
 class _Package(ModuleType):

@@ -8,24 +8,47 @@ mutations, and every argument stands in schema order with its default filled in.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import inspect
 import keyword
 import operator
 import re
+import sys
+import types
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sympy
 import torch
+from torch import nn
 from torch.export import Dim as ExportDim
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from kernelwright.errors import UnsupportedError
-from kernelwright.graph import Call, Graph, Node, Origin, Ref, Shape, TensorType, as_dim, fresh_name
+from kernelwright.graph import (
+    Call,
+    Contract,
+    Graph,
+    Guard,
+    Node,
+    Origin,
+    Ref,
+    Shape,
+    TensorType,
+    as_dim,
+    fresh_name,
+    identifier,
+)
+from kernelwright.places import find_places
+from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
+from kernelwright.structures import registering_outputs
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -50,52 +73,194 @@ SOURCE_KINDS = {
 
 def capture(problem: Problem) -> Graph:
     """Trace the model in the mode it is in, and once more to see whether the mode matters."""
-    graph = _Reader(_export(problem), problem).read()
-    return replace(graph, mode=_mode(problem, graph))
+    seen = probe(problem)
+    if seen is not None and seen.warms:
+        _warm(problem)
+        seen = probe(problem)
+    graph, free = _first_that_holds(problem)
+    graph = replace(graph, mode=_mode(problem, graph, free))
+    return replace(graph, contract=_contract(problem, graph, seen))
 
 
-def _mode(problem: Problem, graph: Graph) -> str:
+def _warm(problem: Problem) -> None:
+    """Let the first call do what only a first call does, such as filling a cache."""
+    module = problem.module
+    kept = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad():
+        module.forward(*problem.inputs, **problem.kwargs)
+        for name, buffer in module.named_buffers():
+            if name in kept:
+                buffer.copy_(kept[name])
+
+
+def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
+    """With the batch free where that can be; else for the very sizes of the example."""
+    failure: UnsupportedError | None = None
+    for free in (True, False):
+        try:
+            graph = _read(problem, free)
+        except UnsupportedError as error:
+            failure = failure or error
+            continue
+        if all(guard.holds(_example_sizes(problem, graph)) for guard in graph.contract.guards):
+            return graph, free
+    raise failure or UnsupportedError("The forward asks for sizes that the example does not have.")
+
+
+def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
+    tensors = dict(zip((n.name for n in graph if n.op == "input"), problem.tensors, strict=True))
+    return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
+
+
+def _mode(problem: Problem, graph: Graph, free: bool) -> str:
     """`any` where the other mode gives the same graph, so that .eval() keeps the kernels."""
     modes = [(m, m.training) for m in problem.module.modules()]
     own = "train" if problem.training else "eval"
     try:
         problem.module.train(not problem.training)
-        other = _Reader(_export(problem), problem).read()
+        other = _read(problem, free)
     except UnsupportedError:
         return own
     finally:
         for module, training in modes:
             module.training = training
-    return "any" if str(other) == str(graph) else own
+    same = str(other) == str(graph) and other.contract.guards == graph.contract.guards
+    return "any" if same else own
 
 
-def _export(problem: Problem) -> Any:
-    inputs = tuple(_traceable(x) for x in problem.inputs)
-    failure: Exception | None = None
-    for args, shapes in ((inputs, _batched(problem, inputs)), (problem.inputs, None)):
-        try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
-                program = torch.export.export(problem.module, args, dynamic_shapes=shapes)
-                return program.run_decompositions({})
-        except Exception as error:
-            failure = failure or error
-    raise UnsupportedError(_explain(failure)) from failure
+def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract:
+    """What a call does besides computing values, in the names of the graph."""
+    if seen is None:
+        return graph.contract
+    leaves = pytree.tree_leaves((problem.inputs, dict(problem.kwargs)))
+    positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+    inputs = dict(zip(positions, (n.name for n in graph if n.op == "input"), strict=True))
+    names: dict[int, str] = {i: name for i, name in inputs.items()}
+    for name, target in graph.targets.items():
+        if graph[name].op == "parameter":
+            names[id(problem.module.get_parameter(target))] = name
+    reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
+    changes = f"the forward changes {seen.changes}" if seen.changes else None
+    return replace(
+        graph.contract,
+        reaches=reaches,
+        strides=seen.strides,
+        follows=frozenset(inputs[i] for i in seen.follows),
+        refused=changes,
+    )
 
 
-def _batched(problem: Problem, inputs: tuple[Any, ...]) -> dict[str, Any]:
-    """Ask for a free leading dimension of every tensor, in the shape of forward's own signature."""
-    bound = inspect.signature(problem.module.forward).bind(*inputs)
-    return {name: pytree.tree_map(_free_batch, value) for name, value in bound.arguments.items()}
+def _read(problem: Problem, free: bool) -> Graph:
+    program, asked = _export(problem, free)
+    return _Reader(program, problem, asked).read()
 
 
-def _free_batch(value: Any) -> Any:
-    return {0: ExportDim.AUTO} if isinstance(value, torch.Tensor) and value.ndim else None
+class _Forward(nn.Module):
+    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        own = dict(vars(self))
+        shared = {**vars(module), "forward": module.forward}
+        hooks = {name: value for name, value in own.items() if "hooks" in name}
+        self.__dict__.update({**shared, **hooks})
 
 
-def _traceable(value: Any) -> Any:
+def _export(problem: Problem, free: bool) -> tuple[Any, list[tuple[sympy.Basic, str]]]:
+    """The exported program, and the questions about sizes that the user's code asked."""
+    args, kwargs = problem.inputs, dict(problem.kwargs)
+    shapes = None
+    if free:
+        args, kwargs = pytree.tree_map(partial(_traceable, problem.batch), (args, kwargs))
+        shapes = _batched(problem, args, kwargs)
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.no_grad(),
+            _unfused(problem.module),
+            _asked() as asked,
+        ):
+            warnings.simplefilter("ignore")
+            root = _Forward(problem.module)
+            with registering_outputs(root):
+                program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
+            return program.run_decompositions({}), asked
+    except Exception as error:
+        raise UnsupportedError(_explain(error)) from error
+
+
+@contextlib.contextmanager
+def _unfused(module: nn.Module) -> Iterator[None]:
+    """A module inside that was optimized before is traced as the original that it replaces."""
+    records = [vars(m) for m in module.modules() if "_kernelwright" in vars(m)]
+    for record in records:
+        record["_kernelwright_original"] = True
+    try:
+        yield
+    finally:
+        for record in records:
+            del record["_kernelwright_original"]
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
+    """Questions about symbolic sizes that are asked outside of torch, with their answers.
+
+    torch.export keeps guards, but takes every free size to be at least two: `if x.shape[0] > 1`
+    leaves none. So the questions themselves are noted.
+    """
+    found: list[tuple[sympy.Basic, str]] = []
+    answer = ShapeEnv.evaluate_expr
+
+    def evaluate(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
+        result = answer(self, expr, *args, **kwargs)
+        if (
+            isinstance(expr, sympy.Basic)
+            and expr.free_symbols
+            and isinstance(result, bool | sympy.logic.boolalg.BooleanAtom)
+        ):
+            frame = _asker()
+            if frame is not None:
+                place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                found.append((expr if result else sympy.Not(expr), place))
+        return result
+
+    ShapeEnv.evaluate_expr = evaluate  # type: ignore[assignment,method-assign]
+    try:
+        yield found
+    finally:
+        ShapeEnv.evaluate_expr = answer  # type: ignore[method-assign]
+
+
+def _asker() -> types.FrameType | None:
+    """The user's frame that asks, or None where torch asks for itself."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if TORCH not in path.parents:
+            return frame
+        inside = path.relative_to(TORCH).parts
+        if inside[0] not in ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging"):
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
+    """Ask for a free leading dimension of every tensor that has one of the batch's size."""
+    size = max(problem.batch, 2)
+
+    def one(value: Any) -> Any:
+        batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
+        return {0: ExportDim.AUTO} if batched else None
+
+    bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
+    return {name: pytree.tree_map(one, value) for name, value in bound.arguments.items()}
+
+
+def _traceable(batch: int, value: Any) -> Any:
     """A batch of one would be taken for a fixed size; trace with two samples instead."""
-    if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
+    if batch == 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
         return torch.cat([value, value])
     return value
 
@@ -116,10 +281,16 @@ def _explain(error: Exception | None) -> str:
 class _Reader:
     """One walk over an exported program."""
 
-    def __init__(self, program: Any, problem: Problem) -> None:
+    def __init__(
+        self, program: Any, problem: Problem, asked: list[tuple[sympy.Basic, str]]
+    ) -> None:
         self.program = program
         self.problem = problem
+        self.asked = asked
+        self.places = find_places(problem.module)
+        self.random = False
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
+        self.environments: dict[sympy.Symbol, ShapeEnv] = {}
         self.sizes: dict[str, tuple[str, int]] = {}
         self.values: dict[str, Any] = {}
         self.nodes: list[Node] = []
@@ -135,8 +306,34 @@ class _Reader:
             elif fx_node.op == "call_function":
                 self._call(fx_node)
         outputs, mutations = self._results()
-        graph = Graph(tuple(self.nodes), outputs, mutations, self.targets, constants, self.sizes)
+        contract = Contract(guards=tuple(self._guards()), random=self.random)
+        graph = Graph(
+            tuple(self.nodes),
+            outputs,
+            mutations,
+            self.targets,
+            constants,
+            self.sizes,
+            contract=contract,
+        )
         return graph.with_nodes(list(graph.nodes))
+
+    def _guards(self) -> Iterator[Guard]:
+        """What the user's code asked of sizes, what torch found out, squeezes of a free size."""
+        held: dict[str, Guard] = {}
+        pairs = [*self.asked]
+        for symbol in list(self.symbols)[:1]:
+            environment = self.environments[symbol]
+            pairs += [(guard.expr, "") for guard in environment.guards]
+        for expr, place in pairs:
+            test = expr.subs(self.symbols)
+            if test not in (sympy.true, True) and test.free_symbols <= set(self.symbols.values()):
+                held.setdefault(str(test), Guard(test, place))
+        for node in self.nodes:
+            for size in _squeezed(node, {n.name: n for n in self.nodes}):
+                test = sympy.Ne(size, 1)
+                held.setdefault(str(test), Guard(test, node.origin.place))
+        yield from held.values()
 
     def _source(self, fx_node: Any, spec: Any, constants: dict[str, torch.Tensor]) -> None:
         if isinstance(spec.arg, ConstantArgument):
@@ -147,8 +344,10 @@ class _Reader:
                 f"The model holds a value of kind {spec.kind.name}, not a tensor."
             )
         kind = SOURCE_KINDS[spec.kind]
+        tensor, target = fx_node.meta["val"], spec.target
+        if kind == "constant":
+            kind, target = self._placed(target)
         name = self._fresh(fx_node.name if kind == "input" else spec.target)
-        tensor = fx_node.meta["val"]
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(
                 f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor."
@@ -156,11 +355,17 @@ class _Reader:
         if kind == "input":
             self._name_symbols(name, tensor)
         else:
-            self.targets[name] = spec.target
+            self.targets[name] = target
         if kind == "constant":
             constants[name] = self.program.constants[spec.target]
         self.values[fx_node.name] = Ref(name)
         self.nodes.append(Node(name, kind, (), self._type(tensor), Origin(kind)))
+
+    def _placed(self, target: str) -> tuple[str, str]:
+        """A tensor that hangs on the module or its file is read there at each call."""
+        value = self.program.constants[target]
+        place = self.places.get(value.data_ptr()) if value.numel() else None
+        return ("constant", target) if place is None else ("buffer", place)
 
     def _name_symbols(self, name: str, tensor: torch.Tensor) -> None:
         for axis, size in enumerate(tensor.shape):
@@ -169,6 +374,7 @@ class _Reader:
                 if isinstance(symbol, sympy.Symbol) and symbol not in self.symbols:
                     text = "batch" if not self.symbols else f"batch_{len(self.symbols) + 1}"
                     self.symbols[symbol] = sympy.Symbol(text, integer=True, positive=True)
+                    self.environments[symbol] = size.node.shape_env
                     self.sizes[text] = (name, axis)
 
     def _call(self, fx_node: Any) -> None:
@@ -193,15 +399,16 @@ class _Reader:
 
     def _fresh(self, wish: str) -> str:
         """A Python identifier close to the user's own name for the thing."""
-        stem = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "value"
-        if stem[0].isdigit() or stem in RESERVED:
-            stem = f"{stem}_value" if stem in RESERVED else f"v{stem}"
+        stem = identifier(wish)
+        stem = f"{stem}_value" if stem in RESERVED else stem
         return fresh_name(stem, self.taken)
 
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
-        packet, overload = target._schema.name.split("::")[1], target._overloadname
+        self.random |= _draws(fx_node)
+        (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
+        op = op if home == "aten" else f"{home}::{op}"
         positional: list[Any] = []
         keywords: list[tuple[str, Any]] = []
         for i, argument in enumerate(target._schema.arguments):
@@ -215,7 +422,7 @@ class _Reader:
                 keywords.append((argument.name, self._value(raw)))
             else:
                 positional.append(self._value(raw))
-        call = Call(f"torch.ops.aten.{packet}.{overload}", tuple(positional), tuple(keywords))
+        call = Call(f"torch.ops.{home}.{packet}.{overload}", tuple(positional), tuple(keywords))
         args = (*positional, *(v for _, v in keywords))
         first = value[0] if isinstance(value, tuple | list) else value
         origin = self._origin(fx_node, packet)
@@ -269,3 +476,25 @@ class _Reader:
                 )
         structure = self.program.call_spec.out_spec
         return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+
+
+def _draws(fx_node: Any) -> bool:
+    """Whether an operator draws random numbers: dropout does so only where it is live."""
+    if torch.Tag.nondeterministic_seeded not in fx_node.target.tags:
+        return False
+    given = dict(
+        zip((a.name for a in fx_node.target._schema.arguments), fx_node.args, strict=False)
+    )
+    given |= fx_node.kwargs
+    return given.get("train", True) is not False and given.get("dropout_p", 1.0) != 0.0
+
+
+def _squeezed(node: Node, known: dict[str, Node]) -> list[sympy.Expr]:
+    """Free sizes that a squeeze would remove if they were one."""
+    if not node.op.startswith("squeeze"):
+        return []
+    shape = known[node.args[0].name].type.shape
+    dims = node.args[1] if len(node.args) > 1 else tuple(range(len(shape)))
+    listed = dims if isinstance(dims, tuple) else (dims,)
+    sizes = [shape[d] for d in listed if shape]
+    return [size for size in sizes if not isinstance(size, int)]

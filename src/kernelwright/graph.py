@@ -17,13 +17,15 @@ are integers or sympy expressions of the batch size.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from kernelwright.expr import Expr, show
 
@@ -144,12 +146,46 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Guard:
+    """A condition on sizes that the trace relied on, and where in the program it was asked."""
+
+    test: sympy.Basic
+    place: str = ""
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        symbols = {s: sizes[str(s)] for s in self.test.free_symbols}
+        return bool(self.test.subs(symbols))
+
+    def __str__(self) -> str:
+        return f"{self.test} at {self.place}" if self.place else str(self.test)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What holds around the values of a graph, and what emitted code must see to.
+
+    `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
+    why the original forward has to run in every call. For each leaf of the outputs, `reaches` names
+    the sources that its gradient flows to and `strides` how eager lays it out (None: unknown);
+    `follows` names inputs whose order in memory the outputs take over.
+    """
+
+    guards: tuple[Guard, ...] = ()
+    random: bool = False
+    refused: str | None = None
+    reaches: tuple[frozenset[str], ...] | None = None
+    strides: tuple[tuple[int, ...] | None, ...] | None = None
+    follows: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Graph:
     """Nodes in running order, what is returned, and which buffers are written at the end.
 
-    `targets` gives a source's place in the module (`gemm.weight`), `symbols` the input and axis
-    that decide a symbolic size, `constants` the tensors that the forward itself creates, `mode`
-    whether the graph holds in training mode, in eval mode, or in any.
+    `targets` gives a source's place in the module (`gemm.weight`; for a tensor that is no parameter
+    or buffer, a Python expression: see places.py), `symbols` the input and axis that decide a
+    symbolic size, `constants` the tensors that the forward itself creates, `mode` whether the graph
+    holds in training mode, in eval mode, or in any, `contract` what holds around the values.
     """
 
     nodes: tuple[Node, ...]
@@ -159,6 +195,7 @@ class Graph:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
     mode: str = "any"
+    contract: Contract = Contract()
 
     @cached_property
     def by_name(self) -> dict[str, Node]:
@@ -231,27 +268,21 @@ def _running_order(nodes: list[Node]) -> list[Node]:
 
 
 def refs(value: Any) -> list[str]:
-    """The names of all Refs inside nested tuples, lists and dicts, in order."""
+    """The names of all Refs inside nested containers, in order."""
     if isinstance(value, Ref):
         return [value.name]
-    if isinstance(value, tuple | list):
+    if type(value) in (tuple, list):
         return [name for item in value for name in refs(item)]
-    if isinstance(value, dict):
-        return [name for item in value.values() for name in refs(item)]
-    return []
+    return [leaf.name for leaf in pytree.tree_leaves(value) if isinstance(leaf, Ref)]
 
 
 def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
-    """Replace every Ref inside nested tuples, lists and dicts."""
+    """Replace every Ref inside nested containers, named tuples and dataclasses among them."""
     if isinstance(value, Ref):
         return change(value)
-    if isinstance(value, tuple):
-        return tuple(map_refs(v, change) for v in value)
-    if isinstance(value, list):
-        return [map_refs(v, change) for v in value]
-    if isinstance(value, dict):
-        return {k: map_refs(v, change) for k, v in value.items()}
-    return value
+    if type(value) in (tuple, list):
+        return type(value)(map_refs(v, change) for v in value)
+    return pytree.tree_map(lambda x: change(x) if isinstance(x, Ref) else x, value)
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
@@ -262,6 +293,12 @@ def broadcast(*shapes: Shape) -> Shape | None:
     if any(len(sizes) > 1 for sizes in wanted):
         return None
     return tuple(sizes.pop() if sizes else 1 for sizes in wanted)
+
+
+def identifier(wish: str) -> str:
+    """A word for C++ and Python that is close to the user's own name for the thing."""
+    stem = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "value"
+    return f"v{stem}" if stem[0].isdigit() else stem
 
 
 def fresh_name(wish: str, taken: set[str]) -> str:

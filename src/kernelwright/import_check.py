@@ -8,17 +8,16 @@ empty folder. Kernels are not compiled here: verifying does that, and not all fi
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelwright.errors import InputError, KernelwrightError
+from kernelwright.cache import keep_for_report
+from kernelwright.errors import InputError, InternalError
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 TIME_LIMIT = 300.0
@@ -68,9 +67,10 @@ def check_imports(path: Path, original: Path | None = None) -> None:
                 f"{original} cannot be imported from another directory: {own.last} "
                 f"{_where(original, own)}. Make it find what it needs wherever it is started."
             )
-    raise KernelwrightError(
+    kept = keep_for_report(path.stem.strip("."), path.read_text(encoding="utf-8"))
+    raise InternalError(
         "The emitted file cannot be imported, which is kernelwright's own mistake: "
-        f"{failure.last} {_where(path, failure)}. It was kept as {_kept(path)}; please report it."
+        f"{failure.last} {_where(path, failure)}. It was kept as {kept}; please report it."
     )
 
 
@@ -117,11 +117,3 @@ def _where(path: Path, failure: Failure) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     text = lines[failure.line - 1].strip() if failure.line <= len(lines) else ""
     return f"(line {failure.line}: `{text[:120]}`)"
-
-
-def _kept(path: Path) -> Path:
-    """A copy that outlives the run, under a name that says what it holds."""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    copy = Path(tempfile.gettempdir()) / f"kernelwright_{digest}_{path.name.lstrip('.')}"
-    shutil.copyfile(path, copy)
-    return copy

@@ -19,6 +19,7 @@ from torch import nn
 
 from kernelwright.expr import Expr, evaluate, leaves
 from kernelwright.graph import Call, Graph, Node, Reduction, Ref, View, map_refs
+from kernelwright.places import look_up
 
 Tensor = torch.Tensor
 
@@ -49,7 +50,7 @@ def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, di
 
     for node in graph:
         if node.name not in values:
-            values[node.name] = _step(node, look)
+            values[node.name] = carry_out(node, look)
     written = {buffer: values[value] for buffer, value in graph.mutations}
     return map_refs(graph.outputs, lambda ref: values[ref.name]), written
 
@@ -74,11 +75,15 @@ def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str
         elif node.op == "constant":
             values[node.name] = graph.constants[node.name]
         elif node.op in ("parameter", "buffer"):
-            values[node.name] = held[graph.targets[node.name]].detach()
+            target = graph.targets[node.name]
+            values[node.name] = (
+                held[target] if target in held else look_up(module, target)
+            ).detach()
     return values
 
 
-def _step(node: Node, look: Callable[[Any], Any]) -> Any:
+def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
+    """One node on values that `look` finds for its arguments."""
     args = look(node.args)
     match node.payload:
         case Call(target, call_args, kwargs):

@@ -247,6 +247,13 @@ def init_inputs(user: types.ModuleType, path: Path) -> tuple[tuple[Any, ...], di
     return _call(user, "get_init_inputs", path)
 
 
+def in_mode(problem: Problem, training: bool | None) -> Problem:
+    """The problem in train or eval mode; None leaves the mode in which it was constructed."""
+    if training is not None:
+        problem.module.train(training)
+    return problem
+
+
 def _conv_tf32() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 

@@ -165,7 +165,7 @@ def check(path: Path, folder: Path) -> checking.Subject:
     subject = checking.subject(path, folder, "cpu")
     checking.check_expectations(subject)
     checking.check_values(subject, subject.inputs(), "own shapes")
-    assert not subject.new_class.fallbacks
+    assert not subject.fallbacks
     return subject
 
 

@@ -29,4 +29,4 @@ def test_a_random_model_compiles_and_is_right(seed: int, extensions: object) -> 
         ours, theirs = checking.run(candidate, (inputs,)), checking.run(model, (inputs,))
         exact = checking.run(oracle, (inputs.double(),))
         checking.check_close(f"batch {batch}", ours, theirs, exact)
-    assert not type(candidate).fallbacks
+    assert not candidate.fallbacks

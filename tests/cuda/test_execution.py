@@ -25,9 +25,9 @@ def path(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def candidate(subject: checking.Subject) -> Iterator[nn.Module]:
-    subject.new_class.fallbacks.clear()
+    subject.fallbacks.clear()
     yield subject.modules()[0]
-    assert not subject.new_class.fallbacks
+    assert not subject.fallbacks
 
 
 def leaves(value: object) -> list[Tensor]:

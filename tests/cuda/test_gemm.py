@@ -168,9 +168,9 @@ def either(
 @pytest.fixture(autouse=True)
 def nothing_falls_back(subjects: dict[str, checking.Subject]) -> Iterator[None]:
     for subject in subjects.values():
-        subject.new_class.fallbacks.clear()
+        subject.fallbacks.clear()
     yield
-    causes = {n: dict(s.new_class.fallbacks) for n, s in subjects.items() if s.new_class.fallbacks}
+    causes = {n: dict(s.fallbacks) for n, s in subjects.items() if s.fallbacks}
     assert not causes
 
 

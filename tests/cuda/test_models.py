@@ -18,9 +18,9 @@ def test_plan_is_as_expected(subject: checking.Subject) -> None:
 
 
 def test_own_shapes(subject: checking.Subject) -> None:
-    subject.new_class.fallbacks.clear()
+    subject.fallbacks.clear()
     checking.check_values(subject, subject.inputs(), "the file's own shapes")
-    assert not subject.new_class.fallbacks
+    assert not subject.fallbacks
 
 
 def test_other_batches(subject: checking.Subject) -> None:

@@ -58,7 +58,7 @@ def test_a_linear_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.M
     model = compiled.instantiate()
     with torch.no_grad():
         assert not check(problem, model, [problem.inputs])
-    assert not type(model).fallbacks
+    assert not model.fallbacks
 
     again: list[str] = []
     assert tune(problem, lambda name, summary: again.append(summary)) == tiles

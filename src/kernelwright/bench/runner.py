@@ -42,7 +42,8 @@ from kernelwright.bench.variants import (
     warm,
 )
 from kernelwright.errors import InputError
-from kernelwright.problem import Problem, load_problem
+from kernelwright.problem import Problem, in_mode, load_problem
+from kernelwright.verify.candidate import fallbacks_of
 
 Progress = Callable[[str, str], None]
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
@@ -60,6 +61,7 @@ def bench(
     seconds: float = 3.0,
     progress: Progress | None = None,
     verify_after: bool = True,
+    training: bool | None = None,
 ) -> Timings:
     """Time the candidate against what one would run otherwise, all at the same precision.
 
@@ -71,7 +73,7 @@ def bench(
     if unknown:
         raise InputError(f"Unknown baseline {sorted(unknown)[0]!r}; use {', '.join(BASELINES)}.")
     tell = progress or (lambda name, summary: None)
-    problem = load_problem(model_path, device, precision)
+    problem = in_mode(load_problem(model_path, device, precision), training)
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
         candidate = load_candidate(problem, Path(candidate_path))
         tell("load", str(problem))
@@ -80,9 +82,9 @@ def bench(
         work = count_work(problem, sets)
         tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
         prepared = prepare(problem, candidate, sets, baselines, tell)
-        before = fallbacks(candidate)
+        before = fallbacks_of(candidate) or Counter()
         rows = measure(prepared, clock, seconds, tell)
-        fell_back = fallbacks(candidate) - before
+        fell_back = (fallbacks_of(candidate) or Counter()) - before
         problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
         if verify_after:
             problems += check(problem, candidate, [sets[0], sets[-1]])
@@ -207,11 +209,6 @@ def refuse_impossible(
     )
     told = f"it takes {floor.ms:.4f} ms at the least ({floor.why}) when done as the model says"
     return marked, [f"{r.name} at {r.median_ms:.4f} ms is impossible: {told}" for r in low]
-
-
-def fallbacks(candidate: nn.Module) -> Counter[str]:
-    """How often an emitted ModelNew ran the original forward instead of its kernels, by cause."""
-    return Counter(getattr(type(candidate), "fallbacks", None) or {})
 
 
 def conditions(

@@ -23,7 +23,7 @@ from kernelwright.bench.variants import Variant, brief, prepare_candidate
 from kernelwright.live import instantiate
 from kernelwright.problem import Problem
 from kernelwright.toolchain import check_toolchain
-from kernelwright.verify.candidate import build_failure
+from kernelwright.verify.candidate import build_failure, fallbacks_of
 
 SECONDS = 1.0
 WARMUPS = 6
@@ -74,7 +74,7 @@ def _ready(name: str, problem: Problem, model: nn.Module | str, sets: InputSets)
         variant = prepare_candidate(name, model, sets, WARMUPS)
     except Exception as error:
         return brief(error)
-    if fell_back := list(runner.fallbacks(model)):
+    if fell_back := list(fallbacks_of(model) or ()):
         return f"it runs the original forward: {fell_back[0]}"
     wrong = runner.check(problem, model, sets[:1]) if name != "0" else []
     return wrong[0] if wrong else variant

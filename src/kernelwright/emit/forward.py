@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
+import keyword
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
-from torch import nn
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
 
+from kernelwright.emit import values
+from kernelwright.emit.arguments import Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
-from kernelwright.emit.lines import listed
+from kernelwright.emit.lines import listed, python
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
@@ -31,13 +37,28 @@ FRIENDLY = {
 }
 
 
-INDEXED = (nn.Sequential, nn.ModuleList, nn.ParameterList)
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-LOCALS = ("state", "cause", "panel", "start", "stop", *SPLIT_OPERANDS, "frozen")
+OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen")
+LOCALS = (*OWN, *SPLIT_OPERANDS)
+# Names of the file that the emitted functions use, and that no local may hide.
+GLOBALS = ("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM")
+BIJECTIVE = ("reshape", "permute")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A value that the kernels hand back; `leaf` is the output that it becomes, if any.
+
+    `name` is a value of the graph. An output that is a mere regrouping of it is made outside of
+    autograd's function, since torch forbids writing in place to views that were made inside.
+    """
+
+    name: str
+    leaf: int | None
 
 
 class ForwardWriter:
-    """Prints the guard and the forward of one plan."""
+    """Prints the functions of one plan."""
 
     def __init__(
         self,
@@ -46,22 +67,26 @@ class ForwardWriter:
         kernels: tuple[Kernel, ...],
         panels: tuple[Panel, ...],
         device: str,
+        names: Mapping[type, str],
     ) -> None:
         self.problem = problem
+        self.names = names
         self.device = device
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
         self.panels = {p.product: p for p in panels}
-        signature = inspect.signature(problem.module.forward)
-        self.parameters = list(signature.parameters.values())
-        self.inputs = self._bind(signature)
+        self.arguments = Arguments(problem, names)
+        self.leaves = self._bind()
+        self.inputs = {name: leaf.name for name, leaf in self.leaves.items()}
         self.local = self._locals()
         self.first = next(n.name for n in self.graph if n.op == "input")
+        self.known: dict[str, str] = {}
+        self.results = self._results()
 
     def _locals(self) -> dict[str, str]:
         """The names of emitted locals, out of the way of forward's own parameters."""
-        taken = {p.name for p in self.parameters}
+        taken = set(self.arguments.taken)
         chosen: dict[str, str] = {}
         for word in (*LOCALS, *self.graph.symbols):
             chosen[word] = word
@@ -69,78 +94,53 @@ class ForwardWriter:
                 chosen[word] += "_"
         return chosen
 
-    def _bind(self, signature: inspect.Signature) -> dict[str, str]:
-        """Graph input -> the Python name under which forward receives it."""
+    def _bind(self) -> dict[str, Leaf]:
+        """Graph input -> the leaf of the arguments that it is."""
         tensors = [n.name for n in self.graph if n.op == "input"]
-        bound = signature.bind(*self.problem.inputs)
-        names: list[str] = []
-        for name, value in bound.arguments.items():
-            kind = signature.parameters[name].kind
-            if kind is inspect.Parameter.VAR_POSITIONAL:
-                names += [f"{name}[{i}]" for i in range(len(value))]
-            else:
-                names.append(name)
-        flat = [
-            n
-            for n, v in zip(names, self.problem.inputs, strict=True)
-            if isinstance(v, torch.Tensor)
-        ]
-        self.constants = {
-            n: v
-            for n, v in zip(names, self.problem.inputs, strict=True)
-            if not isinstance(v, torch.Tensor)
-        }
-        return dict(zip(tensors, flat, strict=True))
+        order = {id(x): i for i, x in enumerate(self.problem.tensors)}
+        leaves = sorted(self.arguments.tensors, key=lambda leaf: order[id(leaf.value)])
+        return dict(zip(tensors, leaves, strict=True))
 
     # ---- what the kernels cover ------------------------------------------------------------
 
-    def signature(self) -> str:
-        parts = []
-        for p in self.parameters:
-            text = _stars(p) + p.name
-            if p.default is not inspect.Parameter.empty:
-                text = f"{p.name}={p.default!r}"
-            parts.append(text)
-        return ", ".join(parts)
-
-    def arguments(self) -> str:
-        return ", ".join(_stars(p) + p.name for p in self.parameters)
-
     def outside(self) -> list[str]:
-        """The method that says why a call is outside of what the kernels cover."""
-        first = self.inputs[self.first]
-        state = [self.local["state"]] if self.state() else []
+        """The function that says why a call is outside of what the kernels cover."""
+        state = self.local["state"]
         lines = [
-            f"    def _outside({', '.join(['self', *state, self.signature()])}):",
-            '        """Why the kernels cannot take this call, or None when they can."""',
+            f"def outside({', '.join([state, *self._names()])}):",
+            '    """Why the kernels cannot take this call, or None when they can."""',
+            f"    {self.local['cause']} = transformed({python(self._untraceable())})",
+            f"    if {self.local['cause']} is not None:",
+            f"        return {self.local['cause']}",
         ]
-        for name, value in self.constants.items():
-            lines += _when(f"{name} != {value!r}", f"compiled for {name} = {value!r}")
-        for graph_name, name in self.inputs.items():
-            lines += self._input_checks(self.graph[graph_name], name)
+        for test, cause in self.arguments.checks:
+            lines += _when(test, cause)
+        for name, leaf in self.leaves.items():
+            lines += self._input_checks(self.graph[name], leaf.place)
         lines += self._symbol_checks()
+        first = self.leaves[self.first].place
         if self.state():
             lines += [
-                f"        for tensor, (dtype, shape) in zip({state[0]}, self.state_types):",
-                "            if tensor.dtype != dtype or tensor.shape != shape:",
-                '                return "a parameter has another type or shape"',
-                f"            if tensor.device != {first}.device:",
-                '                return "a parameter is on another device"',
+                f"    for tensor, (dtype, shape) in zip({state}, STATE_TYPES):",
+                "        if tensor.dtype != dtype or tensor.shape != shape:",
+                '            return "a parameter has another type or shape"',
+                f"        if tensor.device != {first}.device:",
+                '            return "a parameter is on another device"',
             ]
-        if self.graph.mode != "any":
-            mode = "training" if self.problem.training else "eval"
-            test = "not self.training" if self.problem.training else "self.training"
-            lines += _when(test, f"compiled for {mode} mode")
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
-        inputs = [f"{name}.requires_grad" for name in self.inputs.values()]
-        needs = " or ".join([*inputs, "any(p.requires_grad for p in self.parameters())"])
-        cause = "gradients are needed, and no backward was generated"
-        lines += ["        if torch.is_grad_enabled():", f"            if {needs}:"]
-        return [*lines, f'                return "{cause}"', "        return None"]
+        return [*lines, "    return None"]
+
+    def _untraceable(self) -> str | None:
+        if self.graph.contract.random:
+            return "random numbers are traced"
+        return "an argument is traced that is no tensor" if self.arguments.constants else None
+
+    def _names(self) -> list[str]:
+        return [p.name for p in self.arguments.parameters]
 
     def _input_checks(self, node: Node, name: str) -> list[str]:
         shape, device = node.type.shape, self.device
-        lines = _when(f"not isinstance({name}, torch.Tensor)", f"{name} is not a tensor")
+        lines = _when(f"not is_ordinary({name})", f"{name} is not a plain tensor")
         lines += _when(f'{name}.device.type != "{device}"', f"{name} is not on a {device} device")
         lines += _when(
             f"{name}.dtype != {node.type.dtype}", f"{name} is not {str(node.type.dtype)[6:]}"
@@ -162,21 +162,31 @@ class ForwardWriter:
             order = f"memory_format={CHANNELS_LAST[len(shape)]}"
             other = f"not {name}.is_contiguous() and {name}.is_contiguous({order})"
             lines += _when(other, f"{name} is in channels_last order")
+        if node.name in self.graph.contract.follows:
+            lines += _when(
+                f"not in_order({name})", f"the result would lie in memory as {name} does"
+            )
         return lines
 
     def _symbol_checks(self) -> list[str]:
-        """Sizes that must agree, and a batch that a statistic over it can digest."""
+        """Sizes that must agree, what the trace asked of them, and enough for a statistic."""
         lines: list[str] = []
         for node in self.graph:
             for axis, size in enumerate(node.type.shape if node.op == "input" else ()):
                 if isinstance(size, int) or self.graph.symbols.get(str(size)) == (node.name, axis):
                     continue
-                place = f"{self.inputs[node.name]}.shape[{axis}]"
+                place = f"{self.leaves[node.name].place}.shape[{axis}]"
                 lines += _when(
                     f"{place} != {self.size(size, inline=True)}", "the inputs differ in batch size"
                 )
+        for guard in self.graph.contract.guards:
+            test = PythonPrinter().doprint(guard.test)
+            where = f" ({guard.place})" if guard.place else ""
+            lines += _when(f"not ({self._inline(test)})", f"compiled for {test}{where}")
         for symbol, fewest in self.fewest().items():
-            lines += _when(f"{self.symbol(symbol)} < {fewest}", "too few samples for a statistic")
+            lines += _when(
+                f"{self.symbol(symbol, inline=True)} < {fewest}", "too few samples for a statistic"
+            )
         return lines
 
     def fewest(self) -> dict[str, int]:
@@ -193,42 +203,118 @@ class ForwardWriter:
         return found
 
     def state(self) -> list[Node]:
-        """The parameters and buffers that the forward reads."""
+        """The parameters and buffers that the forward reads, or that gradients flow to."""
         bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
         bases |= {self.graph.base(r) for r in self.graph.results}
+        bases |= {name for of in self.graph.contract.reaches or () for name in of}
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
     def state_types(self) -> list[str]:
-        """The class attribute that _outside compares the state with."""
+        """The table that outside() compares the state with."""
         if not self.state():
             return []
-        lines = ["    state_types = ("]
+        lines = ["STATE_TYPES = ("]
         for n in self.state():
             shape = tuple(int(str(d)) for d in n.type.shape)
-            lines.append(f"        ({n.type.dtype}, {shape}),  # {self.graph.targets[n.name]}")
-        return [*lines, "    )", ""]
+            lines.append(f"    ({n.type.dtype}, {shape}),  # {self.graph.targets[n.name]}")
+        return [*lines, ")"]
 
-    # ---- the forward -----------------------------------------------------------------------
+    def state_reader(self) -> list[str]:
+        lines = [f"def state({self.local['module']}):"]
+        lines.append(
+            '    """The parameters and buffers that a call reads, in one order for all."""'
+        )
+        names = [self.attribute(self.graph.targets[n.name]) for n in self.state()]
+        return [*lines, *listed("    ", "return (", names, ")", margin=0)]
 
-    def forward(self) -> list[str]:
-        state, cause, passed = self.local["state"], self.local["cause"], self.arguments()
-        lines = [f"    def forward(self, {self.signature()}):"]
-        if self.state():
-            lines.append(f"        {state} = (")
-            lines += [f"            {self.attribute(n.name)}," for n in self.state()]
-            lines.append("        )")
-            passed = f"{state}, {passed}"
-        lines += [
-            f"        {cause} = self._outside({passed})",
-            f"        if {cause} is not None:",
-            f"            self._fall_back({cause})",
-            f"            return super().forward({self.arguments()})",
-        ]
-        if self.state():
-            names = [self.variable(n.name) for n in self.state()]
-            lines += listed("        ", "(", names, f") = {state}")
-        for symbol in self.graph.symbols:
-            lines.append(f"        {self.local[symbol]} = {self.symbol(symbol)}")
+    def written_reader(self) -> list[str]:
+        lines = [f"def written({self.local['module']}):"]
+        lines.append('    """The buffers that a call changes."""')
+        names = [self.attribute(target) for target, _ in self.graph.mutations]
+        return [*lines, *listed("    ", "return (", names, ")", margin=0)]
+
+    # ---- results -----------------------------------------------------------------------------
+
+    def _results(self) -> list[Result]:
+        """What the kernels hand back: values for outputs, then new values of buffers."""
+        found: dict[str, Result] = {}
+        for i, leaf in enumerate(pytree.tree_leaves(self.graph.outputs)):
+            if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
+                name = self._regrouped(leaf.name)
+                found.setdefault(name, Result(name, i))
+        return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
+
+    def _regrouped(self, name: str) -> str:
+        """What an output is a regrouping of: reshapes and permutations can be undone."""
+        while self.graph[name].op == "view":
+            view = self.graph[name].payload
+            assert isinstance(view, View)
+            if view.kind not in BIJECTIVE:
+                return name
+            name = self.graph[name].inputs[0]
+        return name
+
+    def _undone(self, name: str, text: str) -> str:
+        """The expression for a result, given one for the output that is a regrouping of it."""
+        while self.graph[name].op == "view":
+            node, view = self.graph[name], self.graph[name].payload
+            assert isinstance(view, View)
+            if view.kind not in BIJECTIVE:
+                return text
+            inner = self.graph[node.inputs[0]]
+            if view.kind == "permute":
+                back = [view.dims.index(i) for i in range(len(view.dims))]
+                text = f"{text}.permute({', '.join(map(str, back))})"
+            elif node.type.shape != inner.type.shape:
+                text = f"{text}.reshape({self.tuple_of(inner.type.shape)})"
+            name = inner.name
+        return text
+
+    def reaches(self) -> list[tuple[int, ...]]:
+        """For each result, the positions among inputs and state that its gradient flows to."""
+        order = [*self.leaves, *(n.name for n in self.state())]
+        known = self.graph.contract.reaches
+        rows = []
+        for result in self.results:
+            sources = set(order)
+            if known is not None and result.leaf is not None:
+                sources = set(known[result.leaf])
+            floating = self.graph[result.name].type.dtype.is_floating_point
+            if result.leaf is None or not floating:
+                sources = set()
+            rows.append(tuple(i for i, name in enumerate(order) if name in sources))
+        return rows
+
+    def rewritten(self) -> tuple[list[int], list[int]]:
+        """Positions of buffers that a call rewrites, and of those that outputs depend on."""
+        order = [*self.leaves, *(n.name for n in self.state())]
+        targets = {target for target, _ in self.graph.mutations}
+        found = [i for i, n in enumerate(order) if self.graph.targets.get(n) in targets]
+        needed = self._behind([r.name for r in self.results if r.leaf is not None])
+        return found, [i for i in found if order[i] in needed]
+
+    def _behind(self, names: list[str]) -> set[str]:
+        """Every value that these are computed from."""
+        seen: set[str] = set()
+        while names:
+            name = names.pop()
+            if name not in seen:
+                seen.add(name)
+                names += self.graph[name].inputs
+        return seen
+
+    # ---- the functions -----------------------------------------------------------------------
+
+    def parameters(self) -> list[str]:
+        return [*self.inputs.values(), *(self.variable(n.name) for n in self.state())]
+
+    def sized(self) -> list[str]:
+        return [f"    {self.local[s]} = {self.symbol(s)}" for s in self.graph.symbols]
+
+    def fused(self) -> list[str]:
+        """The kernels, one after another."""
+        inside = listed("", "def fused(", [self.local["memo"], *self.parameters()], "):", margin=0)
+        lines = [*inside, '    """The kernels: inputs and state in, results out."""', *self.sized()]
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
@@ -239,10 +325,93 @@ class ForwardWriter:
                 steps = self.panel(region, by_name[panel.kernel], panel.rows)
             else:
                 steps = [] if region.name in paired else self.step(region)
-            lines += [f"        {line}" for line in steps]
-        for buffer, value in self.graph.mutations:
-            lines.append(f"        self.{buffer}.copy_({self.value(value)})")
-        return [*lines, f"        return {self.literal(self.graph.outputs)}"]
+            lines += [f"    {line}" for line in steps]
+        return [*lines, *listed("    ", "return (", self._handed_back(), ")", margin=0)]
+
+    def _handed_back(self) -> list[str]:
+        """Values of the results; the caller may not be handed the same tensor twice."""
+        texts: list[str] = []
+        for result in self.results:
+            text = self.value(result.name)
+            base = self.graph[self.graph.base(result.name)].op
+            again = text in texts or (result.leaf is None and base in SOURCES)
+            texts.append(f"{text}.clone()" if again else text)
+        return texts
+
+    def blank(self) -> list[str]:
+        inside = listed("", "def blank(", self.parameters(), "):", margin=0)
+        lines = [*inside, '    """Results without values, for tracers."""', *self.sized()]
+        made = []
+        for result in self.results:
+            type = self.graph[result.name].type
+            shape, device = self.tuple_of(type.shape), self.device_of()
+            made.append(f"torch.empty({shape}, dtype={type.dtype}, device={device})")
+        return [*lines, *listed("    ", "return (", made, ")", margin=0)]
+
+    def original(self) -> list[str]:
+        """The user's own forward on the same tensors, its outputs as the results that they are."""
+        module, outputs = self.local["module"], self.local["outputs"]
+        names = [*self.inputs.values(), *(leaf.name for leaf in self.arguments.constants)]
+        called = ", ".join([module, *self.arguments.rebuilt])
+        lines = listed("", "def original(", [module, *names], "):", margin=0)
+        lines += [
+            '    """What fused() computes, by the original forward."""',
+            *(self.sized() if self.graph.symbols else []),
+            f"    {outputs} = Model.forward({called})",
+        ]
+        places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
+        made = []
+        for result in self.results:
+            if result.leaf is not None:
+                leaf = pytree.tree_leaves(self.graph.outputs)[result.leaf]
+                made.append(self._undone(leaf.name, places[result.leaf]))
+        return [*lines, *listed("    ", "return (", made, ")", margin=0)]
+
+    def forward(self) -> list[str]:
+        """ModelNew.forward: the way that a call takes."""
+        memo, cause = self.local["memo"], self.local["cause"]
+        passed = ", ".join([f"{memo}.state", *self._names()])
+        given = _tuple([leaf.place for leaf in self.leaves.values()])
+        kept = [leaf.place for leaf in self.arguments.constants]
+        called = ", ".join([memo, given, *([_tuple(kept)] if kept else [])])
+        names = [self.variable(r.name) for r in self.results]
+        lines = [
+            f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
+            f"        {memo} = FUSION.memo(self)",
+            f"        {cause} = {memo}.cause or outside({passed})",
+            f"        if {cause} is not None:",
+            f"            {memo}.fall_back({cause})",
+            f"            return super().forward({self.arguments.handed_on()})",
+            *self.sized_in_forward(),
+            *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
+        ]
+        for (target, _), result in zip(
+            self.graph.mutations,
+            self.results[len(self.results) - len(self.graph.mutations) :],
+            strict=True,
+        ):
+            lines.append(
+                f"        {self.attribute(target, 'self')}.copy_({self.variable(result.name)})"
+            )
+        return [*lines, f"        return {self.assembled()}"]
+
+    def sized_in_forward(self) -> list[str]:
+        """Sizes, if a view of a result needs them."""
+        text = self.assembled()
+        return [
+            f"        {local} = {self.symbol(symbol, inline=True)}"
+            for symbol, local in self.local.items()
+            if symbol in self.graph.symbols and re.search(rf"\b{local}\b", text)
+        ]
+
+    def assembled(self) -> str:
+        """The outputs, of results and of views of what came in."""
+        order = [n.name for n in self.state()]
+        self.known = {leaf_name: leaf.place for leaf_name, leaf in self.leaves.items()}
+        self.known |= {n: f"{self.local['memo']}.state[{i}]" for i, n in enumerate(order)}
+        text = self.literal(self.graph.outputs)
+        self.known = {}
+        return text
 
     def step(self, region: Region) -> list[str]:
         if region.program is not None:
@@ -270,7 +439,8 @@ class ForwardWriter:
         return [self.local[s] for s in self.graph.symbols]
 
     def device_of(self) -> str:
-        return f"{self.inputs[self.first]}.device"
+        """Where a call runs, in functions of tensors and in forward itself."""
+        return f"{self.known.get(self.first, self.inputs[self.first])}.device"
 
     def allocate(self, buffers: tuple[Buffer, ...]) -> list[str]:
         return [self.empty(self.variable(b.name), self.tuple_of(b.shape), b.dtype) for b in buffers]
@@ -331,10 +501,14 @@ class ForwardWriter:
         if name not in self.graph.by_name:
             return self.variable(name)
         node = self.graph[name]
+        if name in self.known:
+            return self.known[name]
+        if any(name == r.name for r in self.results) and self.known:
+            return self.variable(name)
         if node.op == "input":
             return self.inputs[name]
         if node.op == "constant":
-            return f"_{name}.to({self.inputs[self.first]}.device)"
+            return f"_on(_{name}, {self.inputs[self.first]}.device)"
         if node.op != "view":
             return self.variable(name)
         view, inner = node.payload, self.value(node.inputs[0])
@@ -351,33 +525,38 @@ class ForwardWriter:
         users = [self.graph[u] for u in self.graph.users.get(name, ())]
         same = [u for u in users if u.op == "view" and u.sources == self.graph[name].sources]
         wish = same[0].name if len(same) == 1 else name
-        taken = {"self", "torch", *(p.name for p in self.parameters), *self.local.values()}
+        taken = {"self", *GLOBALS, *self.arguments.taken, *self.local.values()}
         if name in self.graph.by_name and self.graph[name].op in SOURCES:
             wish = name
         return f"{wish}_" if wish in taken else wish
 
-    def attribute(self, name: str) -> str:
-        """`self.net[0].weight`: the user's own way to write where a parameter lives."""
-        module: Any = self.problem.module
-        text = "self"
-        for part in self.graph.targets[name].split("."):
-            if isinstance(module, INDEXED) and part.isdigit():
-                text = f"{text}[{part}]"
-            else:
-                text = f"{text}.{part}" if part.isidentifier() else f"getattr({text}, {part!r})"
-            module = getattr(module, part)
-        return text
+    def attribute(self, target: str, owner: str | None = None) -> str:
+        """`module.net[0].weight`: the user's own way to write where a tensor lives."""
+        text = owner or self.local["module"]
+        if not is_path(target):
+            return f"{text}{target}" if target.startswith(".") else target
+        *parents, last = target.split(".")
+        for part in parents:
+            plain = part.isidentifier() and not keyword.iskeyword(part)
+            text = f"{text}.{part}" if plain else f"{text}._modules[{python(part)}]"
+        plain = last.isidentifier() and not keyword.iskeyword(last)
+        return f"{text}.{last}" if plain else f"getattr({text}, {python(last)})"
 
-    def symbol(self, symbol: str) -> str:
+    def symbol(self, symbol: str, inline: bool = False) -> str:
+        """Where a free size is read: in a function of tensors, or `inline` in forward itself."""
         name, axis = self.graph.symbols[symbol]
-        return f"{self.inputs[name]}.shape[{axis}]"
+        return f"{self.leaves[name].place if inline else self.inputs[name]}.shape[{axis}]"
 
     def size(self, dim: Dim, inline: bool = False) -> str:
         """A size as Python: over the emitted locals, or `inline` over the inputs themselves."""
-        text = str(dim)
-        for symbol, local in self.local.items():
-            if symbol in self.graph.symbols:
-                text = re.sub(rf"\b{symbol}\b", self.symbol(symbol) if inline else local, text)
+        return self._inline(str(dim)) if inline else self._renamed(str(dim), self.local)
+
+    def _inline(self, text: str) -> str:
+        return self._renamed(text, {s: self.symbol(s, inline=True) for s in self.graph.symbols})
+
+    def _renamed(self, text: str, names: Mapping[str, str]) -> str:
+        for symbol in self.graph.symbols:
+            text = re.sub(rf"\b{symbol}\b", names[symbol], text)
         return text
 
     def tuple_of(self, shape: tuple[Dim, ...]) -> str:
@@ -386,27 +565,24 @@ class ForwardWriter:
 
     def literal(self, value: Any) -> str:
         """A Python literal of nested arguments with Refs and sizes."""
+        return values.rebuild(value, self._known, self.names)
+
+    def _known(self, value: Any) -> str | None:
         if isinstance(value, Ref):
             return self.value(value.name)
         if isinstance(value, torch.device):
-            return f"{self.inputs[self.first]}.device"
-        if isinstance(value, tuple):
-            inside = ", ".join(self.literal(v) for v in value)
-            return f"({inside},)" if len(value) == 1 else f"({inside})"
-        if isinstance(value, list):
-            return f"[{', '.join(self.literal(v) for v in value)}]"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {self.literal(v)}" for k, v in value.items()) + "}"
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-            return f'float("{value}")'
-        return str(value) if not isinstance(value, str) else repr(value)
+            return self.device_of()
+        return self.size(value) if isinstance(value, sympy.Expr) else None
 
 
-def _stars(parameter: inspect.Parameter) -> str:
-    if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-        return "*"
-    return "**" if parameter.kind is inspect.Parameter.VAR_KEYWORD else ""
+def is_path(target: str) -> bool:
+    """Whether a target is a parameter's or a buffer's, and no expression of places.py."""
+    return "[" not in target and not target.startswith(".") and bool(target)
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
 def _when(test: str, cause: str) -> list[str]:
-    return [f"        if {test}:", f'            return "{cause}"']
+    return [f"    if {test}:", f"        return {python(cause)}"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.lines import indented, listed
@@ -41,10 +40,20 @@ def _stamp(weight):
     return weight.data_ptr(), None if weight.is_inference() else weight._version
 '''
 
-FREEZING_NAMES = ("freeze", "unfreeze", "_frozen", "_weight_halves")
-FREEZING = '''
-    _frozen = {}
+WEIGHT_HALVES = '''
+def _weight_halves(memo, name, weight):
+    """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+    if name not in memo.frozen:
+        return (*_halves(weight, {planes}), False)
+    halves, scales, stamp = memo.frozen[name]
+    if stamp != _stamp(weight):
+        again = "call freeze() again or unfreeze()"
+        raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+    return halves, scales, True
+'''
 
+FREEZING_NAMES = ("freeze", "unfreeze")
+FREEZING = '''
     def freeze(self):
         """Split the weights now instead of at every call, and return self.
 
@@ -59,23 +68,13 @@ FREEZING = '''
                 halves, scales = _halves(weight, {planes})
                 _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
                 frozen[name] = (halves, scales, _stamp(weight))
-        self._frozen = frozen
+        FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        self._frozen = {}
+        FUSION.memo(self).frozen = {}
         return self
-
-    def _weight_halves(self, name, weight):
-        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
-        if name not in self._frozen:
-            return (*_halves(weight, {planes}), False)
-        halves, scales, stamp = self._frozen[name]
-        if stamp != _stamp(weight):
-            again = "call freeze() again or unfreeze()"
-            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
-        return halves, scales, True
 
     def _apply(self, *args, **kwargs):
         self.unfreeze()
@@ -84,9 +83,6 @@ FREEZING = '''
     def _load_from_state_dict(self, *args, **kwargs):
         self.unfreeze()
         return super()._load_from_state_dict(*args, **kwargs)
-
-    def __getstate__(self):
-        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
 '''
 
 
@@ -132,7 +128,7 @@ def _halves(
         lines.append(f"{right_halves}, {right_scales} = _halves({right}, {planes})")
         lines.append(f"{frozen} = False")
     else:
-        kept = f'self._weight_halves("{writer.graph.targets[weight]}", {right})'
+        kept = f'_weight_halves({writer.local["memo"]}, "{writer.graph.targets[weight]}", {right})'
         lines += [f"{right_halves}, {right_scales}, {frozen} = {kept}"]
     # A counter, and for each column of tiles how far its split is; clusters count as whole ones.
     constants = dict(kernel.config.constants)
@@ -145,16 +141,14 @@ def weight_of(writer: ForwardWriter, region: Region) -> str | None:
     """The parameter that is the weight of a split product: freeze() can keep its halves."""
     if region.gemm is None or not region.gemm.loop.planes or region.call is None:
         return None
-    kind = type(writer.problem.module)
-    own_state = kind.__getstate__ is not nn.Module.__getstate__
-    if own_state or any(hasattr(kind, word) for word in FREEZING_NAMES):
+    if any(hasattr(writer.problem.module, word) for word in FREEZING_NAMES):
         return None  # the user's methods of these names must stay what they are
     name = str(region.call.args[1].name)
     return name if writer.graph[name].op in ("parameter", "buffer") else None
 
 
-def freezing(writer: ForwardWriter) -> str:
-    """The methods that keep the halves of weights, if there are such weights."""
+def freezing(writer: ForwardWriter) -> tuple[str, str]:
+    """A function and the methods that keep the halves of weights, if there are such weights."""
     rows: dict[str, list[str]] = {}
     planes = 0
     for region in writer.plan.regions:
@@ -163,8 +157,8 @@ def freezing(writer: ForwardWriter) -> str:
             continue
         planes = region.gemm.loop.planes  # one type and precision, so one loop for all of them
         target, shape = writer.graph.targets[name], (region.gemm.columns, region.gemm.depth)
-        row = [f'"{target}"', f'"{region.name}"', writer.attribute(name), str(shape)]
+        row = [f'"{target}"', f'"{region.name}"', writer.attribute(target, "self"), str(shape)]
         rows.setdefault(target, listed(" " * 12, "(", row, "),", margin=0))
     listing = "\n".join(line for row in rows.values() for line in row)
     text = FREEZING.replace("{planes}", str(planes)).replace("{weights}", listing)
-    return text if rows else ""
+    return (WEIGHT_HALVES.replace("{planes}", str(planes)), text) if rows else ("", "")

@@ -27,7 +27,9 @@ def _build():
     text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/kernelwright")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
+    )
     folder = os.path.join(root, name)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(os.path.join(folder, "building"), "w") as guard:
@@ -147,12 +149,21 @@ class _Precision:
             torch.backends.cudnn.allow_tf32 = self.conv
 '''
 
-FALLBACK = '''
-    fallbacks = collections.Counter()
+CONSTANTS = '''
+_PLACED = {}
 
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
+
+def _on(constant, device):
+    """A constant on this device, where it stays from the first call on."""
+    key = (id(constant), device)
+    if key not in _PLACED:
+        _PLACED[key] = constant.to(device)
+    return _PLACED[key]
+'''
+
+FALLBACKS = '''
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks
 '''

@@ -54,7 +54,7 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
     None for what is no container, and for a dict with a key that has no literal.
     """
     kind = type(value)
-    if dataclasses.is_dataclass(kind):
+    if dataclasses.is_dataclass(kind) and kind in pytree.SUPPORTED_NODES:
         names = [f.name for f in dataclasses.fields(kind) if f.init]
         return [(f".{name}", getattr(value, name)) for name in names]
     if isinstance(value, torch.Size):
@@ -104,10 +104,10 @@ def rebuild(value: Any, leaf: Callable[[Any], str | None], names: Mapping[type, 
             )
         return text
     written = [(place, rebuild(part, leaf, names)) for place, part in inner]
-    return _constructed(value, written, names)
+    return constructed(value, written, names)
 
 
-def _constructed(value: Any, written: list[tuple[str, str]], names: Mapping[type, str]) -> str:
+def constructed(value: Any, written: list[tuple[str, str]], names: Mapping[type, str]) -> str:
     kind = type(value)
     texts = [text for _, text in written]
     sequence = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
@@ -148,23 +148,9 @@ def leaves(value: Any, text: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(part, text + place)
 
 
-def structure_checks(value: Any, text: str, names: Mapping[type, str]) -> Iterator[tuple[str, str]]:
-    """Tests, outermost first, that are true of a call whose input is built otherwise, with causes.
-
-    A test may rely on those before it. Tensors are not looked into; other leaves must be equal.
-    """
-    kind, inner = type(value), parts(value)
-    if isinstance(value, torch.Tensor):
-        return
-    if inner is None:
-        shown = literal(value)
-        if shown is None:
-            raise UnsupportedError(
-                f"The input {text} is a {kind.__name__}, which is neither a tensor nor a plain "
-                "value; keep it in the module, or give what forward takes from it."
-            )
-        yield different(value, text), f"compiled for {text} = {shown}"
-        return
+def built_otherwise(value: Any, text: str, names: Mapping[type, str]) -> tuple[str, str]:
+    """A test that is true of an input which is not such a container, and the cause to give."""
+    kind, inner = type(value), parts(value) or []
     name = f"torch.return_types.{kind.__name__}" if _is_return_type(kind) else _called(kind, names)
     test = f"type({text}) is not {name}"
     if isinstance(value, dict):
@@ -172,9 +158,7 @@ def structure_checks(value: Any, text: str, names: Mapping[type, str]) -> Iterat
         test += f" or list({text}) != [{', '.join(keys)}]"
     elif isinstance(value, list | tuple | collections.deque) and not hasattr(kind, "_fields"):
         test += f" or len({text}) != {len(inner)}"
-    yield test, f"{text} is not built as in the example"
-    for place, part in inner:
-        yield from structure_checks(part, text + place, names)
+    return test, f"{text} is not built as in the example"
 
 
 def _called(kind: type, names: Mapping[type, str]) -> str:

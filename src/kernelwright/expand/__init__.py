@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from kernelwright.expand import contractions, norms, pointwise, reductions, shapes
 from kernelwright.expand.builder import Builder, Lowering
+from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph
 
 LOWERINGS: dict[str, Lowering] = {
@@ -23,4 +24,4 @@ LOWERINGS: dict[str, Lowering] = {
 
 def expand(graph: Graph) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid."""
-    return Builder(graph).run(LOWERINGS)
+    return lay_out(Builder(graph).run(LOWERINGS))

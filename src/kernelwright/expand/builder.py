@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from kernelwright.graph import (
     View,
     broadcast,
     fresh_name,
+    identifier,
     product,
 )
 
@@ -118,8 +118,8 @@ class Builder:
         if label is None:
             return self._add(None, "contract", args, self.current.type, payload)
         # A law may have merged a second bias into it; the product is still the user's module's.
-        owner = re.sub(r"\W", "_", self.current.origin.module) or self.current.name
-        name = fresh_name(f"{owner}_{label}", self.taken)
+        owner = self.current.origin.module or self.current.name
+        name = fresh_name(identifier(f"{owner}_{label}"), self.taken)
         return self._append(name, "contract", args, self.current.type, payload)
 
     def opaque(self, node: Node, why: str) -> str:

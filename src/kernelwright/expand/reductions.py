@@ -137,7 +137,9 @@ def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
 
 
 def _divide(builder: Builder, shifted: str, powers: str, total: str) -> str:
-    return builder.apply("div", powers, total, label=builder.current.name)
+    """By a reciprocal for each row: the sum is from 1 to the number of elements, or NaN."""
+    scale = builder.apply("reciprocal", total, label="reciprocal_sum")
+    return builder.apply("mul", powers, scale, label=builder.current.name)
 
 
 def _subtract_log(builder: Builder, shifted: str, powers: str, total: str) -> str:

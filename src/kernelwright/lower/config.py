@@ -11,6 +11,7 @@ from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import CACHED_ELEMENTS, MOST_THREADS, WARP, geometry, power_of_two
 
 CPU_LANES = 16
+CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,26 @@ def _cpu(program: Program) -> Config:
 
 def _cpu_strided(program: Program, run: Dim, vec: int) -> Config:
     why = "neighbours in memory belong to different rows"
+    if (
+        isinstance(run, int)
+        and len(program.stages) == 1
+        and all(store.level == "row" for store in program.stores)
+    ):
+        vec = _cpu_reduction_lanes(run, vec)
     if run == as_dim(program.count(program.rows)):
         return Config("strided", (("kVec", vec), ("kRun", 0)), why)
     if not isinstance(run, int):
         return Config("strided", (("kVec", 1), ("kRun", 1)), why)
     return Config("strided", (("kVec", vec), ("kRun", run)), why)
+
+
+def _cpu_reduction_lanes(run: int, vec: int) -> int:
+    """A reduction down columns: several vectors side by side add up while one waits for memory.
+
+    (A Xeon with AVX-512, the sum of 4096 x 512 on one thread: 0.70 ms with 16 lanes, 0.41 ms with
+    64.)
+    """
+    for lanes in (4 * CPU_LANES, 2 * CPU_LANES):
+        if run >= lanes * CPU_BLOCKS:
+            return lanes
+    return vec

@@ -1,14 +1,18 @@
 """A candidate file becomes a module, or an error that says whose fault it is.
 
 In: a path. Out: an instance of its ModelNew; a BuildError when the compiler refused its extension,
-an InputError for everything else. `first_difference` compares a fresh one with a fresh Model.
+an InputError for everything else. `first_difference` compares a fresh one with a fresh Model, and
+`fallbacks_of` reads how often one ran the original forward.
 """
 
 from __future__ import annotations
 
 import traceback
 import types
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +26,14 @@ LINES = 6
 
 def load_candidate(path: Path, user: types.ModuleType, seed: int) -> nn.Module:
     """ModelNew of the candidate file, built under the same seed as Model was."""
+    chosen = candidate_class(path)
+    torch.manual_seed(seed)
+    arguments = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
+    return construct(chosen, arguments, path)
+
+
+def candidate_class(path: Path) -> type[nn.Module]:
+    """ModelNew of the candidate file, which is run for it."""
     try:
         module = load_source(path)
     except InputError as error:
@@ -31,10 +43,18 @@ def load_candidate(path: Path, user: types.ModuleType, seed: int) -> nn.Module:
     chosen = getattr(module, "ModelNew", None)
     if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
         raise InputError(f"{path} defines no `class ModelNew(nn.Module)`; name the candidate so.")
-    torch.manual_seed(seed)
-    arguments = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
+    return chosen
+
+
+def construct(
+    chosen: type[nn.Module],
+    arguments: Sequence[Any],
+    path: Path,
+    keywords: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """An instance of ModelNew, built with the arguments of Model."""
     try:
-        built = chosen(*arguments)
+        return chosen(*arguments, **(keywords or {}))
     except Exception as error:
         if (reason := build_failure(error)) is not None:
             raise BuildError(f"{path} could not be built: {reason}") from error
@@ -43,7 +63,17 @@ def load_candidate(path: Path, user: types.ModuleType, seed: int) -> nn.Module:
             f"ModelNew(*get_init_inputs()) in {path} raised {kind}: {error}. "
             "ModelNew must take the arguments of Model."
         ) from error
-    return built
+
+
+def fallbacks_of(module: nn.Module) -> Counter[str] | None:
+    """How often the module ran the original forward, by cause; None when it does not count.
+
+    An emitted ModelNew counts for each instance; any other may have a Counter `fallbacks`.
+    """
+    places = (module.__dict__.get("_kernelwright"), module)
+    counters = (getattr(place, "fallbacks", None) for place in places)
+    counted = next((counter for counter in counters if isinstance(counter, Mapping)), None)
+    return None if counted is None else Counter({str(k): int(v) for k, v in counted.items()})
 
 
 def first_difference(original: nn.Module, candidate: nn.Module) -> str | None:

@@ -7,14 +7,14 @@ gets its own copy in the very same layout. The one idea: both tables map a tenso
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from kernelwright.verify.subject import Inputs, Subject
+from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, tensors_in
+from kernelwright.verify.subject import Subject
 
 Transform = Callable[[Tensor], Tensor]
 Layout = Callable[[Tensor], Tensor | None]
@@ -22,11 +22,12 @@ Layout = Callable[[Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Case:
-    """Named inputs; with contiguous ones the outputs must have eager's strides."""
+    """Named inputs; `must_raise` where the candidate may accept no more than the original does."""
 
     name: str
     make: Callable[[int], Inputs]
     strides: bool = True
+    must_raise: bool = False
 
 
 def own(subject: Subject, batch: int | None = None) -> Case:
@@ -35,18 +36,18 @@ def own(subject: Subject, batch: int | None = None) -> Case:
     return Case(f"the file's own inputs at batch {size}", partial(subject.draw, size))
 
 
+def renamed(case: Case, name: str) -> Case:
+    return replace(case, name=name)
+
+
 def distribution(subject: Subject, name: str) -> Case:
     """The file's inputs with every floating tensor drawn from, or changed by, a named rule."""
     transform = DISTRIBUTIONS[name]
 
     def make(seed: int) -> Inputs:
-        def one(x: object) -> object:
-            return transform(x) if isinstance(x, Tensor) and x.is_floating_point() else x
-
         inputs = subject.draw(subject.small, seed)
         torch.manual_seed(seed)
-        changed: Inputs = pytree.tree_map(one, inputs)
-        return changed
+        return map_floating(transform, inputs)
 
     return Case(f"{name} inputs at batch {subject.small}", make)
 
@@ -54,19 +55,17 @@ def distribution(subject: Subject, name: str) -> Case:
 def layout(subject: Subject, name: str) -> Case | None:
     """The file's inputs in another memory layout, or None when no input can have it."""
     change = LAYOUTS[name]
-    drawn = pytree.tree_leaves(subject.draw_all(0))
-    if not any(isinstance(x, Tensor) and change(x) is not None for x in drawn):
+    if all(change(x) is None for x in tensors_in(subject.draw_all(0))):
         return None
 
-    def one(x: object) -> object:
-        changed = change(x) if isinstance(x, Tensor) else None
+    def one(x: Tensor) -> Tensor:
+        changed = change(x)
         return x if changed is None else changed
 
     def make(seed: int) -> Inputs:
-        changed: Inputs = pytree.tree_map(one, subject.draw(subject.small, seed))
-        return changed
+        return map_tensors(one, subject.draw(subject.small, seed))
 
-    return Case(f"{name} inputs at batch {subject.small}", make, strides=False)
+    return Case(f"{name} inputs at batch {subject.small}", make)
 
 
 def _ties(x: Tensor) -> Tensor:
@@ -101,6 +100,12 @@ def _transposed(x: Tensor) -> Tensor | None:
     return x.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
+def _permuted(x: Tensor) -> Tensor | None:
+    """All dimensions in memory the other way round: another thing than transposed from 3 on."""
+    order = tuple(reversed(range(x.ndim)))
+    return x.permute(order).contiguous().permute(order) if x.ndim >= 3 else None
+
+
 def _sliced(x: Tensor) -> Tensor | None:
     if x.ndim < 1:
         return None
@@ -129,6 +134,7 @@ def _channels_last(x: Tensor) -> Tensor | None:
 
 LAYOUTS: dict[str, Layout] = {
     "transposed": _transposed,
+    "permuted": _permuted,
     "sliced": _sliced,
     "storage offset": _offset,
     "expanded": _expanded,

@@ -22,7 +22,7 @@ from kernelwright.errors import BuildError, KernelwrightError
 from kernelwright.verify.certificate import Check, Finding
 from kernelwright.verify.checks import ROWS
 from kernelwright.verify.judge import in_short
-from kernelwright.verify.subject import Subject
+from kernelwright.verify.subject import Subject, load_subject
 
 
 def main(job_path: str) -> int:
@@ -39,7 +39,8 @@ def main(job_path: str) -> int:
 def _work(job: dict[str, Any], report: TextIO) -> int:
     torch.set_float32_matmul_precision(job["precision"])
     torch.backends.cudnn.allow_tf32 = job["conv_tf32"]
-    subject = Subject(Path(job["model"]), Path(job["candidate"]), job["device"], job["precision"])
+    paths = Path(job["model"]), Path(job["candidate"])
+    subject = load_subject(*paths, job["device"], job["precision"], job["training"])
     for name in job["checks"]:
         _say(report, start=name)
         check, weak = run_check(subject, name)

@@ -4,6 +4,9 @@ In: a Subject and a Case. Out: a Finding. The candidate always runs first, so th
 still holds the reference's result cannot pass for its own. A near miss is decided over several
 draws, and over eager runs whose inputs differ in the last bit, all pooled: where few elements carry
 most of the error, a single run of eager may be exact there by luck.
+
+All runs of a comparison start from one seed, and the oracle gets eager's random numbers. A
+candidate that draws others is judged by `statistic` instead.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.errors import BuildError
 from kernelwright.problem import describe
+from kernelwright.verify import statistic
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import (
@@ -29,35 +33,60 @@ from kernelwright.verify.compare import (
     measure,
     real,
 )
-from kernelwright.verify.subject import Call, Subject, forward, widen
+from kernelwright.verify.inputs import Call, forward, map_floating
+from kernelwright.verify.replay import Recorder, Replay, Unreplayable
+from kernelwright.verify.subject import Subject
 
 DRAWS = 4
 NUDGES = 8
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
 AFFORDABLE_SECONDS = 10.0
+MESSAGE = 160  # characters of an exception that a finding quotes
+
+
+class Named(dict[str, Any]):
+    """What a call of ours returns when it observes more than outputs; findings name the keys."""
+
+
+pytree.register_pytree_node(
+    Named, lambda d: (list(d.values()), list(d)), lambda v, k: Named(zip(k, v, strict=True))
+)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One draw of a case whose outputs have the right structure: what is left is arithmetic."""
+    """One draw of a case whose outputs have the right structure: what is left is arithmetic.
+
+    `drew` if eager drew random numbers. `oracle` is float64 with the same numbers; or eager itself,
+    if `by_eager`, where they could not be had.
+    """
 
     exact: Any
     candidate: list[Tensor]
     oracle: list[Tensor]
     figures: list[Figures]
+    labels: list[str]
+    drew: bool = False
+    by_eager: bool = False
 
     @property
     def ratio(self) -> float:
         return max((figures.worst.ratio for figures in self.figures), default=0.0)
+
+    @property
+    def close(self) -> bool:
+        """Whether more draws may turn the verdict."""
+        return self.ratio > 1.0 and (self.by_eager or self.ratio < HOPELESS)
 
 
 def judge(subject: Subject, case: Case, call: Call = forward) -> Finding:
     """Whether the candidate is right on this case."""
     first = attempt(subject, case, 0, call)
     if isinstance(first, Finding):
-        return first
-    if not 1.0 < first.ratio < HOPELESS:
-        return conclude(case.name, first)
+        return first if first.passed is not False else _or_statistic(subject, case, call, first)
+    if not first.close:
+        finding = conclude(case.name, first)
+        return finding if finding.passed else _or_statistic(subject, case, call, finding)
     pooled = _nudged(subject, case, 0, call, first)
     for seed in range(1, _draws(subject)):
         more = attempt(subject, case, seed, call)
@@ -68,13 +97,20 @@ def judge(subject: Subject, case: Case, call: Call = forward) -> Finding:
     return conclude(case.name, replace(first, figures=pooled))
 
 
+def _or_statistic(subject: Subject, case: Case, call: Call, finding: Finding) -> Finding:
+    """The finding stands, unless the candidate draws random numbers of its own."""
+    if not statistic.draws_other_numbers(subject, case, call):
+        return finding
+    return statistic.judge_distribution(subject, case, call)
+
+
 def _nudged(subject: Subject, case: Case, seed: int, call: Call, trial: Trial) -> list[Figures]:
     """The trial's figures with eager's error sampled on inputs that differ in the last bit."""
     samples = [trial.figures]
     for nudge in range(NUDGES):
         inputs = case.make(seed)
         torch.manual_seed(nudge)
-        eager = subject.run(subject.original, pytree.tree_map(_nudge, inputs), call)
+        eager = subject.run(subject.original, map_floating(_nudge, inputs), call, seed)
         compared = compare(case.name, eager, eager, trial.exact)
         if isinstance(compared, Trial):
             samples.append(compared.figures)
@@ -82,48 +118,58 @@ def _nudged(subject: Subject, case: Case, seed: int, call: Call, trial: Trial) -
     return [own.with_eager(of) for own, of in zip(trial.figures, by_output, strict=True)]
 
 
-def _nudge(x: Any) -> Any:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        return x
+def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
 
 
 def attempt(subject: Subject, case: Case, seed: int, call: Call = forward) -> Trial | Finding:
     """One draw: a Finding when it is decided already, else the figures to decide by."""
-    ours = _try(lambda: subject.run_candidate(case.make(seed), call))
-    inputs = case.make(seed)
-    wide = widen(inputs)
-    theirs = _try(lambda: subject.run(subject.original, inputs, call))
+    ours = attempted(lambda: subject.run_candidate(case.make(seed), call, seed))
+    theirs = attempted(lambda: subject.run(subject.original, case.make(seed), call, seed))
     if isinstance(theirs, Exception):
-        return _both_raise(case.name, ours, theirs)
+        return _both_raise(case, ours, theirs)
     if isinstance(ours, Exception):
         return Finding(False, f"on {case.name} the candidate raised {in_short(ours)}")
     if (wrong := structure(ours, theirs, case.strides)) is not None:
         return Finding(False, f"on {case.name} {wrong}")
-    if subject.random:
-        return Finding(None, "the model is random in this mode, so its values cannot be compared")
-    exact = _try(lambda: subject.run_oracle(wide, call))
+    drew = subject.drew
+    exact = attempted(lambda: exactly(subject, case, seed, call, drew))
+    if isinstance(exact, Unreplayable):
+        trial = compare(case.name, ours, theirs, map_floating(Tensor.double, theirs))
+        return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Exception):
         return Finding(
             None, f"there is no oracle: the original in float64 raised {in_short(exact)}"
         )
-    return compare(case.name, ours, theirs, exact)
+    trial = compare(case.name, ours, theirs, exact)
+    return replace(trial, drew=drew) if isinstance(trial, Trial) else trial
+
+
+def exactly(subject: Subject, case: Case, seed: int, call: Call, drew: bool) -> Any:
+    """The oracle's result; with eager's own random numbers if it `drew` any."""
+    if not drew:
+        return subject.run_oracle(case.make(seed), call, seed)
+    with Recorder(subject.device) as recorder:
+        subject.run(subject.original, case.make(seed), call, seed)
+    with Replay(recorder.draws, subject.device):
+        return subject.run_oracle(case.make(seed), call, seed)
 
 
 def compare(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
     """Outputs of the same structure: exact where they must be, figures for the rest."""
     triples = zip(*(_leaves(x) for x in (ours, theirs, exact)), strict=True)
-    trial = Trial(exact, [], [], [])
-    for index, (a, b, c) in enumerate(triples):
+    trial = Trial(exact, [], [], [], [])
+    for label, (a, b, c) in zip(_labels(ours), triples, strict=True):
         if not isinstance(a, Tensor):
             if a not in (b, c):
-                return Finding(False, f"on {name} output {index} is {a!r} instead of {b!r}")
+                return Finding(False, f"on {name} {label} is {a!r} instead of {b!r}")
             continue
         floating = a.is_floating_point() or a.is_complex()
         bad = (first_misplaced if floating else first_unequal)(a, b, c)
         if bad is not None:
-            return Finding(False, f"on {name} output {index}{_element(a, b, c, bad)}")
+            return Finding(False, f"on {name} {label}{_element(a, b, c, bad)}")
         if floating:
+            trial.labels.append(label)
             trial.candidate.append(a)
             trial.oracle.append(c)
             trial.figures.append(measure(a, b, c))
@@ -140,12 +186,19 @@ def conclude(name: str, trial: Trial) -> Finding:
     figures = trial.figures[index]
     worst = figures.worst
     passed = worst.ratio <= 1.0
-    detail = f"{worst} on {name}"
+    detail = f"{worst} on {name}{_numbers(trial)}"
     if not passed:
         ours, exact = trial.candidate[index], trial.oracle[index]
         bad = first_above(ours, exact, figures.maximum.allowed)
-        detail = f"on {name} output {index}{_element(ours, None, exact, bad)}: {worst}"
+        detail = f"on {name} {trial.labels[index]}{_element(ours, None, exact, bad)}: {worst}"
     return Finding(passed, detail, worst.error, worst.eager, worst.allowed)
+
+
+def _numbers(trial: Trial) -> str:
+    """How the random numbers of a random model were dealt with."""
+    if trial.by_eager:
+        return ", under one seed and against eager, whose random numbers float64 could not be given"
+    return ", under one seed, float64 with eager's random numbers" if trial.drew else ""
 
 
 def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
@@ -153,19 +206,39 @@ def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
     left, left_tree = pytree.tree_flatten(ours)
     right, right_tree = pytree.tree_flatten(theirs)
     if left_tree != right_tree:
-        return f"the candidate returns {left_tree} instead of {right_tree}"
-    for index, (a, b) in enumerate(zip(left, right, strict=True)):
+        return f"the candidate returns {_shown(ours)} instead of {_shown(theirs)}"
+    for label, a, b in zip(_labels(ours), left, right, strict=True):
         if type(a) is not type(b) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-            return f"output {index} is a {type(a).__name__} instead of a {type(b).__name__}"
+            return f"{label} is a {type(a).__name__} instead of a {type(b).__name__}"
         if not isinstance(a, Tensor):
             continue
         if a.shape != b.shape or a.dtype != b.dtype:
-            return f"output {index} is {describe(a)} instead of {describe(b)}"
+            return f"{label} is {describe(a)} instead of {describe(b)}"
         if a.device != b.device:
-            return f"output {index} is on {a.device} instead of {b.device}"
+            return f"{label} is on {a.device} instead of {b.device}"
         if strides and _strides(a) != _strides(b):
-            return f"output {index} has strides {a.stride()} instead of {b.stride()}"
+            return f"{label} has strides {a.stride()} instead of {b.stride()}"
     return None
+
+
+def _shown(outputs: Any) -> str:
+    """A tree of outputs in short: its tensors by dtype and shape."""
+    return str(pytree.tree_map(lambda x: _Bare(describe(x)), outputs))
+
+
+class _Bare(str):
+    __repr__ = str.__str__
+
+
+def _labels(outputs: Any) -> list[str]:
+    """What to call each leaf: by its name if a check of ours gave it one, else by its number."""
+    if not isinstance(outputs, Named):
+        return [f"output {index}" for index in range(len(pytree.tree_leaves(outputs)))]
+    labels: list[str] = []
+    for name, value in outputs.items():
+        count = len(pytree.tree_leaves(value))
+        labels += [name] if count == 1 else [f"{name} [{index}]" for index in range(count)]
+    return labels
 
 
 def _strides(x: Tensor) -> list[int]:
@@ -174,15 +247,15 @@ def _strides(x: Tensor) -> list[int]:
     return [stride for size, stride in pairs if size > 1] if x.numel() else []
 
 
-def _both_raise(name: str, ours: object, theirs: Exception) -> Finding:
+def _both_raise(case: Case, ours: object, theirs: Exception) -> Finding:
     if isinstance(ours, Exception):
-        return Finding(True, f"on {name} both raise: {in_short(theirs)}")
-    return Finding(
-        None, f"on {name} the original raises {in_short(theirs)}, the candidate does not"
-    )
+        return Finding(True, f"on {case.name} both raise: {in_short(theirs)}")
+    said = f"on {case.name} the original raises {in_short(theirs)}, the candidate does not"
+    return Finding(False if case.must_raise else None, said)
 
 
-def _try(function: Callable[[], Any]) -> Any:
+def attempted(function: Callable[[], Any]) -> Any:
+    """The function's result, or the exception that it raised."""
     try:
         return function()
     except BuildError:
@@ -193,7 +266,7 @@ def _try(function: Callable[[], Any]) -> Any:
 
 def in_short(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:MESSAGE]
 
 
 def _leaves(outputs: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """The model under test: original, candidate and float64 oracle side by side, with their inputs.
 
-In: the paths of two files. Out: a Subject that draws inputs of any batch size, runs any of the
-three modules without letting one run leave traces for the next, and keeps their weights the same.
+In: a Maker. Out: a Subject that draws inputs of any batch size, runs any of the three modules
+without letting one run leave traces for the next, and keeps their weights the same.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,63 +20,98 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.errors import BuildError, InputError
-from kernelwright.problem import describe, load_problem, load_source
-from kernelwright.verify import parameters
-from kernelwright.verify.candidate import build_failure, first_difference, load_candidate
+from kernelwright.problem import describe
+from kernelwright.verify import attributes, parameters
+from kernelwright.verify.attributes import Attributes
+from kernelwright.verify.candidate import build_failure, fallbacks_of, first_difference
 from kernelwright.verify.compare import same_bits
+from kernelwright.verify.inputs import (
+    Call,
+    Inputs,
+    forward,
+    map_floating,
+    tensors_in,
+    widen,
+    with_size,
+)
+from kernelwright.verify.maker import Arguments, Maker, from_files
 from kernelwright.verify.parameters import State
-
-Inputs = tuple[Any, ...]
-Call = Callable[[nn.Module, Inputs], Any]
+from kernelwright.verify.replay import moved, rng_state
 
 SEED = 0
+NOISE_SEED = 1000  # of the generator at the start of a call, plus the number of the draw
 SMALL_SECONDS = 0.04  # what one eager run at the reduced batch may take
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
 
 
-def forward(module: nn.Module, inputs: Inputs) -> Any:
-    return module(*inputs)
+def load_subject(
+    model: Path, candidate: Path, device: str, precision: str, training: bool | None = None
+) -> Subject:
+    """The Subject of two files, in train or eval mode (None: as constructed)."""
+    maker = from_files(model, candidate, device, precision, SEED)
+    if training is not None:
+        maker.original.train(training)
+    return Subject(maker)
 
 
 class Subject:
     """One problem and its candidate, loaded."""
 
-    def __init__(self, model: Path, candidate: Path, device: str, precision: str) -> None:
-        problem = load_problem(model, device, precision, SEED)
-        self.device = problem.device
-        self.precision = problem.precision
-        self.original = problem.module
-        self.user = load_source(model)
-        self.candidate_path = candidate
-        self.candidate = load_candidate(candidate, self.user, SEED).to(self.device)
-        self.initial_mismatch = first_difference(self.original, self.candidate)
-        self.state: State = parameters.snapshot(self.original)
+    def __init__(self, maker: Maker) -> None:
+        self.maker = maker
+        self.device = maker.device
+        self.precision = maker.precision
+        self.drew = False
+        self.counted: Counter[str] = Counter()
+        self._random_by_mode: dict[bool, bool] = {}
+        candidate = maker.make_candidate(maker.arguments or Arguments((), {}), SEED)
+        self.initial_mismatch = first_difference(maker.original, candidate)
+        self._seat(maker.original, candidate)
         self.states: dict[str, State] = {"initial": self.state}
         parameters.write(self.candidate, self.state)
-        self.candidate.train(self.original.training)
-        self.oracle = copy.deepcopy(self.original).double()
         self.draw_all = functools.lru_cache(maxsize=3)(self._draw_all)
-        first = next(x for x in problem.inputs if isinstance(x, Tensor))
+        first = tensors_in(self.draw_all(SEED))[0]
         self.batch = int(first.shape[0]) if first.ndim else 1
         self.resized = self._find_resized()
         self.seconds = self._estimate_seconds()
         self.small = self._affordable_batch()
 
+    def _seat(self, original: nn.Module, candidate: nn.Module) -> None:
+        """Take two modules in, with what a run of either starts from."""
+        self.original, self.candidate = original, candidate
+        self.candidate.train(original.training)
+        self.oracle = attributes.widen_attributes(copy.deepcopy(original).double())
+        self.state: State = parameters.snapshot(original)
+        self.begin: Attributes = attributes.plain(original)
+        self.volatile: Attributes = {}
+
+    @contextmanager
+    def rebuilt(self, original: nn.Module, candidate: nn.Module) -> Iterator[None]:
+        """Two other modules in the place of original and candidate, as they were constructed."""
+        kept = dict(vars(self))
+        self._seat(original, candidate)
+        try:
+            yield
+        finally:
+            vars(self).update(kept)
+
     # Inputs
 
     def _draw_all(self, seed: int) -> Inputs:
         torch.manual_seed(seed)
-        return tuple(
-            x.to(self.device) if isinstance(x, Tensor) else x for x in self.user.get_inputs()
-        )
+        return self.maker.draw()
 
     def draw(self, batch: int, seed: int) -> Inputs:
         """Fresh copies of the file's own inputs, cut or resampled to the batch size."""
         leaves, tree = pytree.tree_flatten(self.draw_all(seed))
         torch.manual_seed(seed)
         sized = [
-            _resize(x, batch) if i in self.resized else x.clone() if isinstance(x, Tensor) else x
+            with_size(x, 0, batch)
+            if i in self.resized
+            else x.clone()
+            if isinstance(x, Tensor)
+            else x
             for i, x in enumerate(leaves)
         ]
         drawn: Inputs = pytree.tree_unflatten(sized, tree)
@@ -111,7 +147,7 @@ class Subject:
             start = time.perf_counter()
             self.run(self.original, inputs)
         except Exception as error:
-            given = ", ".join(describe(x) for x in self.draw_all(SEED))
+            given = ", ".join(describe(x) for x in pytree.tree_leaves(self.draw_all(SEED)))
             kind = type(error).__name__
             raise InputError(
                 f"Model raised {kind} on its own inputs ({given}): {error}."
@@ -126,28 +162,54 @@ class Subject:
 
     # Runs
 
-    def run(self, module: nn.Module, inputs: Inputs, call: Call = forward) -> Any:
-        """One call that starts from the current buffers and has finished when it returns."""
+    def run(self, module: nn.Module, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
+        """One call that has finished when it returns.
+
+        It starts from the current buffers, from the attributes that the original was constructed
+        with, and from the same generator for the same `draw`; `drew` tells whether it used that.
+        """
         parameters.write_buffers(module, self.state)
+        self._rewind(module)
+        torch.manual_seed(NOISE_SEED + draw)
+        before = rng_state(self.device)
         with torch.no_grad():
             outputs = call(module, inputs)
         self.finish()
+        self.drew = moved(before, self.device)
+        if module is self.original:
+            self._note_volatile()
         return outputs
 
-    def run_candidate(self, inputs: Inputs, call: Call = forward) -> Any:
+    def _note_volatile(self) -> None:
+        """Attributes that forward changes are set back before every run from now on."""
+        now = attributes.plain(self.original)
+        for name in attributes.changed(self.begin, now):
+            self.volatile[name] = self.begin.get(name, attributes.ABSENT)
+
+    def _rewind(self, module: nn.Module) -> None:
+        if self.volatile:
+            wide = module is self.oracle
+            start = map_floating(Tensor.double, self.volatile) if wide else self.volatile
+            attributes.assign(module, start)
+
+    def run_candidate(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
+        before = fallbacks_of(self.candidate) or Counter()
         try:
-            return self.run(self.candidate, inputs, call)
+            return self.run(self.candidate, inputs, call, draw)
         except Exception as error:
             if (reason := build_failure(error)) is not None:
-                raise BuildError(f"{self.candidate_path} could not be built: {reason}") from error
+                path = self.maker.candidate_path
+                raise BuildError(f"{path} could not be built: {reason}") from error
             raise
+        finally:
+            self.counted += (fallbacks_of(self.candidate) or Counter()) - before
 
-    def run_oracle(self, inputs: Inputs, call: Call = forward) -> Any:
+    def run_oracle(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
         """The original in float64; tensors made inside of forward are float64 too."""
         before = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)
         try:
-            return self.run(self.oracle, widen(inputs), call)
+            return self.run(self.oracle, widen(inputs), call, draw)
         finally:
             torch.set_default_dtype(before)
 
@@ -155,26 +217,14 @@ class Subject:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    @functools.cached_property
-    def _random_by_mode(self) -> dict[bool, bool]:
-        return {}
-
     @property
     def random(self) -> bool:
-        """Whether eager's result depends on the seed of the generator, in the mode it is in now."""
+        """Whether eager draws random numbers, in the mode it is in now."""
         mode = self.original.training
         if mode not in self._random_by_mode:
-            self._random_by_mode[mode] = self._depends_on_seed()
+            self.run(self.original, self.draw(self.small, SEED))
+            self._random_by_mode[mode] = self.drew
         return self._random_by_mode[mode]
-
-    def _depends_on_seed(self) -> bool:
-        def seeded(seed: int) -> list[Any]:
-            inputs = self.draw(self.small, SEED)
-            torch.manual_seed(seed)
-            return pytree.tree_leaves(self.run(self.original, inputs))
-
-        first = seeded(1)
-        return not equal_leaves(first, seeded(2)) and equal_leaves(first, seeded(1))
 
     # Parameters
 
@@ -197,33 +247,20 @@ class Subject:
 
     @contextmanager
     def mode(self, training: bool) -> Iterator[None]:
-        before = self.original.training
-        modules = (self.original, self.candidate, self.oracle)
-        for module in modules:
-            module.train(training)
+        roots = (self.original, self.candidate, self.oracle)
+        before = [(module, module.training) for root in roots for module in root.modules()]
+        for root in roots:
+            root.train(training)
         try:
             yield
         finally:
-            for module in modules:
-                module.train(before)
+            for module, was_training in before:
+                module.training = was_training
 
     @property
     def fallbacks(self) -> dict[str, int] | None:
         """What the candidate says of its own fallbacks so far; None when it does not count them."""
-        counted = getattr(type(self.candidate), "fallbacks", None)
-        return {str(k): int(v) for k, v in counted.items()} if isinstance(counted, dict) else None
-
-
-def widen(inputs: Inputs) -> Inputs:
-    """Every floating tensor in float64."""
-
-    def one(x: Any) -> Any:
-        if isinstance(x, Tensor) and x.is_complex():
-            return x.to(torch.complex128)
-        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    widened: Inputs = pytree.tree_map(one, inputs)
-    return widened
+        return None if fallbacks_of(self.candidate) is None else dict(self.counted)
 
 
 def equal_leaves(left: list[Any], right: list[Any]) -> bool:
@@ -231,12 +268,3 @@ def equal_leaves(left: list[Any], right: list[Any]) -> bool:
         same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
         for a, b in zip(left, right, strict=True)
     )
-
-
-def _resize(x: Tensor, batch: int) -> Tensor:
-    """The first rows, or for a larger batch new rows drawn from all elements of the tensor."""
-    if batch <= x.shape[0]:
-        return x[:batch].clone()
-    flat = x.reshape(-1)
-    picked = torch.randint(flat.numel(), (batch, *x.shape[1:]), device=x.device)
-    return flat[picked]

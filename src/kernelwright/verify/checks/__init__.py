@@ -12,7 +12,19 @@ from functools import partial
 
 from kernelwright.verify.cases import DISTRIBUTIONS, LAYOUTS
 from kernelwright.verify.certificate import ESSENTIAL, Finding
-from kernelwright.verify.checks import effects, gradients, memory, nulls, state, values
+from kernelwright.verify.checks import (
+    arguments,
+    changes,
+    construction,
+    effects,
+    gradients,
+    hooks,
+    memory,
+    nulls,
+    sizes,
+    state,
+    values,
+)
 from kernelwright.verify.subject import Subject
 
 
@@ -48,21 +60,44 @@ TABLE: tuple[Row, ...] = (
         for size in (0, 1, 7, 37)
     ),
     Row("larger batch", values.at_larger_batch),
+    Row("sizes: batch", sizes.batches, quick=True),
+    Row("sizes: other dimensions", sizes.other_dimensions),
     *(
         Row(f"layout: {name}", partial(values.on_layout, name=name), quick=name == "transposed")
         for name in LAYOUTS
     ),
     Row("side effects", effects.side_effects, quick=True),
     Row("buffers", effects.buffers, quick=True),
+    Row("Python state", effects.python_state, quick=True),
     Row("eval mode", values.in_eval_mode),
+    Row("eval and train", state.switched),
+    Row("random numbers", values.random_numbers, quick=True),
+    Row("arguments: defaults", arguments.defaults, quick=True),
+    Row("arguments: constructor", construction.other_arguments, "initial", quick=True),
+    Row("seeds", construction.other_seed, "initial", quick=True),
+    Row("attributes", changes.attributes, quick=True),
+    Row("submodules", changes.submodules),
+    Row("hooks", hooks.hooks, quick=True),
     Row("weights: load_state_dict", state.after_load_state_dict),
     Row("weights: .data write", state.after_data_write, quick=True),
+    Row("weights: save and load", state.after_saving),
+    Row("weights: optimizer step", state.after_optimizer_step),
     Row("weights: deepcopy", state.in_deepcopy),
+    Row("weights: pickle", state.in_pickle),
+    Row("weights: .double()", state.in_float64),
+    Row("weights: .half()", state.in_half),
     Row("memory: poisoned", memory.poisoned, quick=True),
     Row("memory: same address", memory.same_address, quick=True),
     Row("memory: earlier outputs", memory.earlier_outputs),
     Row("repeats", memory.repeats),
-    Row("gradients", gradients.gradients),
+    Row("gradients", gradients.gradients, quick=True, main=True),
+    Row("gradients: twice", gradients.twice),
+    Row("gradients: frozen", gradients.frozen, main=True),
+    Row("gradients: hooks", gradients.hooks),
+    Row("gradients: in place", gradients.in_place),
+    Row("gradients: checkpoint", gradients.checkpointed),
+    Row("gradients: optimizer steps", gradients.optimizer_step, main=True),
+    Row("inference_mode", gradients.inference, main=True),
 )
 
 ROWS: dict[str, Row] = {row.name: row for row in TABLE}

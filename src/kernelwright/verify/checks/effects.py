@@ -1,23 +1,26 @@
 """What a call leaves behind: inputs, parameters and buffers are as the original leaves them.
 
-In: a Subject. Out: Findings. The original is the measure here too: where it writes to its input or
-its running statistics, so must the candidate.
+In: a Subject. Out: Findings. The original is the measure here too: where it writes to its input,
+its running statistics or its attributes, so must the candidate.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.verify import cases, parameters
+from kernelwright.verify import attributes, cases, parameters
+from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import same_bits
-from kernelwright.verify.judge import compare, conclude, judge
-from kernelwright.verify.subject import Subject, widen
+from kernelwright.verify.inputs import Inputs, copied, forward
+from kernelwright.verify.judge import Named, judge
+from kernelwright.verify.subject import Subject
 
 STEPS = 3
+CALLS = 3
 
 
 def side_effects(subject: Subject) -> Finding:
@@ -43,42 +46,48 @@ def buffers(subject: Subject) -> Finding:
     if not names:
         return Finding(None, "the model has no buffers")
     before = subject.state
+
+    def steps(seed: int) -> Inputs:
+        """Inputs whose arguments are the inputs of one step each."""
+        draw = cases.distribution(subject, "normal").make
+        return Inputs(tuple(draw(STEPS * seed + step) for step in range(STEPS)), {})
+
+    def train(module: nn.Module, inputs: Inputs) -> Named:
+        for step in inputs.args:
+            forward(module, step)
+        ended = parameters.snapshot_buffers(module)
+        return Named({f"buffer {name}": ended.get(name) for name in names})
+
     with subject.mode(training=True):
-        if subject.random:
-            return Finding(None, "the model is random in training mode")
-        stepped = [_after_steps(subject, module) for module in _modules(subject)]
-    name = f"the buffers after {STEPS} training steps"
-    if any(set(names) - set(state) for state in stepped):
-        return Finding(False, f"the candidate lacks some of the buffers {', '.join(names)}")
-    trial = compare(name, *stepped)
-    finding = trial if isinstance(trial, Finding) else conclude(name, trial)
-    if finding.passed:
-        subject.set_state({**before, **stepped[1]})
-        with subject.mode(training=False):
-            in_eval = judge(subject, cases.own(subject))
-        subject.set_state(before)
-        return finding if in_eval.passed else in_eval
-    return finding
+        finding = judge(subject, Case(f"the buffers after {STEPS} training steps", steps), train)
+        ended = subject.run(subject.original, steps(0), train)
+    if not finding.passed:
+        return finding
+    subject.set_state({**before, **dict(zip(names, ended.values(), strict=True))})
+    with subject.mode(training=False):
+        in_eval = judge(subject, cases.own(subject))
+    subject.set_state(before)
+    return finding if in_eval.passed else in_eval
 
 
-def _modules(subject: Subject) -> tuple[nn.Module, nn.Module, nn.Module]:
-    return subject.candidate, subject.original, subject.oracle
+def python_state(subject: Subject) -> Finding:
+    """Plain attributes that forward changes, and the results that depend on them, call by call."""
+    before = attributes.plain(subject.original)
 
+    def several(module: nn.Module, inputs: Inputs) -> Named:
+        outputs = [forward(module, copied(inputs)) for _ in range(CALLS)]
+        results = {f"the result of call {i + 1}": x for i, x in enumerate(outputs)}
+        now = attributes.plain(module)
+        return Named({**results, **{f"attribute {k}": now.get(k, "absent") for k in watched}})
 
-def _after_steps(subject: Subject, module: nn.Module) -> dict[str, Any]:
-    """The module's buffers after steps on different data, from the common start."""
-    names = [name for name, _ in subject.original.named_buffers()]
-    start = subject.state
-    for seed in range(STEPS):
-        inputs = cases.distribution(subject, "normal").make(seed)
-        if module is subject.oracle:
-            subject.run_oracle(widen(inputs))
-        elif module is subject.candidate:
-            subject.run_candidate(inputs)
-        else:
-            subject.run(module, inputs)
-        subject.state = {**start, **parameters.snapshot_buffers(module)}
-    subject.state = start
-    ended = parameters.snapshot_buffers(module)
-    parameters.write_buffers(module, start)
-    return {name: ended[name] for name in names if name in ended}
+    watched: list[str] = []
+    subject.run(subject.original, subject.draw(subject.small, 0), several)
+    moved = attributes.changed(before, attributes.plain(subject.original))
+    ours = attributes.plain(subject.candidate)
+    known = dict.fromkeys([*before, *moved])
+    watched += [name for name in known if name in ours or name in moved]
+    finding = judge(subject, cases.renamed(cases.own(subject), f"{CALLS} calls in a row"), several)
+    if not finding.passed:
+        return finding
+    told = f"forward changes {', '.join(moved)}" if moved else "forward changes no plain attribute"
+    return replace(finding, detail=f"{told}; {finding.detail}")

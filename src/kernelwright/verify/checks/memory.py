@@ -11,14 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.verify import cases
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
+from kernelwright.verify.inputs import Inputs, forward, map_tensors, widen
 from kernelwright.verify.judge import judge
-from kernelwright.verify.subject import Inputs, Subject, equal_leaves
+from kernelwright.verify.subject import Subject, equal_leaves
 
 REPEATS = 5
 BLOCKS = 4
@@ -42,23 +43,19 @@ def poisoned(subject: Subject) -> Finding:
 def same_address(subject: Subject) -> Finding:
     """Other data in the very tensors of the call before."""
     case = cases.own(subject)
-    reused: list[Inputs] = []
+    earlier = case.make(FRESH_SEED)
 
-    def call(module: torch.nn.Module, inputs: Inputs) -> Any:
-        if module is not subject.candidate:
-            return module(*inputs)
-        reused.append(case.make(FRESH_SEED))
-        module(*reused[-1])
-        _overwrite(reused[-1], inputs)
-        return module(*reused[-1])
+    def call(module: nn.Module, inputs: Inputs) -> Any:
+        reused = map_tensors(Tensor.clone, widen(earlier) if module is subject.oracle else earlier)
+        forward(module, reused)
+        _overwrite(reused, inputs)
+        return forward(module, reused)
 
     return judge(subject, case, call)
 
 
 def earlier_outputs(subject: Subject) -> Finding:
     """The result of one call must survive the next."""
-    if subject.random:
-        return Finding(None, "the model is random in this mode, so its values cannot be compared")
     first = pytree.tree_leaves(subject.run_candidate(subject.draw(subject.small, 0)))
     kept = [x.clone() if isinstance(x, Tensor) else x for x in first]
     subject.run_candidate(subject.draw(subject.small, FRESH_SEED))
@@ -69,8 +66,6 @@ def earlier_outputs(subject: Subject) -> Finding:
 
 def repeats(subject: Subject) -> Finding:
     """Equal bits from equal inputs."""
-    if subject.random:
-        return Finding(None, "the model is random in this mode, so its values cannot be compared")
     if _equal_bits(subject, ours=True):
         return Finding(True, f"{REPEATS} calls gave equal bits")
     if not _equal_bits(subject, ours=False):
@@ -79,11 +74,16 @@ def repeats(subject: Subject) -> Finding:
 
 
 def _equal_bits(subject: Subject, ours: bool) -> bool:
+    """Under one seed if the model is random; else a candidate must not depend on the seed."""
     results = []
     for repeat in range(REPEATS):
         inputs = subject.draw(subject.small, 0)
-        torch.manual_seed(repeat)  # a candidate that draws noise must not draw the same again
-        run = subject.run_candidate(inputs) if ours else subject.run(subject.original, inputs)
+        draw = 0 if subject.random else repeat
+        run = (
+            subject.run_candidate(inputs, draw=draw)
+            if ours
+            else subject.run(subject.original, inputs, draw=draw)
+        )
         results.append(pytree.tree_leaves(run))
     return all(equal_leaves(results[0], other) for other in results[1:])
 

@@ -1,22 +1,28 @@
 """The candidate's weights are the original's, and stay live: no copy of them is kept from a call.
 
-In: a Subject. Out: Findings on state_dict, and on results after the weights were changed by
-load_state_dict, by a `.data` write, and in a deepcopy.
+In: a Subject. Out: Findings on state_dict, and on results after the weights were changed, in all
+the ways in which people change, copy, store and cast them.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from kernelwright.verify import cases
+from kernelwright.verify import cases, parameters
+from kernelwright.verify.attributes import preserved
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.judge import judge
+from kernelwright.verify.inputs import Inputs, copied, forward, map_floating
+from kernelwright.verify.judge import Named, attempted, in_short, judge
 from kernelwright.verify.parameters import State
 from kernelwright.verify.subject import Subject
+from kernelwright.verify.tally import Variation, judge_all
 
 
 def state_dict(subject: Subject) -> Finding:
@@ -45,15 +51,136 @@ def after_data_write(subject: Subject) -> Finding:
     return _after_change(subject, _write_data)
 
 
+def after_saving(subject: Subject) -> Finding:
+    """New weights from a file that torch.save wrote, after the first call."""
+
+    def load(module: nn.Module, state: State) -> None:
+        file = io.BytesIO()
+        torch.save(state, file)
+        file.seek(0)
+        _load(module, torch.load(file, weights_only=True))
+
+    return _after_change(subject, load)
+
+
+def after_optimizer_step(subject: Subject) -> Finding:
+    """New weights from a step of Adam after the first call, its gradients given."""
+    if not list(subject.original.parameters()):
+        return Finding(None, "the model has no parameters")
+    before = subject.state
+    subject.run_candidate(subject.draw(subject.small, 0))
+    _adam_step(subject.candidate)
+    _adam_step(subject.original)
+    subject.set_reference_state(parameters.snapshot(subject.original))
+    try:
+        return judge(subject, cases.own(subject))
+    finally:
+        subject.set_state(before)
+
+
 def in_deepcopy(subject: Subject) -> Finding:
     """A deepcopy made after the first call, with weights of its own."""
+    return _in_copy(subject, copy.deepcopy)
+
+
+def in_pickle(subject: Subject) -> Finding:
+    """The whole module through pickle, after the first call, if the original can be pickled."""
+
+    refused = attempted(lambda: _pickled(subject.original))
+    if isinstance(refused, Exception):
+        return Finding(None, f"the original cannot be pickled: {in_short(refused)}")
+    return _in_copy(subject, _pickled)
+
+
+def _pickled(module: nn.Module) -> nn.Module:
+    loaded: nn.Module = pickle.loads(pickle.dumps(module))
+    return loaded
+
+
+def in_float64(subject: Subject) -> Finding:
+    """`.double()` after the first call, and back."""
+    return _cast(subject, torch.float64)
+
+
+def in_half(subject: Subject) -> Finding:
+    """`.half()` after the first call, and back."""
+    return _cast(subject, torch.float16)
+
+
+def switched(subject: Subject) -> Finding:
+    """`.eval()` and `.train()` to and fro, each followed by a call."""
+
+    def call(module: nn.Module, inputs: Inputs) -> Named:
+        found = Named()
+        with preserved(module):
+            for name in ("eval", "train", "eval again"):
+                module.train(name == "train")
+                found[f"the result in {name}"] = forward(module, copied(inputs))
+        found["the result in its own mode"] = forward(module, inputs)
+        return found
+
+    return judge(subject, cases.renamed(cases.own(subject), "calls in eval and train mode"), call)
+
+
+def _cast(subject: Subject, dtype: torch.dtype) -> Finding:
+    """A call in its own type, one in the other, and one after the way back, whatever that lost."""
+
+    def call(module: nn.Module, inputs: Inputs) -> Named:
+        wide = module is subject.oracle
+        found = Named({"the first result": forward(module, copied(inputs))})
+        with _types_kept(module):
+            _to(module, dtype, wide)
+            cast = map_floating(lambda x: x.to(dtype).to(x.dtype if wide else dtype), inputs)
+            found[f"the result in {dtype}"] = forward(module, cast)
+        with _types_kept(module, rounded_to=dtype):
+            found["the result after the way back"] = forward(module, inputs)
+        return found
+
+    name = f"a call in {str(dtype).removeprefix('torch.')} between two others"
+    variation = Variation(cases.renamed(cases.own(subject), name), call, optional=True)
+    return judge_all(subject, [variation], "cast", f"eager does not run in {dtype}")
+
+
+def _to(module: nn.Module, dtype: torch.dtype, wide: bool) -> None:
+    """The oracle gets the values that the cast leaves, and stays in float64."""
+    module.to(dtype)
+    if wide:
+        module.double()
+
+
+@contextmanager
+def _types_kept(module: nn.Module, rounded_to: torch.dtype | None = None) -> Iterator[None]:
+    """The data of all tensors as it was; inside of the block perhaps rounded to another type."""
+    kept = [(x, x.data) for x in parameters.tensors(module).values()]
+    for x, data in kept:
+        if rounded_to is not None and x.is_floating_point():
+            x.data = data.to(rounded_to).to(data.dtype)
+    try:
+        yield
+    finally:
+        for (x, data), now in zip(kept, parameters.tensors(module).values(), strict=True):
+            x.data = data
+            now.data = data
+
+
+def _in_copy(subject: Subject, duplicate: Callable[[nn.Module], nn.Module]) -> Finding:
     kept = subject.candidate
     subject.run_candidate(subject.draw(subject.small, 0))
-    subject.candidate = copy.deepcopy(kept)
+    subject.candidate = duplicate(kept)
     try:
         return _after_change(subject, _write_data)
     finally:
         subject.candidate = kept
+
+
+def _adam_step(module: nn.Module) -> None:
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    for index, value in enumerate(module.parameters()):
+        if value.requires_grad:
+            steps = torch.arange(value.numel(), device=value.device).add(index).remainder(5).sub(2)
+            value.grad = steps.view(value.shape).to(value)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def _after_change(subject: Subject, change: Callable[[nn.Module, State], None]) -> Finding:

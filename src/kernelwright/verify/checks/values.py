@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import torch
+
 from kernelwright.errors import BuildError
-from kernelwright.verify import cases
+from kernelwright.verify import cases, statistic
 from kernelwright.verify.certificate import Finding
+from kernelwright.verify.inputs import forward
 from kernelwright.verify.judge import in_short, judge, structure
+from kernelwright.verify.replay import rng_state
 from kernelwright.verify.subject import Subject
 
 LARGER_SECONDS = 4.0  # what the check of a larger batch may cost
@@ -70,3 +76,29 @@ def in_eval_mode(subject: Subject) -> Finding:
         return Finding(None, "the model is in eval mode already")
     with subject.mode(training=False):
         return judge(subject, cases.own(subject))
+
+
+def random_numbers(subject: Subject) -> Finding:
+    """Which random numbers the candidate draws, and where it leaves the generator."""
+    if not subject.random:
+        return Finding(None, "the model draws no random numbers in its mode")
+    case = cases.own(subject)
+    finding = judge(subject, case)
+    if not finding.passed or statistic.draws_other_numbers(subject, case, forward):
+        return finding
+    left = [_generator_after(subject, ours) for ours in (True, False)]
+    if not all(map(torch.equal, *left)):
+        return Finding(
+            False,
+            "the candidate draws eager's numbers, but leaves the generator elsewhere: "
+            "whatever is drawn after it will differ",
+        )
+    return replace(
+        finding, detail=f"the candidate draws the very numbers of eager; {finding.detail}"
+    )
+
+
+def _generator_after(subject: Subject, ours: bool) -> tuple[torch.Tensor, ...]:
+    inputs = subject.draw(subject.small, 0)
+    subject.run_candidate(inputs) if ours else subject.run(subject.original, inputs)
+    return rng_state(subject.device)

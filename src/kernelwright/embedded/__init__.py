@@ -1,0 +1,12 @@
+"""Python that every emitted file carries: real modules here, pasted there as they stand.
+
+In a file that stands alone they share one namespace, so each begins with its imports, and what they
+import from each other is left out when they are pasted (emit/paste.py). Words that KernelBench's
+checker refuses must not occur in them.
+
+    baked.py      what tracing took for granted, described so that a change can be seen
+    memo.py       what a module remembers between calls
+    recorded.py   the kernels inside an autograd function
+    traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
+    fusion.py     which of these ways a call takes
+"""

@@ -1,0 +1,112 @@
+"""The kernels inside an autograd function; its backward runs the original forward once more.
+
+The kernels keep no activations. If gradients are asked for, the original forward runs on the
+tensors of the call, and autograd differentiates that: values, double backward and what is unused
+are eager's own. Generated backward kernels will take the place of `gradients`.
+"""
+
+import contextlib
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+
+class StandIns(TorchFunctionMode):
+    """Inside, every operation that is given one of these tensors gets another in its place.
+
+    So the parameters of a module need not be replaced in the module itself, which other threads
+    may be using, and hooks on the parameters do not run for gradients that are not theirs yet.
+    """
+
+    def __init__(self, pairs):
+        super().__init__()
+        self.pairs = {id(old): (old, new) for old, new in pairs}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        args, kwargs = pytree.tree_map(self.replaced, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def replaced(self, value):
+        return self.pairs.get(id(value), (value, value))[1]
+
+
+@contextlib.contextmanager
+def as_at_first(device, random):
+    """The generators as they were in the forward, for models that draw random numbers."""
+    if random is None:
+        yield
+        return
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.set_rng_state(random[0])
+        if on_gpu:
+            torch.cuda.set_rng_state(random[1], device)
+        yield
+
+
+def random_state(device):
+    state = [torch.get_rng_state()]
+    return [*state, torch.cuda.get_rng_state(device)] if device.type == "cuda" else state
+
+
+def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
+    """The gradients of the wanted tensors, by the original forward and autograd."""
+    again = torch.is_grad_enabled()
+    device = tensors[0].device
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        fresh = [t.view_as(t) if w else t for t, w in zip(tensors, wanted, strict=True)]
+        inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
+        written = fusion.written(module)
+        pairs = [(w, w.detach().clone()) for w in written]
+        named = zip(fusion.state(module), state, strict=True)
+        pairs += [(own, given) for own, given in named if given is not None]
+        with as_at_first(device, random), StandIns(pairs):
+            results = fusion.original(module, *inputs, *constants)
+    pairs = zip(results, cotangents, strict=False)  # new values of buffers have none
+    used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
+    found = iter(())
+    if used:
+        found = iter(
+            torch.autograd.grad(
+                [r for r, _ in used],
+                [f for f, w in zip(fresh, wanted, strict=True) if w],
+                [c for _, c in used],
+                create_graph=again,
+                allow_unused=True,
+            )
+        )
+    return [next(found, None) if w else None for w in wanted]
+
+
+def kept(tensors, fusion):
+    """What backward needs of a call: a buffer that the call rewrites only where outputs read it."""
+    found = list(tensors)
+    for i in fusion.rewritten:
+        found[i] = found[i].clone() if i in fusion.recalled else None
+    return found
+
+
+class Recorded(torch.autograd.Function):
+    """The kernels as one node of autograd's graph."""
+
+    @staticmethod
+    def forward(ctx, memo, constants, *tensors):
+        fusion = memo.fusion
+        ctx.memo, ctx.constants = memo, constants
+        ctx.random = random_state(tensors[0].device) if fusion.random else None
+        ctx.save_for_backward(*kept(tensors, fusion))
+        ctx.set_materialize_grads(False)
+        results = fusion.fused(memo, *tensors)
+        apart = fusion.apart(ctx.needs_input_grad[2:])
+        if apart:
+            ctx.mark_non_differentiable(*[results[i] for i in apart])
+        return results
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        wanted = ctx.needs_input_grad[2:]
+        memo, tensors = ctx.memo, ctx.saved_tensors
+        call = (memo.fusion, memo.module, ctx.constants, ctx.random)
+        found = gradients(*call, tensors, wanted, cotangents)
+        return None, None, *found

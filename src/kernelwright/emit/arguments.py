@@ -1,0 +1,139 @@
+"""The arguments of forward: how ModelNew receives them, and what the trace took them to be.
+
+In: a Problem. Out: the signature as text, a Leaf for every value that the example gave or a default
+stood for, and the checks that a later call still has those values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernelwright.embedded.baked import described
+from kernelwright.emit import values
+from kernelwright.graph import fresh_name
+from kernelwright.problem import Problem
+
+EMPTY = inspect.Parameter.empty
+POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value of a call: the expression that reads it in forward, and a name of its own."""
+
+    place: str
+    name: str
+    value: Any
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.value, torch.Tensor)
+
+
+class _Text:
+    """A default that prints as the given Python."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class Arguments:
+    """What one call of forward was, as text for any later one."""
+
+    def __init__(self, problem: Problem, names: Mapping[type, str]) -> None:
+        self.names = names
+        self.signature = inspect.signature(problem.module.forward)
+        self.parameters = list(self.signature.parameters.values())
+        self.bound = self.signature.bind(*problem.inputs, **problem.kwargs)
+        self.taken = {p.name for p in self.parameters}
+        self.leaves: list[Leaf] = []
+        self.checks: list[tuple[str, str]] = []
+        self.rebuilt: list[str] = []
+        for parameter in self.parameters:
+            self._parameter(parameter)
+
+    @property
+    def tensors(self) -> list[Leaf]:
+        return [leaf for leaf in self.leaves if leaf.is_tensor]
+
+    @property
+    def constants(self) -> list[Leaf]:
+        """What is no tensor, and no literal that can be written down instead."""
+        return [leaf for leaf in self.leaves if not leaf.is_tensor]
+
+    @property
+    def defaults(self) -> list[str]:
+        """Parameters whose default is no literal; it is taken from the original's signature."""
+        return [p.name for p in self.parameters if p.default is not EMPTY and not _literal(p)]
+
+    def printed(self) -> str:
+        """The parameters of forward, without annotations."""
+        shown = []
+        for p in self.parameters:
+            default = p.default
+            if default is not EMPTY:
+                default = _Text(values.literal(default) or f'DEFAULTS["{p.name}"]')
+            shown.append(p.replace(annotation=EMPTY, default=default))
+        return str(inspect.Signature(shown))[1:-1]
+
+    def handed_on(self) -> str:
+        """The same arguments in a call of the original forward."""
+        return ", ".join(_handed(p, p.name) for p in self.parameters)
+
+    # ---- values ------------------------------------------------------------------------------
+
+    def _parameter(self, p: inspect.Parameter) -> None:
+        given = p.name in self.bound.arguments
+        value = self.bound.arguments.get(p.name, () if p.kind is POSITIONAL else p.default)
+        if p.kind is KEYWORD and not given:
+            value = {}
+        if not given and p.kind not in (POSITIONAL, KEYWORD) and not _literal(p):
+            self.checks.append(
+                (f'{p.name} is not DEFAULTS["{p.name}"]', f"{p.name} is not its default")
+            )
+            self.rebuilt.append(_handed(p, f'DEFAULTS["{p.name}"]'))
+            return
+        self.rebuilt.append(_handed(p, self._value(p.name, value)))
+
+    def _value(self, place: str, value: Any) -> str:
+        """Note the leaves inside a value and what must hold of it; how it is built again."""
+        if isinstance(value, torch.Tensor):
+            return self._leaf(place, value)
+        inner = values.parts(value)
+        if inner is not None:
+            self.checks.append(values.built_otherwise(value, place, self.names))
+            written = [(inside, self._value(place + inside, part)) for inside, part in inner]
+            return values.constructed(value, written, self.names)
+        if (text := values.literal(value)) is not None:
+            self.checks.append((values.different(value, place), f"{place} is not {text}"))
+            return text
+        name = self._leaf(place, value)
+        test = f"described({place}) != {values.quoted(described(value))}"
+        self.checks.append((test, f"{place} is not as in the example"))
+        return name
+
+    def _leaf(self, place: str, value: Any) -> str:
+        name = place
+        if not place.isidentifier():
+            name = fresh_name(re.sub(r"\W+", "_", place, flags=re.ASCII).strip("_"), self.taken)
+        self.leaves.append(Leaf(place, name, value))
+        return name
+
+
+def _literal(p: inspect.Parameter) -> bool:
+    return p.default is EMPTY or values.literal(p.default) is not None
+
+
+def _handed(p: inspect.Parameter, text: str) -> str:
+    if p.kind in (POSITIONAL, KEYWORD):
+        return f"*{text}" if p.kind is POSITIONAL else f"**{text}"
+    return f"{p.name}={text}" if p.kind is inspect.Parameter.KEYWORD_ONLY else text

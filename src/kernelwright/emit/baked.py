@@ -1,0 +1,38 @@
+"""The table of what tracing took for granted, as text; embedded/baked.py reads it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from kernelwright.embedded.baked import (
+    attributes,
+    class_name,
+    described,
+    is_plain,
+    present,
+    traced_hooks,
+)
+from kernelwright.emit.lines import listed, python
+
+if TYPE_CHECKING:
+    from kernelwright.emit.forward import ForwardWriter
+
+
+def baked_in(writer: ForwardWriter) -> list[list[str]]:
+    """A row for every module of the tree, each as the lines of a tuple."""
+    follows_mode = writer.graph.mode != "any"
+    named = writer.problem.module.named_modules(remove_duplicate=False)
+    return [_row(path, module, follows_mode) for path, module in named]
+
+
+def _row(path: str, module: nn.Module, follows_mode: bool) -> list[str]:
+    fields: dict[str, Any] = attributes(module)
+    if follows_mode:
+        fields = {"training": module.training, **fields}
+    plain = {name: value for name, value in fields.items() if is_plain(value)}
+    others = {name: described(value) for name, value in fields.items() if name not in plain}
+    kind = class_name(type(module)) if path else "Model"
+    items = [path, kind, present(module), traced_hooks(module), plain, others]
+    return listed("", "(", [python(item) for item in items], "),", margin=4)

@@ -1,0 +1,176 @@
+"""A module is called on fake tensors, to see what a call does besides computing values.
+
+In: a Problem. Out: a Sighting: which tensors the gradient of each output flows to, how outputs lie
+in memory and whether that follows the inputs, and which Python attributes the call changes. Nothing
+is computed and the user's module is not touched: the call runs on a copy whose tensors are fake.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from kernelwright import structures
+from kernelwright.embedded.baked import attributes, described
+from kernelwright.problem import Problem
+
+Change = Callable[[Any], Any]
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """`reaches` and `strides` have an entry for each leaf of the outputs.
+
+    An entry of `reaches` holds the positions of input leaves and the module's own tensors (by id);
+    one of `strides` is None where the leaf is not a tensor. `follows` holds the input leaves whose
+    order in memory outputs take over, `changes` names an attribute that every call changes, and
+    `warms` says that only the first call changes any.
+    """
+
+    reaches: tuple[frozenset[int], ...]
+    strides: tuple[tuple[int, ...] | None, ...]
+    follows: frozenset[int]
+    changes: str | None
+    warms: bool
+
+
+def probe(problem: Problem) -> Sighting | None:
+    """What a call does, or None where the forward cannot run on fake tensors."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _probe(problem)
+    except Exception:  # user code on tensors without values may fail in any way
+        return None
+
+
+def _probe(problem: Problem) -> Sighting:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    stand_ins: dict[int, Any] = {}
+    for tensor in tensors_of(problem.module):
+        stand_ins[id(tensor)] = _fake(mode, tensor)
+    own = {id(fake): real for real, fake in stand_ins.items()}
+    module = copy.deepcopy(problem.module, dict(stand_ins))
+    arguments = (problem.inputs, dict(problem.kwargs))
+
+    def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
+        with mode, torch.enable_grad():
+            leaves, spec = pytree.tree_flatten(arguments)
+            moved = [change(x) if i == place else x for i, x in enumerate(leaves)]
+            given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
+            args, kwargs = pytree.tree_unflatten(given, spec)
+            outputs = module.forward(*args, **kwargs)
+            structures.register(outputs)
+            return given, pytree.tree_leaves(outputs)
+
+    before = _plain_state(module)
+    given, outputs = call()
+    between = _plain_state(module)
+    reaches = [_reached(o, {**own, **_positions(given)}) for o in outputs]
+    strides = tuple(_strides(o) for o in outputs)
+    follows: set[int] = set()
+    for place, x in enumerate(given):
+        for change in (_reversed, _channels_last) if isinstance(x, Tensor) else ():
+            if change(x) is not x:
+                with contextlib.suppress(Exception):  # eager does not take this layout either
+                    moved = tuple(_strides(o) for o in call(place, change)[1])
+                    follows |= {place} if moved != strides else set()
+    after = _plain_state(module)
+    changes = next((name for name in after if between.get(name) != after[name]), None)
+    return Sighting(
+        tuple(reaches), strides, frozenset(follows), changes, changes is None and before != between
+    )
+
+
+def tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """Every tensor that hangs on a module: parameters, buffers, and attributes of any nesting."""
+    seen: set[int] = set()
+    stack: list[Any] = [module]
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, nn.Module):
+            stack += vars(value).values()
+        elif isinstance(value, dict):
+            stack += value.values()
+        elif isinstance(value, list | tuple):
+            stack += value
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+    made = (
+        nn.Parameter(fake, fake.is_floating_point()) if isinstance(tensor, nn.Parameter) else fake
+    )
+    if tensor.is_floating_point() and (isinstance(tensor, nn.Parameter) or tensor.is_leaf):
+        made.requires_grad_(isinstance(tensor, nn.Parameter) or tensor.requires_grad)
+    return made
+
+
+def _input(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
+    fake = mode.from_tensor(tensor.detach(), static_shapes=True)
+    return fake.requires_grad_() if fake.is_floating_point() else fake
+
+
+def _positions(given: list[Any]) -> dict[int, int]:
+    """Input leaves are known by their position; floating ones take part in gradients."""
+    return {id(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+
+
+def _reached(output: Any, sources: dict[int, int]) -> frozenset[int]:
+    """The sources whose gradient the output's history leads to."""
+    if not isinstance(output, Tensor) or not output.requires_grad:
+        return frozenset()
+    if output.grad_fn is None:
+        return frozenset({sources[id(output)]} if id(output) in sources else ())
+    found: set[int] = set()
+    seen, stack = {output.grad_fn}, [output.grad_fn]
+    while stack:
+        node = stack.pop()
+        variable = getattr(node, "variable", None)
+        if variable is not None and id(variable) in sources:
+            found.add(sources[id(variable)])
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return frozenset(found)
+
+
+def _strides(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.stride()) if isinstance(value, Tensor) else None
+
+
+def _reversed(x: Tensor) -> Tensor:
+    if x.ndim < 2:
+        return x
+    order = list(reversed(range(x.ndim)))
+    return x.permute(order).contiguous().permute(order)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    wanted = CHANNELS_LAST.get(x.ndim)
+    return x if wanted is None else x.contiguous(memory_format=wanted)
+
+
+def _plain_state(module: nn.Module) -> dict[str, str]:
+    """Every plain attribute of the tree as text, tensors by type and shape alone."""
+    return {
+        f"{path}.{name}".lstrip("."): described(value)
+        for path, m in module.named_modules()
+        for name, value in attributes(m).items()
+    }

@@ -1,0 +1,79 @@
+"""Sizes on both sides of every threshold that a model may compare them with.
+
+In: a Subject. Out: Findings. A trace follows one branch of `if x.shape[0] > 4`; so batches up to 9
+and around 16 and 32 are tried, and every other dimension one larger, one smaller and by half.
+Where eager raises, so must the candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from kernelwright.verify import cases
+from kernelwright.verify.cases import Case
+from kernelwright.verify.certificate import Finding
+from kernelwright.verify.inputs import Inputs, with_size
+from kernelwright.verify.subject import Subject
+from kernelwright.verify.tally import Variation, judge_all
+
+BATCHES = (*range(1, 10), 15, 16, 17, 31, 32, 33)
+
+Place = tuple[int, int]  # the number of an input, and one of its dimensions
+
+
+def batches(subject: Subject) -> Finding:
+    """Batch sizes around small thresholds."""
+    if not subject.resized:
+        return Finding(None, "the model accepts no other batch size than its own")
+    own = [cases.own(subject, size) for size in BATCHES]
+    strict = [Case(case.name, case.make, must_raise=True) for case in own]
+    return judge_all(subject, [Variation(case) for case in strict], "batch sizes", "")
+
+
+def other_dimensions(subject: Subject) -> Finding:
+    """Other sizes of the dimensions that are not the batch, in one input and in all alike."""
+    return judge_all(
+        subject,
+        _variations(subject),
+        "sizes of other dimensions",
+        "the inputs have no other dimension than the batch",
+    )
+
+
+def _variations(subject: Subject) -> Iterator[Variation]:
+    leaves = pytree.tree_leaves(subject.draw(subject.small, 0))
+    places = [
+        (index, dim)
+        for index, x in enumerate(leaves)
+        if isinstance(x, Tensor)
+        for dim in range(x.ndim)
+        if dim or index not in subject.resized
+    ]
+    groups = [[place] for place in places]
+    for size in dict.fromkeys(leaves[i].shape[d] for i, d in places):
+        alike = [(i, d) for i, d in places if leaves[i].shape[d] == size]
+        if len(alike) > 1:
+            groups.append(alike)
+    for group in groups:
+        index, dim = group[0]
+        size = leaves[index].shape[dim]
+        for other in dict.fromkeys((size + 1, size - 1, size // 2)):
+            if other > 0 and other != size:
+                yield Variation(_resized(subject, group, other))
+
+
+def _resized(subject: Subject, group: list[Place], size: int) -> Case:
+    def make(seed: int) -> Inputs:
+        leaves, tree = pytree.tree_flatten(subject.draw(subject.small, seed))
+        torch.manual_seed(seed)
+        for index, dim in group:
+            leaves[index] = with_size(leaves[index], dim, size)
+        resized: Inputs = pytree.tree_unflatten(leaves, tree)
+        return resized
+
+    where = ", ".join(f"dimension {dim} of input {index}" for index, dim in group)
+    return Case(f"inputs with size {size} in {where}", make, must_raise=True)

@@ -1,0 +1,85 @@
+"""What forward is given: positional and keyword inputs, nested as the model's file nests them.
+
+In: whatever `get_inputs()` returned. Out: Inputs, a tuple of two that pytree functions reach into,
+so that drawing, resizing and widening are written once for every nesting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+class Inputs(NamedTuple):
+    """The arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+Call = Callable[[nn.Module, Inputs], Any]
+Tree = TypeVar("Tree")
+
+
+def forward(module: nn.Module, inputs: Inputs) -> Any:
+    return module(*inputs.args, **inputs.kwargs)
+
+
+def split(given: Any, keywords: Mapping[str, Any]) -> Inputs:
+    """`get_inputs()` as Inputs: a list, a dict of keywords, or a list that ends with that dict."""
+    if isinstance(given, Mapping):
+        return Inputs((), dict(given))
+    values = tuple(given)
+    if keywords and values and isinstance(values[-1], Mapping) and set(values[-1]) == set(keywords):
+        args = values[:-1]
+        if len(args) == 1 and isinstance(args[0], list | tuple):
+            args = tuple(args[0])
+        return Inputs(args, dict(values[-1]))
+    return Inputs(values, {})
+
+
+def on_device(inputs: Inputs, device: torch.device) -> Inputs:
+    return map_tensors(lambda x: x.to(device), inputs)
+
+
+def widen(inputs: Inputs) -> Inputs:
+    """Every floating tensor in float64."""
+    return map_tensors(_wide, inputs)
+
+
+def _wide(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """A function of tensors over every tensor in a tree; all else stays."""
+    mapped: Tree = pytree.tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, tree)
+    return mapped
+
+
+def map_floating(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    return map_tensors(lambda x: function(x) if x.is_floating_point() else x, tree)
+
+
+def copied(inputs: Inputs) -> Inputs:
+    """Copies, for a module that may write to what it is given."""
+    return map_tensors(Tensor.clone, inputs)
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def with_size(x: Tensor, dim: int, size: int) -> Tensor:
+    """The first entries along a dimension, or for a larger one new ones drawn from all elements."""
+    if size <= x.shape[dim]:
+        return x.narrow(dim, 0, size).clone()
+    shape: Sequence[int] = [*x.shape[:dim], size, *x.shape[dim + 1 :]]
+    flat = x.reshape(-1)
+    return flat[torch.randint(flat.numel(), tuple(shape), device=x.device)]

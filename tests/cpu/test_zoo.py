@@ -1,0 +1,14 @@
+"""The zoo on the CPU: every module through the public API, compared with eager and float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zoo
+from zoo import checks
+
+
+@pytest.mark.parametrize("case", zoo.CASES, ids=lambda c: c.name)
+def test_zoo(case: zoo.Case, extensions: Path) -> None:
+    checks.check(case, "cpu")

@@ -1,0 +1,367 @@
+"""What every module of the zoo must satisfy after `optimize`, on either device.
+
+In: a case and a device. The module is compiled through the public API; the result, eager and a
+float64 oracle then live through the same calls from the same state. One test has several stages;
+each starts from equal states, so that a failure in one does not hide the others, and the report
+names all that failed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from checking import check_close
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import kernelwright
+from kernelwright.errors import UnsupportedError
+from kernelwright.pipeline import Compiled
+from zoo.case import Case
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass
+class Trio:
+    """The compiled module, eager and the oracle; `kernels` is what the plan launches."""
+
+    case: Case
+    device: str
+    fused: nn.Module
+    eager: nn.Module
+    oracle: nn.Module
+    kernels: int
+
+    def synchronise(self) -> None:
+        """Everybody has eager's parameters and buffers."""
+        for other in (self.fused, self.oracle):
+            other.load_state_dict(copy.deepcopy(self.eager.state_dict()), strict=True)
+
+
+def built(case: Case, device: str) -> nn.Module:
+    torch.manual_seed(3)
+    module = case.make().train(case.mode == "train")
+    randomise(module)
+    return moved(module, device)
+
+
+def randomise(module: nn.Module) -> None:
+    """Weights of their usual size; biases, scales and running statistics of any value."""
+    generator = torch.Generator().manual_seed(11)
+    state = [*module.named_parameters(), *module.named_buffers()]
+    for name, value in state:
+        statistic = name.endswith(("running_mean", "running_var"))
+        if not value.is_floating_point() or not (isinstance(value, nn.Parameter) or statistic):
+            continue
+        drawn = torch.randn(value.shape, generator=generator)
+        if value.ndim > 1:
+            drawn *= max(value[0].numel(), 1) ** -0.5
+        value.data.copy_(drawn.abs() + 0.5 if name.endswith("running_var") else drawn)
+
+
+def moved(module: nn.Module, device: str) -> nn.Module:
+    return module.to(device)
+
+
+def widened_module(module: nn.Module) -> nn.Module:
+    """A float64 copy, its plain tensor attributes included."""
+    wide = copy.deepcopy(module).double()
+    for part in wide.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                vars(part)[name] = value.double()
+    return wide
+
+
+def arguments(case: Case, batch: int, seed: int, device: str) -> Arguments:
+    torch.manual_seed(seed)
+    made = case.inputs(batch), case.kwargs(batch)
+    return pytree.tree_map_only(Tensor, lambda t: t.to(device), made)
+
+
+def widened(given: Arguments) -> Arguments:
+    return pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, given)
+
+
+def compiled_case(case: Case, device: str) -> tuple[nn.Module, Compiled]:
+    """The module that is compiled, and what came out; both on the device."""
+    module = built(case, device)
+    args, kwargs = arguments(case, case.batch, 0, device)
+    made = kernelwright.explain(module, args, kwargs) if kwargs else None
+    return module, made or kernelwright.explain(module, args)
+
+
+def trio(case: Case, device: str) -> Trio:
+    module, compiled = compiled_case(case, device)
+    eager = copy.deepcopy(module)
+    oracle = copy.deepcopy(module) if case.random else widened_module(module)
+    fused = compiled.instantiate()
+    pairs = zip(fused.parameters(), module.parameters(), strict=True)
+    assert all(a is b for a, b in pairs), "the parameters are not those of the original"
+    return Trio(case, device, fused, eager, oracle, len(compiled.kernels))
+
+
+@contextlib.contextmanager
+def launches(module: nn.Module) -> Iterator[list[str]]:
+    """The names of the kernels that the emitted file of a module launches meanwhile."""
+    namespace = type(module).forward.__globals__
+    names: list[str] = []
+    original = namespace.get("_launch")
+    if original is None:
+        yield names
+        return
+
+    def spy(name: str, *given: Any, **options: Any) -> Any:
+        names.append(name)
+        return original(name, *given, **options)
+
+    namespace["_launch"] = spy
+    try:
+        yield names
+    finally:
+        namespace["_launch"] = original
+
+
+def fallbacks(module: nn.Module) -> Counter[str]:
+    """A copy of the module's counter; a user's own attribute of that name does not count."""
+    for holder in (module, type(module)):
+        counter = getattr(holder, "fallbacks", None)
+        if isinstance(counter, Counter):
+            return Counter(counter)
+    return Counter()
+
+
+@contextlib.contextmanager
+def in_kernels(t: Trio, module: nn.Module | None = None) -> Iterator[None]:
+    """Meanwhile the kernels run and nothing falls back, unless the case says why."""
+    module = module or t.fused
+    before = fallbacks(module)
+    with launches(module) as names:
+        yield
+    if t.case.falls_back:
+        return
+    causes = fallbacks(module) - before
+    assert not causes, f"fell back: {dict(causes)}"
+    assert names or not t.kernels, "no kernel was launched"
+
+
+def call(module: nn.Module, given: Arguments) -> Any:
+    torch.manual_seed(5)
+    return module(*given[0], **given[1])
+
+
+def same_call(t: Trio, given: Arguments) -> tuple[Any, Any, Any]:
+    """One call of each; they write the same arguments, and their outputs share the same memory."""
+    copies = [copied(given) for _ in range(2)]
+    exact = call(t.oracle, copied(given) if t.case.random else widened(copied(given)))
+    theirs = call(t.eager, copies[1])
+    ours = call(t.fused, copies[0])
+    check_same("the arguments after the call", *copies, widened(copies[1]))
+    assert aliases(ours, copies[0]) == aliases(theirs, copies[1]), "outputs that alias inputs"
+    return ours, theirs, exact
+
+
+def copied(given: Arguments, requires_grad: bool = False) -> Arguments:
+    """The same values in new memory of the same strides, expanded and sliced ones too."""
+
+    def fresh(tensor: Tensor) -> Tensor:
+        memory = tensor.detach().untyped_storage().clone()
+        place = tensor.storage_offset(), tensor.size(), tensor.stride()
+        tensor = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, *place)
+        return tensor.requires_grad_() if requires_grad and tensor.is_floating_point() else tensor
+
+    return pytree.tree_map_only(Tensor, fresh, given)
+
+
+def plain(value: Any) -> Any:
+    """A value in which dataclasses are dicts under the name of their class."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {type(value).__name__: fields}
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(plain(v) for v in value)
+    return value
+
+
+def tensors(value: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(plain(value)) if isinstance(leaf, Tensor)]
+
+
+def aliases(outputs: Any, inputs: Any) -> list[list[bool]]:
+    def memory(tensor: Tensor) -> int:
+        return tensor.untyped_storage().data_ptr()
+
+    return [[memory(a) == memory(b) for b in tensors(inputs)] for a in tensors(outputs)]
+
+
+def strides(tensor: Tensor) -> list[int]:
+    """The strides that matter: those of axes with more than one element."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1]
+
+
+def check_same(what: str, ours: Any, theirs: Any, exact: Any) -> None:
+    """Same structure, types, plain values and strides; tensors within the rule against float64."""
+    ours, theirs = plain(ours), plain(theirs)
+    leaves, structure = pytree.tree_flatten(ours)
+    expected, expected_structure = pytree.tree_flatten(theirs)
+    assert structure == expected_structure, f"{what}: {structure}, eager {expected_structure}"
+    for a, b in zip(leaves, expected, strict=True):
+        assert type(a) is type(b), f"{what}: {type(a)}, eager {type(b)}"
+        assert isinstance(a, Tensor) or a == b, f"{what}: {a!r}, eager {b!r}"
+    check_close(what, tensors(ours), tensors(theirs), tensors(exact))
+    for a, b in zip(tensors(ours), tensors(theirs), strict=True):
+        if a.numel() > 1:
+            assert strides(a) == strides(b), f"{what}: strides {strides(a)}, eager {strides(b)}"
+
+
+def check_values(t: Trio, batch: int) -> None:
+    given = arguments(t.case, batch, 7, t.device)
+    with torch.no_grad(), in_kernels(t):
+        check_same("outputs", *same_call(t, given))
+
+
+def gradients(module: nn.Module, given: Arguments) -> tuple[Any, dict[str, Tensor | None]]:
+    """The outputs, and the gradients of arguments and parameters for random cotangents."""
+    module.zero_grad(set_to_none=True)
+    outputs = call(module, given)
+    generator = torch.Generator().manual_seed(13)
+    roots = [y for y in tensors(outputs) if y.requires_grad]
+    cotangents = [torch.randn(y.shape, generator=generator).to(y) for y in roots]
+    if roots:
+        torch.autograd.backward(roots, cotangents)
+    found = {f"argument {i}": x.grad for i, x in enumerate(tensors(given))}
+    return outputs, found | {name: p.grad for name, p in module.named_parameters()}
+
+
+def check_gradients(t: Trio, batch: int) -> None:
+    given = arguments(t.case, batch, 8, t.device)
+    wide = given if t.case.random else widened(given)
+    try:
+        theirs, expected = gradients(t.eager, copied(given, True))
+    except RuntimeError:  # eager refuses, as an in-place operation on a leaf
+        assert refused(lambda: gradients(t.fused, copied(given, True)))
+        return
+    exact, right = gradients(t.oracle, copied(wide, True))
+    with in_kernels(t):
+        ours, found = gradients(t.fused, copied(given, True))
+    check_same("outputs", ours, theirs, exact)
+    for a, b in zip(tensors(ours), tensors(theirs), strict=True):
+        assert a.requires_grad == b.requires_grad, "requires_grad of an output"
+        assert (a.grad_fn is None) == (b.grad_fn is None), "grad_fn of an output"
+    for name, gradient in expected.items():
+        assert (found[name] is None) == (gradient is None), f"the gradient of {name} is None"
+        if gradient is not None:
+            check_close(f"the gradient of {name}", found[name], gradient, right[name])
+
+
+def refused(action: Callable[[], Any]) -> bool:
+    try:
+        action()
+    except RuntimeError:
+        return True
+    return False
+
+
+def trained(module: nn.Module, batches: list[Arguments]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The losses of a few steps of SGD with momentum, and the state after them."""
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trainable, lr=0.05, momentum=0.9)
+    losses = []
+    for given in batches:
+        outputs = [y for y in tensors(call(module, given)) if y.requires_grad]
+        loss = sum((y - 0.5).square().mean() for y in outputs)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses, dict(module.state_dict())
+
+
+def check_steps(t: Trio) -> None:
+    if not any(p.requires_grad for p in t.eager.parameters()):
+        return
+    batches = [arguments(t.case, t.case.batch, seed, t.device) for seed in (21, 22)]
+    copies = [copy.deepcopy(m) for m in (t.fused, t.eager, t.oracle)]
+    with in_kernels(t, copies[0]):
+        ours = trained(copies[0], copied_all(batches))
+    theirs = trained(copies[1], copied_all(batches))
+    wide = batches if t.case.random else [widened(b) for b in batches]
+    check_close("losses and parameters", ours, theirs, trained(copies[2], wide))
+
+
+def copied_all(batches: list[Arguments]) -> list[Arguments]:
+    return [copied(b) for b in batches]
+
+
+def check_state(t: Trio) -> None:
+    """Buffers after two calls, and one state_dict for both."""
+    with torch.no_grad():
+        for seed in (31, 32):
+            same_call(t, arguments(t.case, t.case.batch, seed, t.device))
+    states = [dict(m.state_dict()) for m in (t.fused, t.eager, t.oracle)]
+    assert list(states[0]) == list(states[1]), "the names of the state"
+    check_close("the state after two calls", *states)
+    t.eager.load_state_dict(t.fused.state_dict(), strict=True)
+
+
+def check_modes(t: Trio) -> None:
+    """The other mode is eager's other mode; back again, the kernels run as before."""
+    training = t.eager.training
+    given = arguments(t.case, t.case.batch, 41, t.device)
+    for module in (t.fused, t.eager, t.oracle):
+        module.train(not training)
+    allowed = contextlib.nullcontext() if t.case.mode_matters else in_kernels(t)
+    try:
+        with torch.no_grad(), allowed:
+            check_same("outputs", *same_call(t, given))
+    finally:
+        for module in (t.fused, t.eager, t.oracle):
+            module.train(training)
+    with torch.no_grad(), in_kernels(t):
+        check_same("outputs, back in the first mode", *same_call(t, given))
+
+
+def check_fused(t: Trio) -> None:
+    assert t.kernels or t.case.only_aten, "nothing was fused"
+
+
+def stages(case: Case) -> dict[str, Callable[[Trio], None]]:
+    sizes = [case.batch, *([] if case.other is None else [case.other])]
+    found: dict[str, Callable[[Trio], None]] = {"fused": check_fused}
+    for n in sizes:
+        found[f"values at batch {n}"] = lambda t, n=n: check_values(t, n)
+        found[f"gradients at batch {n}"] = lambda t, n=n: check_gradients(t, n)
+    return found | {"steps": check_steps, "state": check_state, "modes": check_modes}
+
+
+def check(case: Case, device: str) -> None:
+    """Compile a case and go through all stages; an AssertionError names each that failed."""
+    failures = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            t = trio(case, device)
+        except UnsupportedError:
+            if case.refused:
+                return
+            raise
+        for name, stage in stages(case).items():
+            try:
+                t.synchronise()
+                stage(t)
+            except Exception as error:
+                failures[name] = f"{type(error).__name__}: {str(error)[:600]}"
+    text = "".join(f"\n  {name}: {why}" for name, why in failures.items())
+    assert not failures, f"{case.name} on {device}:{text}"
