@@ -26,8 +26,10 @@ CHILD = """
 import importlib.util, json, sys, traceback
 
 path, wanted = sys.argv[1:]
-import torch.utils.cpp_extension
-torch.utils.cpp_extension.load_inline = lambda *args, **kwargs: None
+with open(path, "rb") as file:
+    if b"cpp_extension" in file.read():
+        import torch.utils.cpp_extension
+        torch.utils.cpp_extension.load_inline = lambda *args, **kwargs: None
 spec = importlib.util.spec_from_file_location("imported", path)
 module = importlib.util.module_from_spec(spec)
 sys.modules["imported"] = module

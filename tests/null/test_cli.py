@@ -238,7 +238,7 @@ def test_unwritable_output_is_found_before_the_work(
 def test_a_read_only_folder_is_an_input_error(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deny(*args: object) -> None:
+    def deny(*args: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", deny)
