@@ -350,10 +350,10 @@ def test_the_mode_of_explain(
 def test_the_mode_of_verify_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A candidate that is right in eval mode alone."""
     path, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
-    path.write_text(DROPOUT)
-    wrong = "x.clamp_min(0) if not self.training else x * 0"
-    text = f"class ModelNew(Model):\n    def forward(self, x):\n        return {wrong}\n"
-    candidate.write_text(DROPOUT + text)
+    model = MODEL.replace("torch.relu(x)", "torch.relu(x) * (2 if self.training else 1)")
+    path.write_text(model)
+    text = "class ModelNew(Model):\n    def forward(self, x):\n        return x.clamp_min(0)\n"
+    candidate.write_text(model + text)
     files = [str(path), str(candidate), "--device", "cpu", "--quiet"]
     assert main(["bench", *files, "--baselines", "eager", "--eval"]) == 0
     assert main(["bench", *files, "--baselines", "eager", "--train"]) == 3
