@@ -26,8 +26,10 @@ CHILD = """
 import importlib.util, json, sys, traceback
 
 path, wanted = sys.argv[1:]
-import torch.utils.cpp_extension
-torch.utils.cpp_extension.load_inline = lambda *args, **kwargs: None
+with open(path, "rb") as file:
+    if b"cpp_extension" in file.read():
+        import torch.utils.cpp_extension
+        torch.utils.cpp_extension.load_inline = lambda *args, **kwargs: None
 spec = importlib.util.spec_from_file_location("imported", path)
 module = importlib.util.module_from_spec(spec)
 sys.modules["imported"] = module
@@ -65,7 +67,8 @@ def check_imports(path: Path, original: Path | None = None) -> None:
                 f"{original} cannot be imported from another directory: {own.last} "
                 f"{_where(original, own)}. Make it find what it needs wherever it is started."
             )
-    kept = keep_for_report(path.stem.strip("."), path.read_text(encoding="utf-8"))
+    name = path.stem.strip(".").rpartition(".")[0] or path.stem  # without a stage's number
+    kept = keep_for_report(name, path.read_text(encoding="utf-8"))
     raise InternalError(
         "The emitted file cannot be imported, which is kernelwright's own mistake: "
         f"{failure.last} {_where(path, failure)}. It was kept as {kept}; please report it."

@@ -13,6 +13,7 @@ import ast
 import builtins
 import collections
 import contextlib
+import dataclasses
 import enum
 import functools
 import sys
@@ -286,6 +287,11 @@ class Collector:
         if kind is types.SimpleNamespace:
             made = self.name_of(kind, "SimpleNamespace")
             inner = ", ".join(f"{k}={self.expression(v, name)}" for k, v in vars(value).items())
+            return f"{made}({inner})"
+        if dataclasses.is_dataclass(kind):
+            made = self.name_of(kind, kind.__name__)
+            given = [f.name for f in dataclasses.fields(kind) if f.init]
+            inner = ", ".join(f"{n}={self.expression(getattr(value, n), name)}" for n in given)
             return f"{made}({inner})"
         if parts(value) is None:
             raise self._unwritable(name, value)
