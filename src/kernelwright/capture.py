@@ -48,7 +48,7 @@ from kernelwright.graph import (
 from kernelwright.places import find_places
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
-from kernelwright.structures import registering_outputs
+from kernelwright.structures import dynamic_shapes, registering_outputs
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -255,7 +255,7 @@ def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
         return {0: ExportDim.AUTO} if batched else None
 
     bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
-    return {name: pytree.tree_map(one, value) for name, value in bound.arguments.items()}
+    return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
 def _traceable(batch: int, value: Any) -> Any:
