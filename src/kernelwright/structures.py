@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -41,6 +41,22 @@ def registering_outputs(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """What torch.export wants beside an input: a list in the place of a node that it did not know."""
+
+    def one(part: Any) -> Any:
+        if not _is_registered(part):
+            return of_leaf(part)
+        children, _ = pytree.SUPPORTED_NODES[type(part)].flatten_fn(part)
+        return [dynamic_shapes(child, of_leaf) for child in children]
+
+    return pytree.tree_map(one, value, is_leaf=_is_registered)
+
+
+def _is_registered(part: Any) -> bool:
+    return type(part) in pytree.SUPPORTED_NODES and type(part) not in pytree.BUILTIN_TYPES
 
 
 def _is_container(leaf: Any) -> bool:

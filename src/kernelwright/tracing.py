@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.errors import UnsupportedError
 from kernelwright.probe import untouched
 from kernelwright.problem import Problem
-from kernelwright.structures import registering_outputs
+from kernelwright.structures import dynamic_shapes, registering_outputs
 
 TORCH = Path(torch.__file__).parent
 # Between a question and who asks it there is nothing but torch's machinery for symbols.
@@ -141,7 +141,7 @@ def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
         return {0: ExportDim.AUTO} if batched else None
 
     bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
-    return {name: pytree.tree_map(one, value) for name, value in bound.arguments.items()}
+    return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
 def _traceable(batch: int, value: Any) -> Any:

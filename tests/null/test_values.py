@@ -228,3 +228,20 @@ def test_registering_twice_is_fine() -> None:
     for _ in range(2):
         structures.register([Fresh(1), {"a": Fresh(FreshDict(b=t()))}])
     assert len(structures.tensors({"a": [Fresh(t(), b=FreshDict(c=t()))]})) == 2
+
+
+@pytest.mark.parametrize(
+    "value", [Fresh(t()), FreshDict(a=t()), Point(t(), t()), [t(), {"a": t()}]]
+)
+def test_the_batch_is_free_inside_of_every_container(value: Any) -> None:
+    class Sums(nn.Module):
+        def forward(self, value: Any) -> Any:
+            return sum(x.sum(1) for x in structures.tensors(value))
+
+    structures.register(value)
+    shapes = structures.dynamic_shapes(
+        value, lambda x: {0: torch.export.Dim.AUTO} if isinstance(x, Tensor) else None
+    )
+    program = torch.export.export(Sums(), (value,), dynamic_shapes=(shapes,))
+    larger = pytree.tree_map_only(Tensor, lambda x: torch.randn(7, 3), value)
+    assert torch.equal(program.module()(larger), Sums()(larger))
