@@ -22,7 +22,7 @@ from kernelwright.verify.inputs import Inputs, copied, forward, map_floating
 from kernelwright.verify.judge import Named, attempted, in_short, judge
 from kernelwright.verify.parameters import State
 from kernelwright.verify.subject import Subject
-from kernelwright.verify.tally import Variation, judge_all
+from kernelwright.verify.tally import Variation, eager_accepts
 
 
 def state_dict(subject: Subject) -> Finding:
@@ -137,8 +137,10 @@ def _cast(subject: Subject, dtype: torch.dtype) -> Finding:
         return found
 
     name = f"a call in {str(dtype).removeprefix('torch.')} between two others"
-    variation = Variation(cases.renamed(cases.own(subject), name), call, optional=True)
-    return judge_all(subject, [variation], "cast", f"eager does not run in {dtype}")
+    case = cases.renamed(cases.own(subject), name)
+    if not eager_accepts(subject, Variation(case, call)):
+        return Finding(None, f"eager does not run in {dtype}")
+    return judge(subject, case, call)
 
 
 def _to(module: nn.Module, dtype: torch.dtype, wide: bool) -> None:
