@@ -11,7 +11,9 @@ import contextlib
 import hashlib
 import os
 import re
+import site
 import sys
+import sysconfig
 import tokenize
 import traceback
 import types
@@ -23,6 +25,7 @@ from pathlib import Path
 from kernelwright.errors import InputError
 
 _models: set[str] = set()  # the folders of models, which are on sys.path for their sake only
+_beside: dict[Path, dict[str, types.ModuleType]] = {}  # their modules, where the process has others
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,11 @@ def line_of(error: BaseException, file: str) -> int | None:
 def importing_from(place: Place) -> Iterator[None]:
     """Imports look beside the file first, and afterwards still find it, behind all others.
 
-    What another model found beside itself under the same name is forgotten before.
+    What was imported from elsewhere under the same name is out of sight meanwhile.
     """
     folders = [str(folder) for folder in place.folders]
-    _forget_others(place)
+    hidden = _hide_others(place)
+    sys.modules.update(_beside.get(place.root, {}))
     before = [entry for entry in sys.path if entry not in folders or entry not in _models]
     sys.path[:] = folders + [entry for entry in before if entry not in folders]
     try:
@@ -114,17 +118,38 @@ def importing_from(place: Place) -> Iterator[None]:
         others = [entry for entry in before if entry in _models]
         theirs = [entry for entry in before if entry not in _models]
         sys.path[:] = added + theirs + [e for e in folders if e in _models] + others
+        _beside.setdefault(place.root, {}).update(_take(set(hidden)))
+        sys.modules.update(hidden)
 
 
-def _forget_others(place: Place) -> None:
-    """Modules of a name that is also in this file's folders, but loaded from another model's."""
+def _hide_others(place: Place) -> dict[str, types.ModuleType]:
+    """Take modules away whose name is also in this file's folders, but that are from elsewhere.
+
+    Those of another model are forgotten; those that the process had itself are to be put back.
+    """
     here = {Path(name).stem for folder in place.folders for name in os.listdir(folder)}
+    hidden: dict[str, types.ModuleType] = {}
     for name in here & set(sys.modules):
         folder = _folder_of(sys.modules[name])
-        if folder in _models and folder not in map(str, place.folders):
-            for loaded in list(sys.modules):
-                if loaded == name or loaded.startswith(f"{name}."):
-                    del sys.modules[loaded]
+        if folder is None or folder in map(str, place.folders) or is_installed(Path(folder)):
+            continue
+        taken = _take({name})
+        hidden |= {} if folder in _models else taken
+    return hidden
+
+
+def _take(names: set[str]) -> dict[str, types.ModuleType]:
+    """Remove these modules and what is inside of them."""
+    found = [loaded for loaded in sys.modules if loaded.partition(".")[0] in names]
+    return {loaded: sys.modules.pop(loaded) for loaded in found}
+
+
+def is_installed(path: Path) -> bool:
+    """Whether every Python of this environment finds what is there, wherever it is started."""
+    paths = sysconfig.get_paths()
+    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]}
+    roots |= {site.getusersitepackages()}
+    return any(path.resolve().is_relative_to(Path(root).resolve()) for root in roots)
 
 
 def _folder_of(module: types.ModuleType) -> str | None:

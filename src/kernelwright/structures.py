@@ -44,7 +44,7 @@ def registering_outputs(module: nn.Module) -> Iterator[None]:
 
 
 def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    """What torch.export wants beside an input: a list in the place of a node that is new to it."""
+    """What torch.export wants beside an input: lists in the place of nodes that it did not know."""
 
     def one(part: Any) -> Any:
         if not _is_registered(part):
@@ -69,15 +69,19 @@ def _is_container(leaf: Any) -> bool:
 def _register(kind: Any) -> None:
     if dataclasses.is_dataclass(kind):
         pytree.register_dataclass(cast("type[Any]", kind))
-    elif issubclass(kind, dict):
-        pytree.register_pytree_node(kind, _flatten_dict, lambda v, keys: _as_dict(kind, keys, v))
-    else:
-        pytree.register_pytree_node(kind, lambda x: (list(x), None), lambda v, _: kind(v))
+        return
+    is_dict = issubclass(kind, dict)
+    pytree.register_pytree_node(
+        kind,
+        lambda node: (list(node.values()), list(node)) if is_dict else (list(node), None),
+        lambda values, keys: kind(zip(keys, values, strict=True) if is_dict else values),
+        flatten_with_keys_fn=_flatten_dict_with_keys if is_dict else _flatten_with_keys,
+    )
 
 
-def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
-    return list(value.values()), list(value)
+def _flatten_with_keys(node: Iterable[Any]) -> tuple[list[tuple[Any, Any]], None]:
+    return [(pytree.SequenceKey(i), part) for i, part in enumerate(node)], None
 
 
-def _as_dict(kind: type[dict[Any, Any]], keys: Any, values: Iterable[Any]) -> dict[Any, Any]:
-    return kind(zip(keys, values, strict=True))
+def _flatten_dict_with_keys(node: dict[Any, Any]) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    return [(pytree.MappingKey(key), part) for key, part in node.items()], list(node)

@@ -32,10 +32,10 @@ from kernelwright.emit import scopes
 from kernelwright.emit.annotations import quoted
 from kernelwright.emit.apart import free
 from kernelwright.emit.edits import Source
-from kernelwright.emit.inlined import is_installed
 from kernelwright.emit.snippets import Snippet, functions_of, plain, snippet_of
 from kernelwright.emit.values import classes, literal, parts, rebuild
 from kernelwright.errors import UnsupportedError
+from kernelwright.loading import is_installed
 
 PUBLIC = ("builtins", "torch", "torch.nn.functional", "torch.nn", "torch.special", "torch.linalg",
           "torch.fft", "torch.nn.init", "math", "operator", "typing", "numpy")  # fmt: skip

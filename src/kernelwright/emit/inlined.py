@@ -13,9 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import site
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from kernelwright.emit.apart import free
 from kernelwright.emit.edits import Edit, Source
 from kernelwright.emit.scopes import bound, renamed, used
 from kernelwright.emit.values import quoted
-from kernelwright.loading import Place, read_source
+from kernelwright.loading import Place, is_installed, read_source
 
 LOADER = '''
 def {loader}(sources):
@@ -78,14 +76,6 @@ class Neighbour:
     path: Path
 
 
-def is_installed(path: Path) -> bool:
-    """Whether every Python of this environment finds the file, wherever it is started."""
-    paths = sysconfig.get_paths()
-    roots = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"]}
-    roots |= {site.getusersitepackages()}
-    return any(path.is_relative_to(Path(root).resolve()) for root in roots)
-
-
 def with_neighbours(text: str, place: Place) -> tuple[str, dict[str, str]]:
     """The text that stands alone, and how its neighbours are called in it."""
     neighbours = _Neighbours(place)
@@ -129,7 +119,7 @@ class _Neighbours:
         top, *rest = name.split(".")
         folder = self.place.root if self.top and top == self.top else self.place.path.parent
         base = folder.joinpath(top, *rest)
-        if is_installed(base) or not self._is_meant(top, folder):
+        if is_installed(base) or not self._is_meant(top):
             return None
         for path, is_package in ((base / "__init__.py", True), (base.with_suffix(".py"), False)):
             if path.is_file():
@@ -138,14 +128,13 @@ class _Neighbours:
             return Neighbour(name, "", True, base)
         return None
 
-    def _is_meant(self, top: str, folder: Path) -> bool:
-        """A module of that name which was loaded from elsewhere is what the import gives."""
+    def _is_meant(self, top: str) -> bool:
+        """What is installed, or built in, and was loaded before is what the import gives."""
         loaded = sys.modules.get(top)
         if loaded is None:
             return top not in sys.stdlib_module_names
-        file = getattr(loaded, "__file__", None)
-        places = [file] if file else list(getattr(loaded, "__path__", []))
-        return any(Path(p).resolve().is_relative_to(folder) for p in places)
+        places = [getattr(loaded, "__file__", None), *getattr(loaded, "__path__", [])]
+        return any(p and not is_installed(Path(p)) for p in places)
 
 
 def _import_statements(tree: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
