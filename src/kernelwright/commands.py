@@ -6,6 +6,7 @@ is certified: the source is verified in a temporary file beside it and then rena
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,9 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelwright.bench import Timings, bench
-from kernelwright.errors import InputError
+from kernelwright.cache import keep_for_report
+from kernelwright.errors import InputError, UnsupportedError, where_from
+from kernelwright.failures import RUN_FIRST, charged_to_us
 from kernelwright.files import check_writable, staged
-from kernelwright.problem import load_problem, resolve_device
+from kernelwright.import_check import check_imports
+from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
+from kernelwright.report import notices
 from kernelwright.toolchain import check_toolchain
 
 if TYPE_CHECKING:
@@ -27,20 +32,39 @@ Progress = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `optimize` made of one file; `output` is None if the candidate was not certified."""
+    """What `optimize` made of one file; `output` is None if the candidate was not certified.
+
+    Then `kept` is where its text lies, for a report.
+    """
 
     compiled: Compiled
     output: Path | None
     certificate: Certificate | None
     timings: Timings | None
+    kept: Path | None = None
+
+    @property
+    def notices(self) -> list[str]:
+        return [*notices.of_compiled(self.compiled), *notices.of_timings(self.timings)]
 
     def to_json(self) -> dict[str, Any]:
         return {
             "output": str(self.output) if self.output else None,
+            "kept": str(self.kept) if self.kept else None,
+            "notices": self.notices,
             "plan": self.compiled.to_json(),
             "certificate": self.certificate.to_json() if self.certificate else None,
             "timings": self.timings.to_json() if self.timings else None,
         }
+
+    def __repr__(self) -> str:
+        verdict = self.certificate.verdict if self.certificate else "not certified"
+        return f"Outcome({self.output or 'no file'}; {verdict})"
+
+    def _repr_html_(self) -> str:
+        from kernelwright.report.html import outcome_html
+
+        return outcome_html(self)
 
 
 def optimize_file(
@@ -49,6 +73,7 @@ def optimize_file(
     *,
     device: str = "auto",
     precision: str = "current",
+    training: bool | None = None,
     verify: bool = True,
     quick: bool = False,
     time_it: bool = True,
@@ -67,24 +92,38 @@ def optimize_file(
     check_writable(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise InputError(f"The output {target} is the model file itself; choose another with -o.")
-    compiled = compile_file(model, device, precision, progress, tune)
+    compiled = compile_file(model, device, precision, progress, tune, training)
     if (verify or time_it) and "load_inline(" in compiled.source:
         check_toolchain(resolve_device(device).type)
     if on_compiled:
         on_compiled(compiled)
     certificate = None
     with staged(target, compiled.source) as stage:
+        check_imports(stage, model)
         if verify:
-            certificate = verify_files(model, stage, device, precision, quick, progress)
+            with charged_to_us(stage, target.stem):
+                certificate = verify_files(
+                    model, stage, device, precision, quick, progress, training
+                )
             certificate = replace(certificate, candidate=str(target))
             if on_certified:
                 on_certified(certificate)
             if not certificate.passed:
-                return Outcome(compiled, None, certificate, None)
+                kept = keep_for_report(target.stem, compiled.source)
+                return Outcome(compiled, None, certificate, None, kept)
         os.replace(stage, target)
     timings = None
     if time_it:
-        timings = bench(model, target, device, precision, batch=batch, progress=progress)
+        with charged_to_us(target, target.stem):
+            timings = bench(
+                model,
+                target,
+                device,
+                precision,
+                batch=batch,
+                progress=progress,
+                training=training,
+            )
     return Outcome(compiled, target, certificate, timings)
 
 
@@ -94,15 +133,35 @@ def compile_file(
     precision: str,
     progress: Progress | None = None,
     tune: bool = False,
+    training: bool | None = None,
 ) -> Compiled:
-    problem = load_problem(model, device, precision)
+    """Compile the Model of a file, in train or eval mode (None: as constructed)."""
+    problem = in_mode(load_problem(model, device, precision), training)
     from kernelwright.pipeline import compile_problem
 
-    if tune:
-        from kernelwright.tune import compile_tuned
+    try:
+        if tune:
+            from kernelwright.tune import compile_tuned
 
-        return compile_tuned(problem, progress)
-    return compile_problem(problem, progress)
+            return compile_tuned(problem, progress)
+        return compile_problem(problem, progress)
+    except UnsupportedError:
+        check_forward(problem)
+        raise
+
+
+def check_forward(problem: Problem) -> None:
+    """What cannot be traced may not run either; then that is the error to tell."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            copy.deepcopy(problem.module)(*problem.inputs, **problem.kwargs)
+    except Exception as error:
+        raise InputError(
+            f"The model's own forward raised {type(error).__name__} at {where_from(error)}: "
+            f"{error}. {RUN_FIRST}"
+        ) from error
 
 
 def verify_files(
@@ -112,6 +171,7 @@ def verify_files(
     precision: str,
     quick: bool = False,
     progress: Progress | None = None,
+    training: bool | None = None,
 ) -> Certificate:
     from kernelwright.verify import verify
 
@@ -123,6 +183,8 @@ def verify_files(
             progress("verify", begun[-1])
         begun.append(check)
 
-    certificate = verify(model, candidate, device, precision, quick=quick, progress=begin)
+    certificate = verify(
+        model, candidate, device, precision, quick=quick, progress=begin, training=training
+    )
     begin("")
     return certificate

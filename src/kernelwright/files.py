@@ -26,7 +26,7 @@ def staged(target: Path, text: str) -> Iterator[Path]:
     """A file with this text beside the target, gone afterwards unless it was renamed."""
     stage = target.with_name(f".{target.stem}.{os.getpid()}.py")
     try:
-        stage.write_text(text)
+        stage.write_text(text, encoding="utf-8")
     except OSError as error:
         stage.unlink(missing_ok=True)
         raise InputError(f"The output {target} cannot be written: {error.strerror}.") from error

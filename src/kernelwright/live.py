@@ -1,26 +1,143 @@
-"""A live module: its ModelNew shares the parameters of the module it was compiled from."""
+"""A live module: its ModelNew shares the parameters of the module it was compiled from.
+
+In: a module and the text emitted for it. Out: an instance of the ModelNew in that text. The class
+exists in this process alone, so its instances pickle as the text and their state: whoever loads
+them runs the text again (`rebuild`). The text lies in the cache folder, where tracebacks and
+inspect find it.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import sys
-import tempfile
+import threading
+import types
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from kernelwright.problem import Problem, load_source
+from kernelwright.cache import keep_live
+from kernelwright.errors import BuildError, InputError, InternalError, where_from
+from kernelwright.files import check_writable, write_atomically
+from kernelwright.problem import Problem
+
+_LOADED: dict[str, type[nn.Module]] = {}
+_SOURCES: dict[type[nn.Module], tuple[str, str]] = {}
+_LOCKS: dict[str, threading.Lock] = {}
+_GUARD = threading.Lock()
 
 
 def instantiate(problem: Problem, source: str) -> nn.Module:
     """Load the emitted text and give a ModelNew the state of the original module."""
-    digest = hashlib.sha256(source.encode()).hexdigest()[:16]
-    name = f"kernelwright_{problem.name}_{digest}"
-    if name not in sys.modules:
-        path = Path(tempfile.mkdtemp(prefix="kernelwright_")) / f"{problem.name}.py"
-        path.write_text(source)
-        sys.modules[name] = load_source(path)
-    model_class: type[nn.Module] = sys.modules[name].ModelNew
+    return adopt(load_class(source, problem.name), problem.module)
+
+
+def adopt(model_class: type[nn.Module], module: nn.Module) -> nn.Module:
+    """An instance over the very parameters and submodules of another module."""
     new = model_class.__new__(model_class)
-    new.__dict__ = {**problem.module.__dict__, "_kernelwright": None}
+    new.__dict__ = {**module.__dict__, "_kernelwright": None}
     return new
+
+
+def rebuild(source: str, name: str) -> nn.Module:
+    """What pickle and deepcopy call: an instance without state, of the ModelNew in this text."""
+    model_class = load_class(source, name)
+    return model_class.__new__(model_class)
+
+
+def emitted_source(module: object) -> str | None:
+    """The text that a live module was made from; None for any other object."""
+    found = _SOURCES.get(type(module))  # type: ignore[arg-type]
+    return found[0] if found else None
+
+
+def emitted_file(module: nn.Module) -> Path:
+    """Where the text of a live module lies."""
+    source, name = _SOURCES[type(module)]
+    return keep_live(name, source)
+
+
+def save(module: nn.Module, path: str | Path) -> Path:
+    """Write the emitted file of an optimized live module."""
+    source = emitted_source(module)
+    if source is None:
+        raise InputError(
+            f"This {type(module).__name__} was not made by kernelwright.optimize, "
+            "so there is no emitted file to save."
+        )
+    check_writable(Path(path))
+    write_atomically(Path(path), source)
+    return Path(path)
+
+
+def load_class(source: str, name: str) -> type[nn.Module]:
+    """ModelNew of an emitted text, loaded once in each process."""
+    with _GUARD:
+        lock = _LOCKS.setdefault(source, threading.Lock())
+    with lock:  # of this text alone: different ones are built side by side
+        if source not in _LOADED:
+            path = keep_live(name, source)
+            model_class: type[nn.Module] = _run(source, path).ModelNew
+            _SOURCES[model_class] = source, name
+            _attach(model_class)
+            _LOADED[source] = model_class
+        return _LOADED[source]
+
+
+def _run(source: str, path: Path) -> types.ModuleType:
+    """Run the text as a module of its own, known by the name of its file."""
+    module = types.ModuleType(f"kernelwright_live_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
+    except Exception as error:
+        del sys.modules[module.__name__]
+        raise _failure(error, path) from error
+    return module
+
+
+def _failure(error: Exception, path: Path) -> Exception:
+    """Whose fault it is that an emitted text does not run."""
+    from kernelwright.verify.candidate import build_failure
+
+    if (reason := build_failure(error)) is not None:
+        return BuildError(f"The kernels in {path} could not be built: {reason}")
+    if isinstance(error, ImportError):
+        return InputError(
+            f"The emitted text imports the model's own class, which cannot be found here: {error}. "
+            "Make the module that defines it importable."
+        )
+    return InternalError(
+        f"The emitted text raised {type(error).__name__} at {where_from(error)}: {error}. "
+        f"This is a bug in kernelwright; please report it with {path}."
+    )
+
+
+def _attach(model_class: type[nn.Module]) -> None:
+    """Pickling by text, and `save`, unless the user's own class brings them."""
+    ours: Any = model_class
+    if model_class.__reduce_ex__ is object.__reduce_ex__ and (
+        model_class.__reduce__ is object.__reduce__
+    ):
+        ours.__reduce_ex__ = _reduce
+    if not hasattr(model_class, "save"):
+        ours.save = _Save()
+
+
+def _reduce(module: nn.Module, protocol: int) -> Any:
+    if type(module) not in _SOURCES:  # a subclass, which pickle finds by its own name
+        return object.__reduce_ex__(module, protocol)
+    return rebuild, _SOURCES[type(module)], module.__getstate__()  # type: ignore[no-untyped-call]
+
+
+class _Save:
+    """The method `save`, which gives way to a parameter, buffer or submodule of that name."""
+
+    def __get__(self, module: nn.Module | None, owner: type[nn.Module]) -> Any:
+        if module is None:
+            return save
+        for held in (module._parameters, module._buffers, module._modules):
+            if "save" in held:
+                return held["save"]
+        return lambda path: save(module, path)

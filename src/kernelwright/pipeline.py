@@ -19,6 +19,7 @@ from torch import nn
 from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.emit import emit
+from kernelwright.emit.few import few_products
 from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
@@ -76,6 +77,12 @@ class Compiled:
         """Laws that nearly applied, and fusions that were not made."""
         return tuple(dict.fromkeys([*self.refused_laws, *map(str, self.planned.refusals)]))
 
+    @property
+    def fused(self) -> bool:
+        """Whether any kernel of ours runs."""
+        few = few_products(self.planned) if self.problem.device.type == "cuda" else []
+        return bool(self.kernels or few)
+
     def to_json(self) -> dict[str, Any]:
         return {
             "problem": str(self.problem),
@@ -92,6 +99,15 @@ class Compiled:
 
     def __str__(self) -> str:
         return str(self.planned)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.planned.regions)} steps, {len(self.kernels)} kernels"
+        return f"Compiled({self.problem.name} on {self.problem.device}: {counts})"
+
+    def _repr_html_(self) -> str:
+        from kernelwright.report.html import compiled_html
+
+        return compiled_html(self)
 
 
 def compile_problem(

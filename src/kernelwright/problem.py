@@ -8,10 +8,8 @@ that you would run yourself.
 from __future__ import annotations
 
 import inspect
-import sys
-import traceback
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -20,15 +18,24 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from kernelwright import structures
 from kernelwright.errors import InputError
+from kernelwright.loading import importing_from, place_of, read_source
+from kernelwright.loading import load_source as load_source
 
 MatmulPrecision = Literal["highest", "high", "medium"]
 PRECISIONS: tuple[MatmulPrecision, ...] = ("highest", "high", "medium")
+WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model with example inputs, in the mode and at the precision it is to be compiled for."""
+    """A model with example inputs, in the mode and at the precision it is to be compiled for.
+
+    `inputs` are the positional arguments of forward, `kwargs` those that are given by name; both
+    may be nested. `init_args` and `init_kwargs` are what a file's Model was built with, and `user`
+    is the module that loading the file gave.
+    """
 
     name: str
     module: nn.Module
@@ -37,64 +44,58 @@ class Problem:
     path: Path | None
     precision: MatmulPrecision
     conv_tf32: bool
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        """The tensors among the inputs, in the order of their leaves."""
-        leaves = pytree.tree_leaves((self.inputs, dict(self.kwargs)))
-        return [x for x in leaves if isinstance(x, torch.Tensor)]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    init_args: tuple[Any, ...] = ()
+    init_kwargs: dict[str, Any] = field(default_factory=dict)
+    user: types.ModuleType | None = None
 
     @property
     def training(self) -> bool:
         return self.module.training
 
     @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors of the example inputs, nested ones too, in the order of the arguments."""
+        return tuple(structures.tensors((self.inputs, self.kwargs)))
+
+    @property
     def device(self) -> torch.device:
-        return next((x.device for x in self.inputs if isinstance(x, torch.Tensor)), CPU)
+        return next((x.device for x in self.tensors), CPU)
 
     @property
     def batch(self) -> int:
         """That of the example inputs."""
-        sizes = [x.shape[0] for x in self.inputs if getattr(x, "ndim", 0)]
-        return int(sizes[0]) if sizes else 1
+        return next((int(x.shape[0]) for x in self.tensors if x.ndim), 1)
 
     def __str__(self) -> str:
         mode = "train" if self.training else "eval"
-        inputs = ", ".join(describe(x) for x in self.inputs)
+        inputs = [describe(x) for x in self.inputs]
+        inputs += [f"{name}={describe(x)}" for name, x in self.kwargs.items()]
         where = f"{self.device}, {mode} mode, float32 matmul {self.precision}"
-        return f"{self.name} on {where}: ({inputs})"
+        return f"{self.name} on {where}: ({', '.join(inputs)})"
 
 
 CPU = torch.device("cpu")
 
 
 def describe(value: object) -> str:
-    """`f32[1024, 8192]` for a tensor, `repr` for anything else."""
+    """`f32[1024, 8192]` for a tensor, the same inside of containers, `repr` for anything else."""
     if isinstance(value, torch.Tensor):
         short = str(value.dtype).removeprefix("torch.").replace("float", "f")
         return f"{short}{list(value.shape)}"
-    return repr(value)
+    if not structures.tensors(value):
+        return repr(value)
+    return repr(pytree.tree_map(_Described, value))
 
 
-def load_source(path: Path) -> types.ModuleType:
-    """Run a Python file as a fresh module that its own classes can find (pickle, inspect)."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}; give the path of a Python model file.")
-    text = path.read_text()
-    module = types.ModuleType(f"kernelwright_user_{path.stem}_{abs(hash(str(path.resolve())))}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module
-    try:
-        exec(compile(text, str(path), "exec"), module.__dict__)
-    except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        kind = type(error).__name__
-        raise InputError(
-            f"{path} raised {kind} while it was loaded (line {line}): {error}. "
-            "Run it with python first."
-        ) from error
-    return module
+class _Described:
+    """Prints as the description of a value, wherever it stands."""
+
+    def __init__(self, value: object) -> None:
+        self.text = describe(value)
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def resolve_device(name: str) -> torch.device:
@@ -128,76 +129,157 @@ def load_problem(
     model_class = getattr(user, "Model", None)
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
         raise InputError(f"{path} defines no `class Model(nn.Module)`; rename the module to Model.")
-    torch.manual_seed(seed)
-    init_inputs = _call_list(user, "get_init_inputs", path, optional=True)
-    module = _construct(model_class, init_inputs, path)
-    torch.manual_seed(seed)
-    inputs = _call_list(user, "get_inputs", path)
-    placed = tuple(x.to(target) if isinstance(x, torch.Tensor) else x for x in inputs)
+    with importing_from(place_of(path)):
+        torch.manual_seed(seed)
+        init_args, init_kwargs = init_inputs(user, path)
+        module = _construct(model_class, init_args, init_kwargs, path)
+        torch.manual_seed(seed)
+        args, kwargs = (to_device(x, target) for x in example_inputs(user, path))
     problem = Problem(
-        path.stem, module.to(target), placed, path.read_text(), path, chosen, _conv_tf32()
+        path.stem,
+        module.to(target),
+        args,
+        read_source(path),
+        path,
+        chosen,
+        _conv_tf32(),
+        kwargs,
+        init_args,
+        init_kwargs,
+        user,
     )
     check_problem(problem)
     return problem
 
 
 def problem_from_module(
-    module: nn.Module, example_inputs: Sequence[Any], precision: str = "current"
+    module: nn.Module,
+    example_inputs: Any,
+    precision: str = "current",
+    example_kwargs: Mapping[str, Any] | None = None,
 ) -> Problem:
-    """Wrap a live module as it stands: its mode, its device, its parameters."""
+    """Wrap a live module as it stands: its mode, its device, its parameters.
+
+    `example_inputs` is a tuple or list of the arguments of forward, a dict of them by name, or one
+    bare tensor.
+    """
     if not isinstance(module, nn.Module):
         raise InputError("optimize() takes an nn.Module or the path of a model file.")
-    inputs = tuple(example_inputs) if isinstance(example_inputs, list | tuple) else None
-    if not inputs:
-        raise InputError("example_inputs must be a non-empty tuple of the arguments of forward.")
+    if type(module).__module__.startswith("torch.") and type(module).__name__ in WRAPPERS:
+        raise InputError(
+            f"optimize() takes the model itself, not the {type(module).__name__} around it; "
+            "give it the module inside."
+        )
+    if example_inputs is None:
+        example_inputs = ()
+    if (arguments := as_arguments(example_inputs)) is None:
+        kind = type(example_inputs).__name__
+        raise InputError(
+            "example_inputs must be a tuple of the arguments of forward, a dict of them by name, "
+            f"or one tensor, but it is a {kind}."
+        )
+    args, kwargs = arguments
+    twice = sorted(set(kwargs) & set(example_kwargs or {}))
+    if twice:
+        raise InputError(f"{twice[0]} is in example_inputs and in example_kwargs; give it once.")
+    kwargs = {**kwargs, **(example_kwargs or {})}
+    if not args and not kwargs:
+        raise InputError(
+            "A live module needs example inputs; give a tuple of the arguments of its forward."
+        )
     chosen = resolve_precision(precision)
-    problem = Problem(type(module).__name__, module, inputs, None, None, chosen, _conv_tf32())
+    name = type(module).__name__
+    problem = Problem(name, module, args, None, None, chosen, _conv_tf32(), kwargs)
     check_problem(problem)
     return problem
 
 
 def check_problem(problem: Problem) -> None:
     """One device for all tensors, and a forward that accepts the inputs."""
-    tensors = [x for x in problem.inputs if isinstance(x, torch.Tensor)]
-    if not tensors:
+    if not problem.tensors:
         raise InputError("None of the example inputs is a tensor, so there is nothing to compile.")
-    devices = {t.device for t in tensors}
+    devices = {t.device for t in problem.tensors}
     devices |= {t.device for t in [*problem.module.parameters(), *problem.module.buffers()]}
     if len(devices) > 1:
         names = ", ".join(sorted(str(d) for d in devices))
         raise InputError(f"Model and inputs are on several devices ({names}); move them to one.")
     try:
-        inspect.signature(problem.module.forward).bind(*problem.inputs)
+        inspect.signature(problem.module.forward).bind(*problem.inputs, **problem.kwargs)
     except TypeError as error:
-        count = len(problem.inputs)
-        raise InputError(
-            f"get_inputs() gives {count} value(s) that Model.forward does not accept: {error}."
-        ) from error
+        raise InputError(_not_accepted(problem, error)) from error
+
+
+def _not_accepted(problem: Problem, error: TypeError) -> str:
+    where = "get_inputs()" if problem.path else "example_inputs"
+    count = len(problem.inputs) + len(problem.kwargs)
+    text = f"{where} gives {count} value(s) that Model.forward does not accept: {error}."
+    if problem.kwargs and not problem.inputs:
+        text += " A dict holds inputs by name; put it into a list if forward takes the dict itself."
+    return text
+
+
+def as_arguments(value: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Positional and named arguments from a list, a tuple, a dict or one tensor."""
+    if isinstance(value, torch.Tensor):
+        return (value,), {}
+    if isinstance(value, list | tuple):
+        return tuple(value), {}
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return (), dict(value)
+    return None
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Every tensor moved, wherever it stands in a nested value."""
+    structures.register(value)
+    return pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), value)
+
+
+def example_inputs(user: types.ModuleType, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a file's get_inputs() gives: positional and named arguments of forward."""
+    return _call(user, "get_inputs", path)
+
+
+def init_inputs(user: types.ModuleType, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a file's get_init_inputs() gives, nothing if it has none."""
+    if not hasattr(user, "get_init_inputs"):
+        return (), {}
+    return _call(user, "get_init_inputs", path)
+
+
+def in_mode(problem: Problem, training: bool | None) -> Problem:
+    """The problem in train or eval mode; None leaves the mode in which it was constructed."""
+    if training is not None:
+        problem.module.train(training)
+    return problem
 
 
 def _conv_tf32() -> bool:
     return bool(torch.backends.cudnn.allow_tf32)
 
 
-def _call_list(user: types.ModuleType, name: str, path: Path, optional: bool = False) -> list[Any]:
+def _call(user: types.ModuleType, name: str, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:
     function = cast("Callable[[], Any] | None", getattr(user, name, None))
-    if function is None and optional:
-        return []
     if not callable(function):
         raise InputError(f"{path} defines no `{name}()`; add a function that returns a list.")
     try:
         value = function()
     except Exception as error:
         raise InputError(f"{name}() in {path} raised {type(error).__name__}: {error}.") from error
-    if not isinstance(value, list | tuple):
+    if (arguments := as_arguments(value)) is None:
         kind = type(value).__name__
-        raise InputError(f"{name}() in {path} must return a list, but it returned a {kind}.")
-    return list(value)
+        raise InputError(
+            f"{name}() in {path} must return a list, or a dict by argument name, but it returned a "
+            f"{kind}."
+        )
+    return arguments
 
 
-def _construct(model_class: type[nn.Module], init_inputs: list[Any], path: Path) -> nn.Module:
+def _construct(
+    model_class: type[nn.Module], args: tuple[Any, ...], kwargs: dict[str, Any], path: Path
+) -> nn.Module:
     try:
-        return model_class(*init_inputs)
+        return model_class(*args, **kwargs)
     except Exception as error:
         kind = type(error).__name__
         raise InputError(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelwright import cache
 from kernelwright.files import locked, write_atomically
 
 FORMAT = 1
@@ -33,9 +33,8 @@ class Measured:
 
 
 def cache_file() -> Path:
-    """Where emitted files keep their libraries, too (see emit/runtime.py)."""
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/kernelwright")
-    return Path(root) / "tiles.json"
+    """Beside the built libraries (see cache.py)."""
+    return cache.tiles_file()
 
 
 def recall(key: str) -> Measured | None:

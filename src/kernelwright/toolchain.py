@@ -11,12 +11,12 @@ from kernelwright.errors import BuildError
 
 def check_toolchain(device: str) -> None:
     """A C++ compiler, for a GPU nvcc as well, and ninja, which torch builds with."""
-    compiler = os.environ.get("CXX") or "c++"
-    if shutil.which(compiler) is None:
+    if compiler() is None:
         raise BuildError(
-            f"There is no C++ compiler to be run as {compiler}; install g++, or set CXX to one."
+            f"There is no C++ compiler to be run as {compiler_name()}; "
+            "install g++, or set CXX to one."
         )
-    if device == "cuda" and not _has_nvcc():
+    if device == "cuda" and nvcc() is None:
         raise BuildError(
             "There is no nvcc, the CUDA compiler; install the CUDA toolkit, or set CUDA_HOME to it."
         )
@@ -24,12 +24,21 @@ def check_toolchain(device: str) -> None:
         raise BuildError("There is no ninja to build with; run `pip install ninja`.")
 
 
-def _has_nvcc() -> bool:
+def compiler_name() -> str:
+    return os.environ.get("CXX") or "c++"
+
+
+def compiler() -> str | None:
+    """The path of the C++ compiler."""
+    return shutil.which(compiler_name())
+
+
+def nvcc() -> str | None:
+    """The path of the CUDA compiler."""
     from torch.utils.cpp_extension import CUDA_HOME
 
-    return shutil.which("nvcc") is not None or bool(
-        CUDA_HOME and (Path(CUDA_HOME) / "bin" / "nvcc").exists()
-    )
+    inside = Path(CUDA_HOME) / "bin" / "nvcc" if CUDA_HOME else None
+    return str(inside) if inside and inside.exists() else shutil.which("nvcc")
 
 
 def _has_ninja() -> bool:

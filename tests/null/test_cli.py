@@ -5,7 +5,9 @@ The compiler and the verifier are replaced by stand-ins: only what surrounds the
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelwright import commands
+from kernelwright import commands, pipeline
 from kernelwright.cli import main
 from kernelwright.errors import BuildError, UnsupportedError
 from kernelwright.files import write_atomically
@@ -58,6 +60,7 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
         regions=(region,),
         refusals=("sort: [an opaque operator]",),
         rewrites=("x + x => 2 * x",),
+        fused=True,
     )
 
 
@@ -69,6 +72,12 @@ def fake_verify(passed: bool) -> Any:
         )
 
     return verify
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("cache")))
 
 
 @pytest.fixture
@@ -122,7 +131,10 @@ def test_a_failed_verification_leaves_no_file(
 ) -> None:
     monkeypatch.setattr(commands, "verify_files", fake_verify(False))
     assert main(["optimize", str(model), "--quiet"]) == 3
-    assert "no file was written" in one_sentence(capsys)
+    said = one_sentence(capsys)
+    assert "no file was written" in said
+    kept = re.search(r"kept as (\S+) for a report", said)
+    assert kept and Path(kept[1]).read_text() == SOURCE
     assert names(model) == {"model.py"}
 
 
@@ -154,15 +166,58 @@ def test_exit_codes_of_errors(
     assert names(model) == {"model.py"}
 
 
-def test_a_surprise_is_one_sentence(
-    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_failure_of_ours_says_so_and_keeps_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*args: object) -> None:
-        raise IndexError("far\nout")
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    monkeypatch.setattr(pipeline, "rewrite", None)
+    assert main(["explain", str(path), "--quiet", "--device", "cpu"]) == 1
+    said = one_sentence(capsys)
+    line = re.search(r"\(pipeline.py:(\d+)\)", said)
+    assert line and "rewrite(" in inspect.getsource(pipeline).splitlines()[int(line[1]) - 1]
+    assert "bug in kernelwright" in said and "TypeError" in said and "python first" not in said
+    kept = re.search(r"report it with (\S+) and", said)
+    assert kept and Path(kept[1]).read_text() == MODEL
+    monkeypatch.setenv("KERNELWRIGHT_DEBUG", "1")
+    with pytest.raises(TypeError):
+        main(["explain", str(path), "--quiet", "--device", "cpu"])
 
-    monkeypatch.setattr(commands, "compile_file", fail)
-    assert main(["explain", str(model), "--quiet"]) == 1
-    assert one_sentence(capsys) == "kernelwright: Unexpected IndexError: far out"
+
+def test_a_failure_of_the_user_names_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.replace("torch.relu(x)", "torch.relu(x).reshape(5, 5)"))
+    assert main(["explain", str(path), "--quiet", "--device", "cpu"]) == 2
+    said = one_sentence(capsys)
+    assert f"{path}:9" in said and "python first" in said and "bug" not in said
+
+
+@pytest.mark.parametrize("imported_first", [True, False])
+def test_an_emitted_file_that_does_not_run_is_our_failure(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    imported_first: bool,
+) -> None:
+    if not imported_first:  # then verify is the first to load it
+        monkeypatch.setattr(commands, "check_imports", lambda *args: None)
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    broken = SOURCE.replace("class ModelNew", "undefined_name\n\nclass ModelNew")
+    fake = fake_compile()
+    fake.source = broken
+    monkeypatch.setattr(commands, "compile_file", lambda *args: fake)
+    assert main(["optimize", str(path), "--quiet", "--device", "cpu"]) == 1
+    said = one_sentence(capsys)
+    assert "bug in kernelwright" in said or "kernelwright's own mistake" in said
+    assert "NameError" in said and "python first" not in said
+    line = broken.splitlines().index("undefined_name") + 1
+    assert f"line {line}" in said
+    kept = re.search(r"(\S+kw_failed\S+\.py)", said)
+    assert kept and Path(kept[1]).read_text() == broken
+    assert names(path) == {"model.py"}
 
 
 @pytest.mark.parametrize("output", ["absent/new.py", "."])
@@ -183,7 +238,7 @@ def test_unwritable_output_is_found_before_the_work(
 def test_a_read_only_folder_is_an_input_error(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def deny(*args: object) -> None:
+    def deny(*args: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "write_text", deny)
@@ -226,6 +281,89 @@ def test_bench_from_the_command_line(model: Path, capsys: pytest.CaptureFixture[
     candidate.write_text(SOURCE.replace("clamp_min(0)", "abs()"))
     assert main([*arguments, "--quiet"]) == 3
     assert "rms error" in one_sentence(capsys)
+
+
+def slow_candidate(model: Path) -> Path:
+    """ModelNew that takes ten times as long as Model, whatever the machine does."""
+    candidate = model.with_name("candidate.py")
+    text = "class ModelNew(Model):\n    def forward(self, x):\n        time.sleep(0.005)\n"
+    candidate.write_text(f"import time\n{MODEL}\n{text}        return super().forward(x)\n")
+    return candidate
+
+
+def test_slower_than_eager_is_said_loudly(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    candidate = slow_candidate(model)
+    arguments = ["bench", str(model), str(candidate), "--device", "cpu", "--baselines", "eager"]
+    assert main(arguments) == 0
+    assert re.search(r"^Slower than eager: 0\.\d\dx\.", capsys.readouterr().out, re.MULTILINE)
+    assert main([*arguments, "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
+    assert report["notices"][0].startswith("Slower than eager: 0.")
+    assert 0 < report["speedup_over_eager"] < 1
+    assert "Slower than eager" in captured.err
+
+
+def test_require_speedup(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    candidate = slow_candidate(model)
+    arguments = ["bench", str(model), str(candidate), "--device", "cpu", "--quiet"]
+    assert main([*arguments, "--baselines", "eager", "--require-speedup", "1.5"]) == 3
+    said = one_sentence(capsys)
+    assert "as fast as eager" in said and "1.5x" in said and " ms against " in said
+    assert main([*arguments, "--baselines", "eager", "--require-speedup", "0.0001"]) == 0
+    assert main([*arguments, "--baselines", "compile", "--require-speedup", "2"]) == 2
+    assert "add eager" in capsys.readouterr().err
+    assert main(["optimize", str(model), "--no-bench", "--require-speedup", "2"]) == 2
+
+
+def test_nothing_fused_is_said_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(MODEL.replace("torch.relu(x)", "torch.cumsum(x, 0)"))
+    report = tmp_path / "report.json"
+    assert main(["explain", str(path), "--device", "cpu", "--json", str(report)]) == 0
+    out = capsys.readouterr().out
+    assert any(
+        line.startswith("Nothing was fused: ") and "cumsum" in line for line in out.split("\n")
+    )
+    assert json.loads(report.read_text())["notices"][0].startswith("Nothing was fused")
+    path.write_text(MODEL)
+    assert main(["explain", str(path), "--device", "cpu", "--json", str(report)]) == 0
+    assert "Nothing was fused" not in capsys.readouterr().out
+    assert json.loads(report.read_text())["notices"] == []
+
+
+DROPOUT = MODEL.replace("torch.relu(x)", "nn.functional.dropout(torch.relu(x), 0.5, self.training)")
+
+
+@pytest.mark.parametrize(("flags", "mode"), [((), "train"), (("--eval",), "eval")])
+def test_the_mode_of_explain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], mode: str
+) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(DROPOUT)
+    assert main(["explain", str(path), "--device", "cpu", "--json", "-", *flags]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert f"{mode} mode" in report["problem"]
+    assert any(row["op"] == "dropout" for row in report["ledger"]) is (mode == "train")
+
+
+def test_the_mode_of_verify_and_bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A candidate that is right in eval mode alone."""
+    path, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
+    model = MODEL.replace("torch.relu(x)", "torch.relu(x) * (2 if self.training else 1)")
+    path.write_text(model)
+    text = "class ModelNew(Model):\n    def forward(self, x):\n        return x.clamp_min(0)\n"
+    candidate.write_text(model + text)
+    files = [str(path), str(candidate), "--device", "cpu", "--quiet"]
+    assert main(["bench", *files, "--baselines", "eager", "--eval"]) == 0
+    assert main(["bench", *files, "--baselines", "eager", "--train"]) == 3
+    report = tmp_path / "report.json"
+    main(["verify", *files, "--quick", "--eval", "--json", str(report)])
+    checks = {c["name"]: c["passed"] for c in json.loads(report.read_text())["checks"]}
+    assert checks["oracle"] is True
+    main(["verify", *files, "--quick", "--train", "--json", str(report)])
+    checks = {c["name"]: c["passed"] for c in json.loads(report.read_text())["checks"]}
+    assert checks["oracle"] is not True
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -288,7 +426,7 @@ def test_the_api_stays_callable_after_its_subpackages_are_imported() -> None:
     import kernelwright.verify
 
     assert callable(kernelwright.bench) and callable(kernelwright.verify)
-    assert sorted(kernelwright.__all__) == ["bench", "explain", "optimize", "verify"]
+    assert sorted(kernelwright.__all__) == ["bench", "explain", "optimize", "save", "verify"]
 
 
 def test_importing_the_package_does_not_import_torch() -> None:

@@ -74,6 +74,10 @@ def moved(module: nn.Module, device: str) -> nn.Module:
 
 def widened_module(module: nn.Module) -> nn.Module:
     """A float64 copy, its plain tensor attributes included."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                vars(part)[name] = value.detach()  # as pruning leaves it; it cannot be copied
     wide = copy.deepcopy(module).double()
     for part in wide.modules():
         for name, value in vars(part).items():

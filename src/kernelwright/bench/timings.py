@@ -71,12 +71,38 @@ class Timings:
             return None
         return best.median_ms / ours.median_ms
 
+    @property
+    def over_eager(self) -> float | None:
+        """How many times faster the candidate is than eager; below 1 it is slower."""
+        eager, ours = self.row("eager"), self.row(CANDIDATE)
+        if eager is None or ours is None or not eager.median_ms or not ours.median_ms:
+            return None
+        return eager.median_ms / ours.median_ms
+
     def to_json(self) -> dict[str, Any]:
         best = self.best_baseline
         return asdict(self) | {
             "best_baseline": best.name if best else None,
             "speedup_over_best_baseline": self.speedup,
+            "speedup_over_eager": self.over_eager,
         }
+
+    def __repr__(self) -> str:
+        timed = [f"{r.name} {r.median_ms:.4g} ms" for r in self.rows if r.median_ms is not None]
+        invalid = ", NOT VALID" if self.problems else ""
+        return f"Timings({', '.join(timed)}{invalid})"
+
+    def __str__(self) -> str:
+        lines = [f"{self.candidate} against {self.model} on {self.device}, {self.precision}"]
+        for row in self.rows:
+            time = "-" if row.median_ms is None else f"{row.median_ms:.4g} ms"
+            lines.append(f"{row.name:16}{time:>12}  {row.note}".rstrip())
+        return "\n".join([*lines, *(f"NOT VALID: {p}" for p in self.problems)])
+
+    def _repr_html_(self) -> str:
+        from kernelwright.report.html import timings_html
+
+        return timings_html(self)
 
 
 CANDIDATE = "candidate"

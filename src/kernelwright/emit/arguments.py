@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kernelwright.embedded.baked import described, is_plain
+from kernelwright.embedded.baked import described
+from kernelwright.emit import values
 from kernelwright.graph import fresh_name
 from kernelwright.problem import Problem
 
@@ -47,7 +49,8 @@ class _Text:
 class Arguments:
     """What one call of forward was, as text for any later one."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, names: Mapping[type, str]) -> None:
+        self.names = names
         self.signature = inspect.signature(problem.module.forward)
         self.parameters = list(self.signature.parameters.values())
         self.bound = self.signature.bind(*problem.inputs, **problem.kwargs)
@@ -65,7 +68,7 @@ class Arguments:
     @property
     def constants(self) -> list[Leaf]:
         """What is no tensor, and no literal that can be written down instead."""
-        return [x for x in self.leaves if not x.is_tensor and not is_plain(x.value)]
+        return [leaf for leaf in self.leaves if not leaf.is_tensor]
 
     @property
     def defaults(self) -> list[str]:
@@ -78,7 +81,7 @@ class Arguments:
         for p in self.parameters:
             default = p.default
             if default is not EMPTY:
-                default = _Text(repr(default) if _literal(p) else f'DEFAULTS["{p.name}"]')
+                default = _Text(values.literal(default) or f'DEFAULTS["{p.name}"]')
             shown.append(p.replace(annotation=EMPTY, default=default))
         return str(inspect.Signature(shown))[1:-1]
 
@@ -105,25 +108,17 @@ class Arguments:
         """Note the leaves inside a value and what must hold of it; how it is built again."""
         if isinstance(value, torch.Tensor):
             return self._leaf(place, value)
-        if type(value) in (list, tuple):
-            kind = type(value).__name__
-            test = f"type({place}) is not {kind} or len({place}) != {len(value)}"
-            self.checks.append((test, f"{place} is not a {kind} of {len(value)}"))
-            inside = [self._value(f"{place}[{i}]", v) for i, v in enumerate(value)]
-            return _sequence(kind, inside)
-        if isinstance(value, dict):
-            keys = list(value)
-            test = f"not isinstance({place}, dict) or list({place}) != {keys!r}"
-            self.checks.append((test, f"{place} has other keys"))
-            inside = [f"{k!r}: {self._value(f'{place}[{k!r}]', v)}" for k, v in value.items()]
-            return "{" + ", ".join(inside) + "}"
-        if is_plain(value):
-            self.checks.append((_differs(place, value), f"{place} is not {value!r}"))
-            return repr(value)
+        inner = values.parts(value)
+        if inner is not None:
+            self.checks.append(values.built_otherwise(value, place, self.names))
+            written = [(inside, self._value(place + inside, part)) for inside, part in inner]
+            return values.constructed(value, written, self.names)
+        if (text := values.literal(value)) is not None:
+            self.checks.append((values.different(value, place), f"{place} is not {text}"))
+            return text
         name = self._leaf(place, value)
-        self.checks.append(
-            (f"described({place}) != {described(value)!r}", f"{place} is not as in the example")
-        )
+        test = f"described({place}) != {values.quoted(described(value))}"
+        self.checks.append((test, f"{place} is not as in the example"))
         return name
 
     def _leaf(self, place: str, value: Any) -> str:
@@ -135,19 +130,7 @@ class Arguments:
 
 
 def _literal(p: inspect.Parameter) -> bool:
-    return p.default is EMPTY or is_plain(p.default)
-
-
-def _differs(place: str, value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return f"{place} is not {value!r}"
-    return f"type({place}) is not {type(value).__name__} or {place} != {value!r}"
-
-
-def _sequence(kind: str, inside: list[str]) -> str:
-    if kind == "list":
-        return f"[{', '.join(inside)}]"
-    return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
+    return p.default is EMPTY or values.literal(p.default) is not None
 
 
 def _handed(p: inspect.Parameter, text: str) -> str:

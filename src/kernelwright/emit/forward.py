@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
+from kernelwright.emit import values
 from kernelwright.emit.arguments import Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed, python
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
+from kernelwright.scalars import as_python
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -66,14 +68,16 @@ class ForwardWriter:
         kernels: tuple[Kernel, ...],
         panels: tuple[Panel, ...],
         device: str,
+        names: Mapping[type, str],
     ) -> None:
         self.problem = problem
+        self.names = names
         self.device = device
         self.plan = plan
         self.graph = plan.graph
         self.kernels = {k.name: k for k in kernels}
         self.panels = {p.product: p for p in panels}
-        self.arguments = Arguments(problem)
+        self.arguments = Arguments(problem, names)
         self.leaves = self._bind()
         self.inputs = {name: leaf.name for name, leaf in self.leaves.items()}
         self.local = self._locals()
@@ -233,12 +237,16 @@ class ForwardWriter:
     # ---- results -----------------------------------------------------------------------------
 
     def _results(self) -> list[Result]:
-        """What the kernels hand back: values for outputs, then new values of buffers."""
+        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
         found: dict[str, Result] = {}
-        for i, leaf in enumerate(pytree.tree_leaves(self.graph.outputs)):
+        leaves = pytree.tree_leaves(self.graph.outputs)
+        for i, leaf in enumerate(leaves):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
                 name = self._regrouped(leaf.name)
                 found.setdefault(name, Result(name, i))
+        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
+            if self.graph[self.graph.base(name)].op not in SOURCES:
+                found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
 
     def _regrouped(self, name: str) -> str:
@@ -356,7 +364,7 @@ class ForwardWriter:
             *(self.sized() if self.graph.symbols else []),
             f"    {outputs} = Model.forward({called})",
         ]
-        places = list(_places(self.graph.outputs, outputs))
+        places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
         made = []
         for result in self.results:
             if result.leaf is not None:
@@ -436,7 +444,8 @@ class ForwardWriter:
         return [self.local[s] for s in self.graph.symbols]
 
     def device_of(self) -> str:
-        return f"{self.inputs[self.first]}.device"
+        """Where a call runs, in functions of tensors and in forward itself."""
+        return f"{self.known.get(self.first, self.inputs[self.first])}.device"
 
     def allocate(self, buffers: tuple[Buffer, ...]) -> list[str]:
         return [self.empty(self.variable(b.name), self.tuple_of(b.shape), b.dtype) for b in buffers]
@@ -513,8 +522,23 @@ class ForwardWriter:
             return inner
         if view.kind == "permute":
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+        if view.kind == "slice":
+            return f"{inner}[{self.taken(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
+
+    def taken(self, node: Node, view: View) -> str:
+        """What stands between the brackets of a slice: `:, 3:9:2`."""
+        axis = view.dims[0]
+        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
+        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
+        places = [
+            self.size(view.start) if view.start != 0 else "",
+            self.size(stop) if stop != size else "",
+        ]
+        if view.step != 1:
+            places.append(str(view.step))
+        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
@@ -561,20 +585,17 @@ class ForwardWriter:
 
     def literal(self, value: Any) -> str:
         """A Python literal of nested arguments with Refs and sizes."""
+        return values.rebuild(value, self._known, self.names)
+
+    def _known(self, value: Any) -> str | None:
         if isinstance(value, Ref):
             return self.value(value.name)
+        if isinstance(value, Scalar):
+            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
+            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
         if isinstance(value, torch.device):
-            return f"{self.inputs[self.first]}.device"
-        if isinstance(value, tuple):
-            inside = ", ".join(self.literal(v) for v in value)
-            return f"({inside},)" if len(value) == 1 else f"({inside})"
-        if isinstance(value, list):
-            return f"[{', '.join(self.literal(v) for v in value)}]"
-        if isinstance(value, dict):
-            return "{" + ", ".join(f"{k!r}: {self.literal(v)}" for k, v in value.items()) + "}"
-        if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-            return f'float("{value}")'
-        return str(value) if not isinstance(value, str) else repr(value)
+            return self.device_of()
+        return self.size(value) if isinstance(value, sympy.Expr) else None
 
 
 def is_path(target: str) -> bool:
@@ -584,21 +605,6 @@ def is_path(target: str) -> bool:
 
 def _tuple(items: list[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-def _places(value: Any, place: str) -> Iterator[str]:
-    """For each leaf of the outputs, the expression that reads it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, Ref | type):
-        for field in dataclasses.fields(value):
-            yield from _places(getattr(value, field.name), f"{place}.{field.name}")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _places(item, f"{place}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            yield from _places(item, f"{place}[{i}]")
-    else:
-        yield place
 
 
 def _when(test: str, cause: str) -> list[str]:

@@ -6,18 +6,18 @@ forward. What the kernels do not cover runs the original forward, counted and wa
 
 from __future__ import annotations
 
-import inspect
 import math
 import re
-import textwrap
 from typing import Any
 
-from kernelwright.emit import products, runtime
+from kernelwright.emit import products, runtime, values
+from kernelwright.emit.apart import keep_apart
 from kernelwright.emit.baked import baked_in
 from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.few import few_products
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.lines import python
+from kernelwright.emit.original import original
 from kernelwright.emit.paste import embedded_parts
 from kernelwright.emit.sources import source
 from kernelwright.errors import UnsupportedError
@@ -25,7 +25,6 @@ from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
-LIVE_IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 RULE = "# " + "-" * 98
 
 
@@ -38,7 +37,9 @@ def emit(
     device: str,
 ) -> str:
     """The whole text of the emitted file, for `cuda` or `cpu`."""
-    writer = ForwardWriter(problem, plan, kernels, panels, device)
+    structures = (problem.inputs, problem.kwargs, plan.graph.outputs)
+    user = original(problem, values.classes(structures))
+    writer = ForwardWriter(problem, plan, kernels, panels, device, user.names)
     generated = any(r.gemm is not None for r in plan.regions)
     halves = any(r.gemm is not None and r.gemm.loop.planes for r in plan.regions)
     few = few_products(plan) if device == "cuda" else []
@@ -64,7 +65,8 @@ def emit(
         _model(writer, ledger, freezing),
     ]
     generated_text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
-    return original_source(problem).strip("\n") + "\n\n\n" + generated_text
+    above, below = keep_apart(user.text, generated_text)
+    return above.strip("\n") + "\n\n\n" + below
 
 
 def _imports(texts: list[str]) -> str:
@@ -124,24 +126,6 @@ def _fusion(writer: ForwardWriter) -> str:
             ")",
         ]
     )
-
-
-def original_source(problem: Problem) -> str:
-    """The user's file without a __future__ import, or an import of a live module's class."""
-    if problem.source is not None:
-        return re.sub(r"^from __future__ import .*\n", "", problem.source, flags=re.MULTILINE)
-    kind = type(problem.module)
-    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
-        try:
-            text = textwrap.dedent(inspect.getsource(kind))
-        except (OSError, TypeError) as error:
-            raise UnsupportedError(
-                f"The source of {kind.__qualname__} cannot be read; put the class into a file."
-            ) from error
-        return f"{LIVE_IMPORTS}\n\n{text}\n\nModel = {kind.__name__}\n"
-    head, _, rest = kind.__qualname__.partition(".")
-    alias = f"\n\nModel = {head}.{rest}\n" if rest else "\n\nModel = " + head + "\n"
-    return f"from {kind.__module__} import {head}{alias}"
 
 
 def _machinery(problem: Problem, kernels: str, device: str) -> list[str]:

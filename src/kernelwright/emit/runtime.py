@@ -27,7 +27,9 @@ def _build():
     text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/kernelwright")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
+    )
     folder = os.path.join(root, name)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(os.path.join(folder, "building"), "w") as guard:

@@ -23,7 +23,8 @@ struct ResidentRow {
   using Single = typename P::template Fields<1>;
   using Scalars = typename P::template Scalars<1>;
 
-  struct Segment {
+  // On lines of the cache, which a vector would otherwise straddle.
+  struct alignas(64) Segment {
     Wide wide[kWide + 1];
     Single single[kSingle + 1];
     Scalars scalars;
@@ -61,8 +62,11 @@ struct ResidentRow {
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,
                                        const typename P::Args& a, Cursor at) {
     constexpr Combine kOp = P::kCombine[S::value];
+    // A copy, since the fields are written meanwhile: in the same object as these, the compiler
+    // would read them again for every lane, and not vectorise.
+    const Scalars scalars = segment.scalars;
     segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
-      const auto x = P::contribution(stage, f, segment.scalars, a, Cursor{at.row, e});
+      const auto x = P::contribution(stage, f, scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
         accumulate<kOp, V>(total, x);
       } else {
@@ -93,8 +97,9 @@ struct ResidentRow {
 
   KW_FN static void store_segment(Segment& segment, const typename P::Args& a, Cursor at) {
     if constexpr (P::kStoresElements) {
+      const Scalars scalars = segment.scalars;
       segment.chunks(at.element, [&](auto, auto& f, int64_t e) KW_INLINE {
-        P::store_elements(f, segment.scalars, a, Cursor{at.row, e});
+        P::store_elements(f, scalars, a, Cursor{at.row, e});
       });
     }
     if constexpr (P::kStoresSegments) P::store_segment(segment.scalars, a, at);

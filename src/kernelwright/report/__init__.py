@@ -1,5 +1,6 @@
-"""Results in, things to look at out: tables for a terminal of 100 columns, and JSON."""
+"""Results in, things to look at out: tables for a terminal of 100 columns, HTML, and JSON."""
 
+from kernelwright.report.machine import cache_table, cleaned_table, diagnosis_table, size_line
 from kernelwright.report.output import Output
 from kernelwright.report.tables import (
     ledger_table,
@@ -8,4 +9,14 @@ from kernelwright.report.tables import (
     timings_table,
 )
 
-__all__ = ["Output", "ledger_table", "plan_table", "summary_table", "timings_table"]
+__all__ = [
+    "Output",
+    "cache_table",
+    "cleaned_table",
+    "diagnosis_table",
+    "ledger_table",
+    "plan_table",
+    "size_line",
+    "summary_table",
+    "timings_table",
+]

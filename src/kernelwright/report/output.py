@@ -43,6 +43,13 @@ class Output:
         if not self.quiet and self.json_path != "-":
             self._tables.print(renderable)
 
+    def notice(self, *sentences: str) -> None:
+        """What must not be overlooked: a loud line each, beside the tables."""
+        console = self._progress if self.json_path == "-" else self._tables
+        for sentence in sentences:
+            if not self.quiet:
+                console.print(Text(sentence, "bold black on yellow"), soft_wrap=True)
+
     def error(self, message: str) -> None:
         """One line on stderr, whatever the exception's text looked like."""
         self._progress.print(Text(f"kernelwright: {' '.join(message.split())}"), soft_wrap=True)

@@ -22,7 +22,7 @@ FATES = {"fused": "green", "folded": "cyan", "aten": "yellow"}
 
 def ledger_table(rows: Iterable[LedgerRow]) -> Table:
     """Each operator of the model: where it went, and why (once for neighbours that share it)."""
-    table = _table("Ledger: where every operator went")
+    table = plain_table("Ledger: where every operator went")
     table.add_column("operator", no_wrap=True)
     table.add_column("from", style="dim", no_wrap=True)
     table.add_column("fate", no_wrap=True)
@@ -40,7 +40,7 @@ def ledger_table(rows: Iterable[LedgerRow]) -> Table:
 def plan_table(compiled: Compiled) -> RenderableType:
     """The steps with their traffic, then the reasons: of each step, rewrite and refusal."""
     problem = compiled.problem
-    table = _table(f"Plan of {problem.name}: bytes and flops at batch {problem.batch}")
+    table = plain_table(f"Plan of {problem.name}: bytes and flops at batch {problem.batch}")
     table.add_column("step", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("operators")
@@ -59,7 +59,7 @@ def plan_table(compiled: Compiled) -> RenderableType:
 def timings_table(timings: Timings) -> RenderableType:
     """One line for each variant (its time over the candidate's as `speedup`), then the verdict."""
     shape = "x".join(str(n) for n in timings.conditions.get("input", ()))
-    table = _table(f"Timings: input {shape}, float32 matmul {timings.precision}")
+    table = plain_table(f"Timings: input {shape}, float32 matmul {timings.precision}")
     table.add_column("variant", no_wrap=True)
     for heading in ("median ms", "p10 - p90", "host ms", "runs", "speedup"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -74,7 +74,7 @@ def timings_table(timings: Timings) -> RenderableType:
 
 def summary_table(results: Sequence[tuple[str, bool | None, Timings]]) -> Table:
     """One line for each model: certified or not, and the times that matter."""
-    table = _table("Summary: times in ms")
+    table = plain_table("Summary: times in ms")
     table.add_column("model", no_wrap=True)
     table.add_column("certified", no_wrap=True)
     for heading in (*BASELINES, "ours", "speedup"):
@@ -96,7 +96,7 @@ def scaled(value: float, unit: str) -> str:
     return f"{value:.4g} T{unit}"
 
 
-def _table(title: str) -> Table:
+def plain_table(title: str) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
 
 

@@ -87,3 +87,11 @@ class Certificate:
         lines = [self.title, *(str(check) for check in self.checks)]
         lines += [f"weak  {sentence}" for sentence in self.weak]
         return "\n".join([*lines, self.verdict])
+
+    def __repr__(self) -> str:
+        return f"Certificate({self.verdict})"
+
+    def _repr_html_(self) -> str:
+        from kernelwright.report.html import certificate_html
+
+        return certificate_html(self)

@@ -40,7 +40,7 @@ def _work(job: dict[str, Any], report: TextIO) -> int:
     torch.set_float32_matmul_precision(job["precision"])
     torch.backends.cudnn.allow_tf32 = job["conv_tf32"]
     paths = Path(job["model"]), Path(job["candidate"])
-    subject = load_subject(*paths, job["device"], job["precision"])
+    subject = load_subject(*paths, job["device"], job["precision"], job["training"])
     for name in job["checks"]:
         _say(report, start=name)
         check, weak = run_check(subject, name)

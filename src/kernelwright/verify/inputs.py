@@ -6,7 +6,7 @@ so that drawing, resizing and widening are written once for every nesting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,13 +27,6 @@ Tree = TypeVar("Tree")
 
 def forward(module: nn.Module, inputs: Inputs) -> Any:
     return module(*inputs.args, **inputs.kwargs)
-
-
-def split(given: Any) -> Inputs:
-    """What `get_inputs()` returned as Inputs: a list, a dict by argument name, or one tensor."""
-    if isinstance(given, Mapping):
-        return Inputs((), dict(given))
-    return Inputs((given,) if isinstance(given, Tensor) else tuple(given), {})
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:

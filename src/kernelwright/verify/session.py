@@ -69,8 +69,12 @@ def verify(
     time_limit: float = 600.0,
     progress: Callable[[str], None] | None = None,
     quick: bool = False,
+    training: bool | None = None,
 ) -> Certificate:
-    """Certify that ModelNew in one file computes the same function as Model in another."""
+    """Certify that ModelNew in one file computes the same function as Model in another.
+
+    `training` is the mode to start from, by default the one in which Model is constructed.
+    """
     for path in (model_path, candidate_path):
         if not Path(path).is_file():
             raise InputError(f"There is no file {path}; give the path of a Python file.")
@@ -80,6 +84,7 @@ def verify(
         "device": str(resolve_device(device)),
         "precision": resolve_precision(precision),
         "conv_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "training": training,
     }
     names = [row.name for row in TABLE if row.quick or not quick]
     session = Session(job, time_limit, progress, names)

@@ -1,0 +1,154 @@
+"""The command line's grammar: every command with its options, as one argparse parser."""
+
+from __future__ import annotations
+
+import argparse
+
+from kernelwright import __version__
+from kernelwright.completion import SHELLS
+
+EPILOG = """\
+exit codes:
+  0  success
+  1  an error inside kernelwright (set KERNELWRIGHT_DEBUG=1 for the traceback)
+  2  bad usage or input
+  3  verification failed: the candidate does not compute the same function, or is not as fast as
+     --require-speedup asks for
+  4  build failed: the compiler is missing, or refused the source
+  5  unsupported: the model is valid, but cannot be compiled
+
+Loading a model file runs it: only give files that you would run yourself.
+"""
+
+Commands = argparse._SubParsersAction
+
+
+def parser() -> argparse.ArgumentParser:
+    main_parser = argparse.ArgumentParser(
+        prog="kernelwright",
+        description="Turn a PyTorch model into a faster drop-in one, certified to be the same.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    main_parser.add_argument("--version", action="version", version=f"kernelwright {__version__}")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="command")
+    optimize = _on_a_model(commands, "optimize", "write a certified, timed model_new.py")
+    optimize.add_argument("-o", "--output", metavar="OUT", help="default: MODEL_new.py beside it")
+    optimize.add_argument("--no-verify", dest="verify", action="store_false", help="do not certify")
+    optimize.add_argument("--no-bench", dest="bench", action="store_false", help="do not time")
+    optimize.add_argument(
+        "--tune", action="store_true", help="measure a few tiles of each generated product"
+    )
+    _on_a_model(commands, "explain", "show the plan: what is fused, what is not, and why")
+    verify = _on_a_model(commands, "verify", "certify that ModelNew of CANDIDATE is Model of MODEL")
+    verify.add_argument("candidate", help="a file with class ModelNew")
+    verify.add_argument("--quick", action="store_true", help="fewer cases of each check")
+    bench = _on_a_model(commands, "bench", "time CANDIDATE against eager and torch.compile")
+    bench.add_argument("candidate", help="a file with class ModelNew")
+    bench.add_argument(
+        "--baselines",
+        metavar="A,B",
+        help="of eager, compile, max-autotune (not on the CPU unless named)",
+    )
+    for timed in (optimize, bench):
+        timed.add_argument("--batch", type=int, metavar="N", help="time with N rows of the inputs")
+        timed.add_argument(
+            "--require-speedup",
+            type=_speedup,
+            metavar="X",
+            help="exit with 3 unless it is at least X times as fast as eager",
+        )
+    _about_the_machine(commands)
+    return main_parser
+
+
+def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
+    """The commands that take no model."""
+    _command(commands, "doctor", "show what is installed, and try what works here")
+    cache = _command(commands, "cache", "show or clear what is kept between runs")
+    cache.add_argument(
+        "action",
+        nargs="?",
+        choices=("size", "list", "clean"),
+        default="size",
+        help="default: size",
+    )
+    cache.add_argument(
+        "--older-than",
+        type=_days,
+        metavar="DAYS",
+        help="clean: only what has not been used for so long",
+    )
+    cache.add_argument("--dry-run", action="store_true", help="clean: remove nothing, say what")
+    completion = commands.add_parser(
+        "completion",
+        help="print a completion script for a shell",
+        description='Print a completion script: eval "$(kernelwright completion bash)".',
+    )
+    completion.add_argument("shell", choices=SHELLS)
+
+
+def _on_a_model(
+    commands: Commands[argparse.ArgumentParser], name: str, what: str
+) -> argparse.ArgumentParser:
+    """A subcommand with the arguments that all those have that take a model."""
+    command = _command(commands, name, what)
+    command.add_argument("model", help="a file with class Model, get_inputs and get_init_inputs")
+    command.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any"
+    )
+    command.add_argument(
+        "--precision",
+        choices=("current", "highest", "high", "medium"),
+        default="current",
+        help="of float32 matrix products; current: what torch is set to",
+    )
+    mode = command.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--eval",
+        dest="training",
+        action="store_false",
+        default=None,
+        help="with the model in eval mode (default: as constructed)",
+    )
+    mode.add_argument(
+        "--train",
+        dest="training",
+        action="store_true",
+        default=None,
+        help="with the model in train mode",
+    )
+    return command
+
+
+def _command(
+    commands: Commands[argparse.ArgumentParser], name: str, what: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=what,
+        description=what[0].upper() + what[1:] + ".",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("--json", metavar="FILE", help="write a report; - for stdout")
+    command.add_argument("--quiet", action="store_true", help="errors and JSON alone")
+    return command
+
+
+def _speedup(text: str) -> float:
+    return _at_least(text, 0.0, "a factor such as 1.5")
+
+
+def _days(text: str) -> float:
+    return _at_least(text, 0.0, "a number of days")
+
+
+def _at_least(text: str, least: float, what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not least <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value

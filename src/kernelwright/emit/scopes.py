@@ -1,0 +1,296 @@
+"""Which names of a Python text are the module's own, and the text with some of them renamed.
+
+In: a text. Out: the names that it binds or uses at the level of the module, and what it imports
+under which name; `renamed` gives the text with module-level names changed, in every scope that sees
+them, and with attributes, keywords of calls, locals and strings as they were.
+"""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from collections.abc import Iterator, Mapping
+
+from kernelwright.emit.edits import Edit, Source
+
+Functions = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehensions = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+def bound(text: str) -> set[str]:
+    """The names that a module of this text has once it was run, or binds later by `global`."""
+    top = symtable.symtable(text, "module", "exec")
+    names = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
+    names |= {s.get_name() for s in top.get_symbols() if s.is_namespace()}
+    for table in _tables(top):
+        names |= {
+            s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()
+        }
+    return names
+
+
+def used(text: str) -> set[str]:
+    """The names that the text looks up in the module, from any scope; builtins are among them."""
+    top = symtable.symtable(text, "module", "exec")
+    names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
+    for table in _tables(top):
+        names |= {s.get_name() for s in table.get_symbols() if s.is_global()}
+    return names
+
+
+def used_at_once(text: str) -> set[str]:
+    """The names that are looked up while the text runs, before any function in it is called."""
+    return set(_outside_functions(symtable.symtable(text, "module", "exec")))
+
+
+def _outside_functions(table: symtable.SymbolTable) -> Iterator[str]:
+    is_top = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() if is_top else symbol.is_global():
+            yield symbol.get_name()
+    for child in table.get_children():
+        if child.get_type() == "class":
+            yield from _outside_functions(child)
+        elif child.get_name() in ("listcomp", "genexpr", "dictcomp", "setcomp"):
+            yield from (s.get_name() for s in child.get_symbols() if s.is_global())
+
+
+def _tables(top: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    for child in top.get_children():
+        yield child
+        yield from _tables(child)
+
+
+def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
+    """Name -> what import statements of the module bind it to: ("os",) or ("torch", "nn")."""
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for node in _module_level(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            for a in node.names:
+                name = a.asname or a.name.partition(".")[0]
+                found.setdefault(name, set()).add((a.name if a.asname else name,))
+        elif isinstance(node, ast.ImportFrom):
+            for a in node.names:
+                origin = ("." * node.level + (node.module or ""), a.name)
+                found.setdefault(a.asname or a.name, set()).add(origin)
+    return found
+
+
+def otherwise_bound(text: str) -> set[str]:
+    """The names that the module binds by anything but an import."""
+    top = symtable.symtable(text, "module", "exec")
+    names = {s.get_name() for t in _tables(top) for s in t.get_symbols() if s.is_declared_global()}
+    for node in _module_level(ast.parse(text)):
+        names |= set(_bindings(node))
+    return names
+
+
+def _module_level(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes whose bindings are the module's, the statements that open other scopes included."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(tree, ast.comprehension) and node is tree.target:
+            continue
+        yield node
+        if not isinstance(node, Functions | ast.ClassDef | ast.Lambda):
+            yield from _module_level(node)
+
+
+def _bindings(node: ast.AST) -> Iterator[str]:
+    """The names that this very node binds, imports left out."""
+    if isinstance(node, Functions | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif (
+        isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name is not None
+    ):
+        yield node.name
+    elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+        yield node.rest
+
+
+def renamed(text: str, names: Mapping[str, str]) -> str:
+    """The text with these module-level names changed wherever they are meant."""
+    if not names:
+        return text
+    source = Source(text)
+    renamer = _Renamer(source, names)
+    for statement in source.tree.body:
+        renamer.visit(statement)
+    return source.replaced(renamer.edits)
+
+
+class _Renamer:
+    """One walk with the names that the scopes on the way hide."""
+
+    def __init__(self, source: Source, names: Mapping[str, str]) -> None:
+        self.source = source
+        self.names = names
+        self.edits: list[Edit] = []
+        self.hidden: frozenset[str] = frozenset()  # by functions around
+        self.local: frozenset[str] = frozenset()  # by the class body itself
+        self.so_far: frozenset[str] = frozenset()  # by those of its statements that have run
+
+    def new(self, name: str, reading: bool = False) -> str | None:
+        if name in self.hidden or name in (self.so_far if reading else self.local):
+            return None
+        return self.names.get(name)
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, Functions):
+            self._function(node)
+        elif isinstance(node, ast.ClassDef):
+            self._class(node)
+        elif isinstance(node, ast.Lambda):
+            self._defaults(node.args)
+            self._inside(node, [node.body])
+        elif isinstance(node, Comprehensions):
+            self._comprehension(node)
+        elif isinstance(node, ast.JoinedStr):
+            self._formatted(node)
+        else:
+            self._plain(node)
+            for child in ast.iter_child_nodes(node):
+                self.visit(child)
+
+    def _plain(self, node: ast.AST) -> None:
+        reading = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        if isinstance(node, ast.Name) and (new := self.new(node.id, reading)):
+            self.edits.append((*self.source.span(node), new))
+        elif isinstance(node, ast.Global):
+            for name in node.names:
+                if name in self.names:
+                    self._word(node, name, self.names[name], after=len("global"))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                self._alias(alias, isinstance(node, ast.Import))
+        elif isinstance(node, ast.ExceptHandler) and node.name and (new := self.new(node.name)):
+            kind = self.source.span(node.type or node)[1] - self.source.span(node)[0]
+            self._word(node, node.name, new, after=kind)
+        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+            if new := self.new(node.name):
+                self._word(node, node.name, new, last=True)
+        elif isinstance(node, ast.MatchMapping) and node.rest and (new := self.new(node.rest)):
+            self._word(node, node.rest, new, last=True)
+
+    def _alias(self, alias: ast.alias, whole: bool) -> None:
+        name = alias.asname or (alias.name.partition(".")[0] if whole else alias.name)
+        if not (new := self.new(name)):
+            return
+        if alias.asname or "." not in alias.name:
+            text = f"{alias.name} as {new}"
+        else:
+            text = f"{alias.name}, {name} as {new}"  # `import a.b` binds a, and loads a.b
+        self.edits.append((*self.source.span(alias), text))
+
+    def _word(self, node: ast.AST, word: str, new: str, after: int = 0, last: bool = False) -> None:
+        """Edit an identifier that the tree gives no position of its own."""
+        start, end = self.source.span(node)
+        places = list(_identifiers(self.source.text[start:end], word))
+        chosen = [p for p in places if p >= after][-1 if last else 0]
+        self.edits.append((start + chosen, start + chosen + len(word), new))
+
+    def _function(self, node: Functions) -> None:
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+        if new := self.new(node.name):
+            self._word(node, node.name, new, after=len("def"))
+        self._defaults(node.args)
+        for argument in _arguments(node.args):
+            if argument.annotation is not None:
+                self.visit(argument.annotation)
+        if node.returns is not None:
+            self.visit(node.returns)
+        self._inside(node, node.body)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        for outer in [*node.decorator_list, *node.bases, *node.keywords]:
+            self.visit(outer)
+        if new := self.new(node.name):
+            self._word(node, node.name, new, after=len("class"))
+        before = self.local, self.so_far
+        self.local, self.so_far = frozenset(_locals(node.body)), frozenset()
+        for statement in node.body:
+            self.visit(statement)
+            self.so_far |= _locals([statement])
+        self.local, self.so_far = before
+
+    def _defaults(self, arguments: ast.arguments) -> None:
+        for default in [*arguments.defaults, *arguments.kw_defaults]:
+            if default is not None:
+                self.visit(default)
+
+    def _inside(self, node: Functions | ast.Lambda, body: list[ast.stmt] | list[ast.expr]) -> None:
+        """A function's body: its arguments and locals hide what is outside of it."""
+        own = {a.arg for a in _arguments(node.args)} | _locals(body)
+        before = self._enter((self.hidden | own) - _globals(body))
+        for inner in body:
+            self.visit(inner)
+        self._leave(before)
+
+    def _enter(self, hidden: frozenset[str]) -> tuple[frozenset[str], ...]:
+        """Functions and comprehensions do not see the names of a class body around them."""
+        before = self.hidden, self.local, self.so_far
+        self.hidden, self.local, self.so_far = hidden, frozenset(), frozenset()
+        return before
+
+    def _leave(self, before: tuple[frozenset[str], ...]) -> None:
+        self.hidden, self.local, self.so_far = before
+
+    def _comprehension(self, node: Comprehensions) -> None:
+        targets = {
+            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
+        }
+        self.visit(node.generators[0].iter)
+        before = self._enter(self.hidden | targets)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.comprehension):
+                inner = [child.target, *child.ifs]
+                inner += [child.iter] if child is not node.generators[0] else []
+                for part in inner:
+                    self.visit(part)
+            else:
+                self.visit(child)
+        self._leave(before)
+
+    def _formatted(self, node: ast.JoinedStr) -> None:
+        """Before Python 3.12 the tree does not know where inside of an f-string a name stands."""
+        changed = [
+            n
+            for n in ast.walk(node)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and self.new(n.id, True)
+        ]
+        for name in changed:
+            name.id = self.names[name.id]
+        if changed:
+            self.edits.append((*self.source.span(node), ast.unparse(node)))
+
+
+def _arguments(node: ast.arguments) -> list[ast.arg]:
+    starred = [a for a in (node.vararg, node.kwarg) if a is not None]
+    return [*node.posonlyargs, *node.args, *node.kwonlyargs, *starred]
+
+
+def _locals(body: list[ast.stmt] | list[ast.expr]) -> set[str]:
+    """The names that statements bind in their own scope, or in the one that they are in."""
+    names: set[str] = set()
+    for node in _module_level(ast.Module(list(body), [])):  # type: ignore[arg-type]
+        names |= set(_bindings(node))
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {a.asname or a.name.partition(".")[0] for a in node.names}
+    return names - _globals(body)
+
+
+def _globals(body: list[ast.stmt] | list[ast.expr]) -> set[str]:
+    nodes = _module_level(ast.Module(list(body), []))  # type: ignore[arg-type]
+    return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+
+
+def _identifiers(text: str, word: str) -> Iterator[int]:
+    """Where a word stands as a whole identifier; identifiers may be written in any script."""
+    at = text.find(word)
+    while at >= 0:
+        around = text[max(at - 1, 0) : at] + text[at + len(word) : at + len(word) + 1]
+        if not any(f"a{c}".isidentifier() for c in around):
+            yield at
+        at = text.find(word, at + 1)

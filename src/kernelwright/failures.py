@@ -1,0 +1,75 @@
+"""Whose fault it was: an unexpected exception becomes an error that says so, with what to report.
+
+In: an exception that nobody raised on purpose. Out: an InputError where the user's own code raised
+it, else an InternalError that names our line and a file that was kept for the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelwright.cache import keep_for_report
+from kernelwright.errors import (
+    BuildError,
+    InputError,
+    InternalError,
+    KernelwrightError,
+    is_ours,
+    where_from,
+)
+from kernelwright.loading import read_source
+
+RUN_FIRST = "Run it with python first."
+BUG = "This is a bug in kernelwright"
+
+
+def unexpected(error: Exception, model: str | None) -> KernelwrightError:
+    """The error to end with; `model` is the path of the model file, if the command had one."""
+    what = f"{type(error).__name__}: {error}"
+    if not is_ours(error):
+        return InputError(f"{where_from(error)} raised {what}. {RUN_FIRST}")
+    kept = _keep(Path(model)) if model else None
+    report = f"Please report it with {kept}" if kept else "Please report it"
+    return InternalError(
+        f"{BUG} ({where_from(error)}): {what}. {report} and the traceback that "
+        "KERNELWRIGHT_DEBUG=1 shows."
+    )
+
+
+@contextlib.contextmanager
+def charged_to_us(emitted: Path, name: str) -> Iterator[None]:
+    """While an emitted file is used: an error in it is ours, and the file is kept."""
+    text = emitted.read_text(encoding="utf-8")
+    try:
+        yield
+    except (InputError, BuildError) as error:
+        if str(emitted) not in str(error) and not isinstance(error, BuildError):
+            raise
+        kept = keep_for_report(name, text)
+        told = str(error).removesuffix(RUN_FIRST).strip().replace(str(emitted), str(kept))
+        if isinstance(error, BuildError):
+            raise BuildError(f"{told} The emitted file is kept as {kept}.") from error
+        raise InternalError(f"{BUG}: {told} Please report it with that file.") from error
+    except Exception as error:
+        if isinstance(error, KernelwrightError) or not is_ours(error) or debugging():
+            raise
+        kept = keep_for_report(name, text)
+        what = f"{type(error).__name__}: {error}"
+        raise InternalError(
+            f"{BUG} ({where_from(error)}): {what}. Please report it with {kept}."
+        ) from error
+
+
+def debugging() -> bool:
+    return bool(os.environ.get("KERNELWRIGHT_DEBUG"))
+
+
+def _keep(model: Path) -> Path | None:
+    """A copy of the model, as it was when it failed."""
+    try:
+        return keep_for_report(model.stem, read_source(model))
+    except (OSError, KernelwrightError):
+        return None

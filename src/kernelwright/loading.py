@@ -1,0 +1,149 @@
+"""A Python file becomes a module, as if `python file.py` or `import package.file` had read it.
+
+In: a path. Out: its text, or the module that running it gave. The one idea: the file finds what
+stands beside it (`import helpers`) and around it (`from .layers import Block`), and is known to
+Python under a name that depends on its path alone, so that pickle, inspect and dataclasses work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+import tokenize
+import traceback
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from kernelwright.errors import InputError
+
+_models: set[str] = set()  # the folders of models, which are on sys.path for their sake only
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file stands: its folder, and the package around it, if its folder is one."""
+
+    path: Path
+    package: str
+    root: Path
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where its imports are looked for before Python's own path."""
+        return tuple(dict.fromkeys([self.path.parent, self.root]))
+
+
+def place_of(path: Path) -> Place:
+    """A folder with `__init__.py` is a package; the root is the first folder above without."""
+    path = path.resolve()
+    root, names = path.parent, []
+    while (root / "__init__.py").is_file() and root.name.isidentifier():
+        names.append(root.name)
+        root = root.parent
+    return Place(path, ".".join(reversed(names)), root)
+
+
+def read_source(path: Path) -> str:
+    """The text in the encoding that its BOM or its coding line names, with plain newlines."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}; give the path of a Python model file.")
+    try:
+        with tokenize.open(path) as file:
+            return file.read()
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} cannot be read: {error}. Save it as UTF-8, or name its encoding in its first "
+            "line."
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def load_source(path: Path) -> types.ModuleType:
+    """Run a Python file as a fresh module that its own classes can find."""
+    text = read_source(path)
+    place = place_of(path)
+    module = types.ModuleType(_module_name(place))
+    module.__file__ = str(path)
+    module.__package__ = place.package
+    module.__spec__ = ModuleSpec(module.__name__, None, origin=str(path))
+    sys.modules[module.__name__] = module
+    try:
+        with importing_from(place):
+            exec(compile(text, str(path), "exec", dont_inherit=True), module.__dict__)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        kind = type(error).__name__
+        raise InputError(
+            f"{path} raised {kind} while it was loaded (line {line_of(error, str(path))}): "
+            f"{error}. Run it with python first."
+        ) from error
+    return module
+
+
+def line_of(error: BaseException, file: str) -> int | None:
+    """The line of `file` in which an exception was raised, or passed through last."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == file]
+    return (own or frames)[-1].lineno
+
+
+@contextlib.contextmanager
+def importing_from(place: Place) -> Iterator[None]:
+    """Imports look beside the file first, and afterwards still find it, behind all others.
+
+    What another model found beside itself under the same name is forgotten before.
+    """
+    folders = [str(folder) for folder in place.folders]
+    _forget_others(place)
+    before = [entry for entry in sys.path if entry not in folders or entry not in _models]
+    sys.path[:] = folders + [entry for entry in before if entry not in folders]
+    try:
+        yield
+    finally:
+        added = [entry for entry in sys.path if entry not in before and entry not in folders]
+        _models.update(entry for entry in folders if entry not in before)
+        others = [entry for entry in before if entry in _models]
+        theirs = [entry for entry in before if entry not in _models]
+        sys.path[:] = added + theirs + [e for e in folders if e in _models] + others
+
+
+def _forget_others(place: Place) -> None:
+    """Modules of a name that is also in this file's folders, but loaded from another model's."""
+    here = {Path(name).stem for folder in place.folders for name in os.listdir(folder)}
+    for name in here & set(sys.modules):
+        folder = _folder_of(sys.modules[name])
+        if folder in _models and folder not in map(str, place.folders):
+            for loaded in list(sys.modules):
+                if loaded == name or loaded.startswith(f"{name}."):
+                    del sys.modules[loaded]
+
+
+def _folder_of(module: types.ModuleType) -> str | None:
+    """The entry of sys.path under which a top-level module was found."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
+    first = next((Path(p) for p in places if p), None)
+    if first is None:
+        return None
+    return str(first.parents[1] if first.name == "__init__.py" else first.parent)
+
+
+def _module_name(place: Place) -> str:
+    """The same for the same path in every process; a second load in one process is numbered.
+
+    Both stay known, since objects of both may be pickled.
+    """
+    stem = re.sub(r"\W", "_", place.path.stem)
+    digest = hashlib.sha256(str(place.path).encode(errors="surrogateescape")).hexdigest()[:12]
+    name, number = f"kernelwright_user_{stem}_{digest}", 1
+    while (numbered := name if number == 1 else f"{name}_{number}") in sys.modules:
+        number += 1
+    return numbered

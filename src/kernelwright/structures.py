@@ -1,0 +1,83 @@
+"""Nested inputs and outputs: containers that torch's pytree does not know yet are registered.
+
+In: a value, or a module that is about to be traced. Out: nothing; afterwards dataclasses and the
+user's own kinds of list, tuple and dict in it are nodes of the tree, and torch.export accepts them.
+Lists, tuples, dicts, named tuples and torch.return_types are known to torch itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """All tensors in a nested value, in order."""
+    register(value)
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def register(value: Any) -> None:
+    """Make a node of every container inside; what a new node holds is looked at in turn."""
+    while unknown := {type(leaf) for leaf in pytree.tree_leaves(value) if _is_container(leaf)}:
+        for kind in unknown:
+            _register(kind)
+
+
+@contextlib.contextmanager
+def registering_outputs(module: nn.Module) -> Iterator[None]:
+    """While the module is traced, whatever it returns is registered before torch looks at it.
+
+    A hook sees the outputs of the very run that is traced, so nothing runs a second time.
+    """
+    handle = module.register_forward_hook(lambda module, inputs, output: register(output))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """What torch.export wants beside an input: a list in the place of a node that it did not know."""
+
+    def one(part: Any) -> Any:
+        if not _is_registered(part):
+            return of_leaf(part)
+        children, _ = pytree.SUPPORTED_NODES[type(part)].flatten_fn(part)
+        return [dynamic_shapes(child, of_leaf) for child in children]
+
+    return pytree.tree_map(one, value, is_leaf=_is_registered)
+
+
+def _is_registered(part: Any) -> bool:
+    return type(part) in pytree.SUPPORTED_NODES and type(part) not in pytree.BUILTIN_TYPES
+
+
+def _is_container(leaf: Any) -> bool:
+    kind = type(leaf)
+    if kind in pytree.SUPPORTED_NODES or isinstance(leaf, torch.Size):
+        return False
+    return dataclasses.is_dataclass(kind) or isinstance(leaf, dict | list | tuple)
+
+
+def _register(kind: Any) -> None:
+    if dataclasses.is_dataclass(kind):
+        pytree.register_dataclass(cast("type[Any]", kind))
+    elif issubclass(kind, dict):
+        pytree.register_pytree_node(kind, _flatten_dict, lambda v, keys: _as_dict(kind, keys, v))
+    else:
+        pytree.register_pytree_node(kind, lambda x: (list(x), None), lambda v, _: kind(v))
+
+
+def _flatten_dict(value: dict[Any, Any]) -> tuple[list[Any], list[Any]]:
+    return list(value.values()), list(value)
+
+
+def _as_dict(kind: type[dict[Any, Any]], keys: Any, values: Iterable[Any]) -> dict[Any, Any]:
+    return kind(zip(keys, values, strict=True))
