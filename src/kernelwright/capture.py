@@ -51,6 +51,8 @@ PLAIN_OVERLOADS = {
 SHORT_NAMES = {
     "_native_batch_norm_legit_functional": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_to_copy": "to",
     "native_dropout": "dropout",
     "linalg_vector_norm": "norm",
 }
@@ -88,16 +90,19 @@ def _warm(problem: Problem) -> None:
 
 def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
     """With the batch free where that can be; else for the very sizes of the example."""
-    failure: UnsupportedError | None = None
+    why: str | None = None
     for free in (True, False):
         try:
             graph = _read(problem, free)
         except UnsupportedError as error:
-            failure = failure or error
+            why = why or str(error)
             continue
-        if all(guard.holds(_example_sizes(problem, graph)) for guard in graph.contract.guards):
-            return graph, free
-    raise failure or UnsupportedError("The forward asks for sizes that the example does not have.")
+        sizes = _example_sizes(problem, graph)
+        broken = [guard for guard in graph.contract.guards if not guard.holds(sizes)]
+        if not broken:
+            return replace(graph, contract=replace(graph.contract, fixed=why)), free
+        why = f"the example has other sizes than {broken[0]}"
+    raise UnsupportedError(why or "The forward could not be traced.")
 
 
 def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
@@ -139,7 +144,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
-        refused=changes,
+        refused=graph.contract.refused or changes,
     )
 
 
@@ -156,6 +161,7 @@ class _Reader:
         self.asked = traced.asked
         self.places = find_places(problem.module)
         self.random = False
+        self.refused: str | None = None
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self.environments: dict[sympy.Symbol, ShapeEnv] = {}
         self.sizes: dict[str, tuple[str, int]] = {}
@@ -174,7 +180,8 @@ class _Reader:
             elif fx_node.op == "call_function":
                 self._call(fx_node)
         outputs, mutations = self._results()
-        contract = Contract(guards=tuple(self._guards()), random=self.random)
+        guards = tuple(self._guards())
+        contract = Contract(guards, self.random, self.refused)
         graph = Graph(
             tuple(self.nodes),
             outputs,
@@ -284,6 +291,8 @@ class _Reader:
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
         self.random |= _draws(fx_node)
+        if target is torch.ops.aten.instance_norm.default and fx_node.args[3] and fx_node.args[5]:
+            self.refused = "instance_norm updates running statistics behind the graph"
         (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
         op = op if home == "aten" else f"{home}::{op}"

@@ -201,14 +201,16 @@ class Contract:
     """What holds around the values of a graph, and what emitted code must see to.
 
     `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
-    why the original forward has to run in every call. For each leaf of the outputs, `reaches` names
-    the sources that its gradient flows to and `strides` how eager lays it out (None: unknown);
-    `follows` names inputs whose order in memory the outputs take over.
+    why the original forward has to run in every call, `fixed` why the batch is not free. For each
+    leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
+    eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
+    over.
     """
 
     guards: tuple[Guard, ...] = ()
     random: bool = False
     refused: str | None = None
+    fixed: str | None = None
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()

@@ -44,7 +44,7 @@ def registering_outputs(module: nn.Module) -> Iterator[None]:
 
 
 def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
-    """What torch.export wants beside an input: a list in the place of a node that it did not know."""
+    """What torch.export wants beside an input: a list in the place of a node that is new to it."""
 
     def one(part: Any) -> Any:
         if not _is_registered(part):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import keyword
 import sys
 import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch import nn
 from torch.export import Dim as ExportDim
+from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
@@ -31,6 +33,7 @@ from kernelwright.problem import Problem
 from kernelwright.structures import dynamic_shapes, registering_outputs
 
 TORCH = Path(torch.__file__).parent
+LIBRARIES = ("torch", "opt_einsum", "sympy", "numpy")  # that ask for themselves
 # Between a question and who asks it there is nothing but torch's machinery for symbols.
 MACHINERY = ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging")
 
@@ -76,7 +79,25 @@ def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
     with warnings.catch_warnings(), torch.no_grad(), untouched(module), _unfused(module):
         warnings.simplefilter("ignore")
+        with _keywords_as_names():
+            yield
+
+
+@contextlib.contextmanager
+def _keywords_as_names() -> Iterator[None]:
+    """torch writes `self.def` for a submodule called def, and then cannot read its own text."""
+    write = fx_graph._format_target
+
+    def quoted(base: str, target: str) -> str:
+        if not any(keyword.iskeyword(part) for part in target.split(".")):
+            return write(base, target)
+        return reduce(lambda text, part: f"getattr({text}, {part!r})", target.split("."), base)
+
+    fx_graph._format_target = quoted
+    try:
         yield
+    finally:
+        fx_graph._format_target = write
 
 
 @contextlib.contextmanager
@@ -123,8 +144,12 @@ def _asker() -> types.FrameType | None:
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
+        if path.name == "<string>":  # generated, by whoever called it
+            frame = frame.f_back
+            continue
         if TORCH not in path.parents:
-            return frame
+            library = str(frame.f_globals.get("__name__")).split(".")[0] in LIBRARIES
+            return None if library else frame
         inside = path.relative_to(TORCH).parts
         if inside[0] not in MACHINERY:
             return None

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
-from kernelwright.emit.arguments import Arguments, Leaf
+from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed, python
@@ -22,6 +22,7 @@ from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel
+from kernelwright.places import look_up
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
@@ -41,8 +42,6 @@ FRIENDLY = {
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen")
 LOCALS = (*OWN, *SPLIT_OPERANDS)
-# Names of the file that the emitted functions use, and that no local may hide.
-GLOBALS = ("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM")
 BIJECTIVE = ("reshape", "permute")
 
 
@@ -108,7 +107,7 @@ class ForwardWriter:
         """The function that says why a call is outside of what the kernels cover."""
         state = self.local["state"]
         lines = [
-            f"def outside({', '.join([state, *self._names()])}):",
+            f"def outside({', '.join([state, *self.arguments.inside.values()])}):",
             '    """Why the kernels cannot take this call, or None when they can."""',
             f"    {self.local['cause']} = transformed({python(self._untraceable())})",
             f"    if {self.local['cause']} is not None:",
@@ -122,10 +121,10 @@ class ForwardWriter:
         first = self.leaves[self.first].place
         if self.state():
             lines += [
-                f"    for tensor, (dtype, shape) in zip({state}, STATE_TYPES):",
+                f"    for tensor, (dtype, shape, device) in zip({state}, STATE_TYPES):",
                 "        if tensor.dtype != dtype or tensor.shape != shape:",
                 '            return "a parameter has another type or shape"',
-                f"        if tensor.device != {first}.device:",
+                f"        if tensor.device != {first}.device and tensor.device.type != device:",
                 '            return "a parameter is on another device"',
             ]
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
@@ -135,9 +134,6 @@ class ForwardWriter:
         if self.graph.contract.random:
             return "random numbers are traced"
         return "an argument is traced that is no tensor" if self.arguments.constants else None
-
-    def _names(self) -> list[str]:
-        return [p.name for p in self.arguments.parameters]
 
     def _input_checks(self, node: Node, name: str) -> list[str]:
         shape, device = node.type.shape, self.device
@@ -210,6 +206,15 @@ class ForwardWriter:
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
+    def on_host(self) -> list[Node]:
+        """Tensors that no .to() moves: attributes and globals that lie on the CPU beside a GPU."""
+        if self.device == "cpu":
+            return []
+        places = {n.name: self.graph.targets[n.name] for n in self.state()}
+        loose = [n for n in self.state() if not is_path(places[n.name])]
+        module = self.problem.module
+        return [n for n in loose if look_up(module, places[n.name]).device.type == "cpu"]
+
     def state_types(self) -> list[str]:
         """The table that outside() compares the state with."""
         if not self.state():
@@ -217,7 +222,9 @@ class ForwardWriter:
         lines = ["STATE_TYPES = ("]
         for n in self.state():
             shape = tuple(int(str(d)) for d in n.type.shape)
-            lines.append(f"    ({n.type.dtype}, {shape}),  # {self.graph.targets[n.name]}")
+            where = "cpu" if n in self.on_host() else None
+            row = f"({n.type.dtype}, {shape}, {python(where)})"
+            lines.append(f"    {row},  # {self.graph.targets[n.name]}")
         return [*lines, ")"]
 
     def state_reader(self) -> list[str]:
@@ -320,6 +327,9 @@ class ForwardWriter:
         """The kernels, one after another."""
         inside = listed("", "def fused(", [self.local["memo"], *self.parameters()], "):", margin=0)
         lines = [*inside, '    """The kernels: inputs and state in, results out."""', *self.sized()]
+        for node in self.on_host() if self.problem.device.type != "cpu" else ():
+            name = self.variable(node.name)
+            lines.append(f"    {name} = {name}.to({self.device_of()})")
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
@@ -375,18 +385,18 @@ class ForwardWriter:
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
         memo, cause = self.local["memo"], self.local["cause"]
-        passed = ", ".join([f"{memo}.state", *self._names()])
-        given = _tuple([leaf.place for leaf in self.leaves.values()])
-        kept = [leaf.place for leaf in self.arguments.constants]
+        handed = ", ".join([f"{memo}.state", *self.arguments.inside])
+        given = _tuple([leaf.given for leaf in self.leaves.values()])
+        kept = [leaf.given for leaf in self.arguments.constants]
         called = ", ".join([memo, given, *([_tuple(kept)] if kept else [])])
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
             f"        {memo} = FUSION.memo(self)",
-            f"        {cause} = {memo}.cause or outside({passed})",
+            f"        {cause} = {memo}.cause or outside({handed})",
             f"        if {cause} is not None:",
             f"            {memo}.fall_back({cause})",
-            f"            return super().forward({self.arguments.handed_on()})",
+            f"            return {self._original_forward()}",
             *self.sized_in_forward(),
             *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
         ]
@@ -400,19 +410,28 @@ class ForwardWriter:
             )
         return [*lines, f"        return {self.assembled()}"]
 
+    def _original_forward(self) -> str:
+        if "super" in self.arguments.inside:
+            return f"Model.forward(self, {self.arguments.handed_on()})"
+        return f"super().forward({self.arguments.handed_on()})"
+
     def sized_in_forward(self) -> list[str]:
         """Sizes, if a view of a result needs them."""
         text = self.assembled()
         return [
-            f"        {local} = {self.symbol(symbol, inline=True)}"
+            f"        {local} = {self._given_size(symbol)}"
             for symbol, local in self.local.items()
             if symbol in self.graph.symbols and re.search(rf"\b{local}\b", text)
         ]
 
+    def _given_size(self, symbol: str) -> str:
+        name, axis = self.graph.symbols[symbol]
+        return f"{self.leaves[name].given}.shape[{axis}]"
+
     def assembled(self) -> str:
         """The outputs, of results and of views of what came in."""
         order = [n.name for n in self.state()]
-        self.known = {leaf_name: leaf.place for leaf_name, leaf in self.leaves.items()}
+        self.known = {name: leaf.given for name, leaf in self.leaves.items()}
         self.known |= {n: f"{self.local['memo']}.state[{i}]" for i, n in enumerate(order)}
         text = self.literal(self.graph.outputs)
         self.known = {}
@@ -563,7 +582,7 @@ class ForwardWriter:
         return f"{text}.{last}" if plain else f"getattr({text}, {python(last)})"
 
     def symbol(self, symbol: str, inline: bool = False) -> str:
-        """Where a free size is read: in a function of tensors, or `inline` in forward itself."""
+        """Where a free size is read: in a function of tensors, or `inline` in outside()."""
         name, axis = self.graph.symbols[symbol]
         return f"{self.leaves[name].place if inline else self.inputs[name]}.shape[{axis}]"
 

@@ -89,6 +89,12 @@ class Builder:
         assert shape is not None, f"{op} of values that do not broadcast"
         return self.map(call(op, *args), names, TensorType(shape, self.type(names[0]).dtype), label)
 
+    def cast(self, value: str, dtype: torch.dtype) -> str:
+        """The same values in another floating type; arithmetic is float32 in any case."""
+        if self.type(value).dtype == dtype:
+            return value
+        return self.map(load(0), [value], TensorType(self.shape(value), dtype), label="cast")
+
     def reduce(
         self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
     ) -> str:

@@ -179,6 +179,28 @@ def _filled(builder: Builder, node: Node) -> str | None:
     return builder.map(expr, operands, node.type)
 
 
+def _prelu(builder: Builder, node: Node) -> str | None:
+    """x, or where it is not positive its channel's weight times x."""
+    value, weight = node.args[0].name, node.args[1].name
+    if not builder.floating(value, weight):
+        return None
+    shape, (slopes,) = builder.shape(value), builder.shape(weight)
+    sizes = [slopes if i == min(1, len(shape) - 1) else 1 for i in range(len(shape))]
+    slope = builder.view("reshape", weight, tuple(sizes), label="slope")
+    expr = call("where", call("gt", load(0), 0.0), load(0), call("mul", load(1), load(0)))
+    return builder.map(expr, [value, slope], node.type)
+
+
+def _converted(builder: Builder, node: Node) -> str | None:
+    """_to_copy(x, dtype, layout, device, ...) to another type, and nowhere else."""
+    value, _, *rest = node.args
+    dtype = builder.type(value.name).dtype
+    if any(rest) or node.type.dtype not in FLOATS or dtype not in (*FLOATS, torch.bool):
+        return None
+    expr = call("where", load(0), 1.0, 0.0) if dtype is torch.bool else load(0)
+    return builder.map(expr, [value.name], node.type)
+
+
 def _dropout(builder: Builder, node: Node) -> str | None:
     """Outside training mode dropout is the identity."""
     value, _, training = node.args
@@ -188,4 +210,6 @@ def _dropout(builder: Builder, node: Node) -> str | None:
 LOWERINGS: dict[str, Lowering] = {
     **{name: lower for name in (*sorted(NAMES), "dropout")},
     **{name: _filled for name in FILLS},
+    "prelu": _prelu,
+    "_to_copy": _converted,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelwright.expand.builder import Builder, Lowering, count
+from kernelwright.expand.builder import FLOATS, Builder, Lowering, count
 from kernelwright.expr import size
 from kernelwright.graph import Node, as_dim, broadcast
 
@@ -61,8 +61,9 @@ def mean(
 
 def _mean(builder: Builder, node: Node) -> str | None:
     value = node.args[0].name
-    if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+    if not builder.floating(value) or node.type.dtype not in FLOATS:
         return None
+    value = builder.cast(value, node.type.dtype)
     dims, keepdim = _dims_keepdim(node)
     axes = _axes(builder, value, dims)
     return mean(builder, value, axes, keepdim, None) if axes else builder.copied(value)
@@ -132,8 +133,9 @@ def _shifted_exponentials(
 def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         value, dim = node.args[0].name, node.args[1]
-        if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+        if not builder.floating(value) or node.type.dtype not in FLOATS:
             return None
+        value = builder.cast(value, node.type.dtype)
         axes = _axes(builder, value, dim)
         if not axes:
             return None
