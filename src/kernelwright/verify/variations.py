@@ -26,7 +26,7 @@ def others(value: Any, literals: Iterable[str] = ()) -> list[Any]:
     elif isinstance(value, bool):
         found = [not value]
     elif isinstance(value, int):
-        found = [value + 1, value * 2, value // 2, value - 1]
+        found = [value + 1, value // 2, value * 2, value - 1]
     elif isinstance(value, float):
         found = _other_floats(value)
     elif isinstance(value, str):

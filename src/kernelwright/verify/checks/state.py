@@ -64,13 +64,13 @@ def after_saving(subject: Subject) -> Finding:
 
 
 def after_optimizer_step(subject: Subject) -> Finding:
-    """New weights from a step of Adam after the first call, its gradients given."""
+    """New weights from a step of SGD after the first call, its gradients given."""
     if not list(subject.original.parameters()):
         return Finding(None, "the model has no parameters")
     before = subject.state
     subject.run_candidate(subject.draw(subject.small, 0))
-    _adam_step(subject.candidate)
-    _adam_step(subject.original)
+    _step(subject.candidate)
+    _step(subject.original)
     subject.set_reference_state(parameters.snapshot(subject.original))
     try:
         return judge(subject, cases.own(subject))
@@ -175,8 +175,8 @@ def _in_copy(subject: Subject, duplicate: Callable[[nn.Module], nn.Module]) -> F
         subject.candidate = kept
 
 
-def _adam_step(module: nn.Module) -> None:
-    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+def _step(module: nn.Module) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     for index, value in enumerate(module.parameters()):
         if value.requires_grad:
             steps = torch.arange(value.numel(), device=value.device).add(index).remainder(5).sub(2)
