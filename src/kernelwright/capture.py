@@ -35,6 +35,7 @@ from kernelwright.graph import (
     TensorType,
     as_dim,
     fresh_name,
+    without_floors,
 )
 from kernelwright.problem import Problem
 
@@ -123,6 +124,12 @@ def _explain(error: Exception | None) -> str:
     return (
         f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
     )
+
+
+def _is_size(expr: sympy.Expr) -> bool:
+    """Whether a tensor may have this size, here."""
+    plain = without_floors(expr)
+    return bool(plain.is_polynomial(*plain.free_symbols))
 
 
 class _Reader:
@@ -259,7 +266,7 @@ class _Reader:
         expr = value.node.expr.subs(self.symbols)
         sizes = set(self.symbols.values())
         is_size = isinstance(value, torch.SymInt) and expr.free_symbols <= sizes
-        if is_size and expr.is_polynomial(*sizes):
+        if is_size and _is_size(expr):
             return as_dim(expr)
         items = {s: ref for s, ref in self.items.items() if s in expr.free_symbols}
         unknown = expr.free_symbols - sizes - items.keys()
@@ -274,9 +281,14 @@ class _Reader:
         if isinstance(size, int):
             return size
         expr = size.node.expr.subs(self.symbols)
-        if not expr.is_polynomial(*self.symbols.values()):
+        if expr.free_symbols - {*self.symbols.values()}:
             raise UnsupportedError(
-                f"A size of the model is {expr}, which is no multiple of the batch."
+                "A size of the model depends on the values of tensors, so it has no single graph; "
+                "keep that size fixed, or optimize the submodules one by one."
+            )
+        if not _is_size(expr):
+            raise UnsupportedError(
+                f"A size of the model is {expr}, which is no polynomial of the batch."
             )
         return as_dim(expr)
 
