@@ -37,6 +37,7 @@ from kernelwright.graph import (
     as_dim,
     fresh_name,
     identifier,
+    without_floors,
 )
 from kernelwright.places import find_places
 from kernelwright.probe import Sighting, probe
@@ -150,6 +151,12 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
 
 def _read(problem: Problem, free: bool) -> Graph:
     return _Reader(trace(problem, free), problem).read()
+
+
+def _is_size(expr: sympy.Expr) -> bool:
+    """Whether a tensor may have this size, here."""
+    plain = without_floors(expr)
+    return bool(plain.is_polynomial(*plain.free_symbols))
 
 
 class _Reader:
@@ -330,7 +337,7 @@ class _Reader:
         expr = value.node.expr.subs(self.symbols)
         sizes = set(self.symbols.values())
         is_size = isinstance(value, torch.SymInt) and expr.free_symbols <= sizes
-        if is_size and expr.is_polynomial(*sizes):
+        if is_size and _is_size(expr):
             return as_dim(expr)
         items = {s: ref for s, ref in self.items.items() if s in expr.free_symbols}
         unknown = expr.free_symbols - sizes - items.keys()
@@ -345,9 +352,14 @@ class _Reader:
         if isinstance(size, int):
             return size
         expr = size.node.expr.subs(self.symbols)
-        if not expr.is_polynomial(*self.symbols.values()):
+        if expr.free_symbols - {*self.symbols.values()}:
             raise UnsupportedError(
-                f"A size of the model is {expr}, which is no multiple of the batch."
+                "A size of the model depends on the values of tensors, so it has no single graph; "
+                "keep that size fixed, or optimize the submodules one by one."
+            )
+        if not _is_size(expr):
+            raise UnsupportedError(
+                f"A size of the model is {expr}, which is no polynomial of the batch."
             )
         return as_dim(expr)
 

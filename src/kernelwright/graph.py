@@ -12,7 +12,7 @@ like mathematics. `expand` lowers it to a Graph of seven primitives; the planner
     opaque    any other ATen call
 
 Nodes refer to each other by name; a Graph lists them in an order in which it can be run. Dimensions
-are integers or sympy expressions of the batch size.
+are integers or sympy expressions of the batch size: polynomials, with rounded quotients in them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.expr import Expr, show
 
@@ -368,6 +369,11 @@ def as_dim(value: Any) -> Dim:
         return value
     simple = sympy.expand(value)
     return int(simple) if simple.is_Integer else simple
+
+
+def without_floors(expr: sympy.Expr) -> sympy.Expr:
+    """The expression with its rounded quotients (half of the batch) taken for symbols."""
+    return expr.xreplace({f: sympy.Dummy(integer=True) for f in expr.atoms(FloorDiv)})
 
 
 def hint(dim: Dim, batch: int = 1024) -> int:

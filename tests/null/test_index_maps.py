@@ -14,6 +14,7 @@ from torch.utils._sympy import functions
 from written import Written, planned, refusal_codes
 
 from kernelwright import interpret
+from kernelwright.errors import UnsupportedError
 from kernelwright.expr import evaluate, load
 from kernelwright.graph import Ref, Scalar
 from kernelwright.pipeline import Compiled, compile_problem
@@ -243,6 +244,32 @@ def test_an_item_that_must_be_a_number_is_read() -> None:
     compiled = planned(fed, 4, 16, target="cpu", limit=nn.Parameter(torch.tensor(2.0)))
     text = compiled.source.split("class ModelNew")[1]
     assert "limit.item()" in text and "sum_value.item())" in text
+
+
+def test_an_index_that_elements_decide_stays_with_aten() -> None:
+    def chosen(m: nn.Module, x: Tensor) -> Tensor:
+        return x.select(1, m.place.item()) * 2
+
+    place = nn.Parameter(torch.tensor(2), requires_grad=False)
+    compiled = planned(chosen, 4, 16, target="cpu", place=place)
+    assert aten(compiled) == ["select"] and "place.item()" in compiled.source
+
+
+def test_a_size_that_elements_decide_is_refused() -> None:
+    model = Written(lambda m, x: x[x[:, 0] > 0] * 2)
+    with pytest.raises(UnsupportedError, match=r"values of tensors|known only when"):
+        compile_problem(problem_from_module(model, (torch.randn(4, 8),)), target="cpu")
+
+
+def test_operands_that_agree_for_some_batches_stay_with_aten() -> None:
+    """Two halves of a batch are of one size if it is even; export guards that."""
+
+    def multiplied(m: nn.Module, x: Tensor) -> Tensor:
+        first, second = x.chunk(2, 0)
+        return torch.exp(first * second)
+
+    compiled = planned(multiplied, 4, 16)
+    assert aten(compiled) == ["mul"]
 
 
 NUMBERS = {

@@ -60,10 +60,11 @@ def _to_float32(value: float) -> float:
 
 
 def dim(value: Dim, prefix: str = "a.") -> str:
-    """An integer expression; symbols are members of Args."""
+    """An integer expression; symbols are members of Args. Sizes are positive: / rounds down."""
     if isinstance(value, int):
         return str(value)
     text = re.sub(r"(\w+)\*\*(\d+)", lambda m: "*".join([m[1]] * int(m[2])), str(value))
+    text = text.replace("//", "/")
     return "(" + re.sub(r"[A-Za-z_]\w*", lambda m: prefix + m.group(), text) + ")"
 
 

@@ -10,7 +10,7 @@ import torch
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import OPS, Expr, call, const, load, size
-from kernelwright.graph import Node, Ref, Scalar
+from kernelwright.graph import Node, Ref, Scalar, broadcast
 from kernelwright.scalars import as_expr
 
 SELU_ALPHA = 1.6732632423543772
@@ -135,6 +135,8 @@ def lower(builder: Builder, node: Node) -> str | None:
         return None
     if any(t not in (*FLOATS, torch.bool) for t in (node.type.dtype, *types)):
         return None
+    if broadcast(*(builder.shape(o) for o in operands)) != node.type.shape:
+        return None  # sizes that agree only for some batches, which a guard of export's sees to
     if node.op in BITWISE and types != [torch.bool] * len(types):
         return None
     expr = SPECIAL.get(node.op, _generic(node.op) if node.op in OPS else None)

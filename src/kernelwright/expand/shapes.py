@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
-from kernelwright.graph import Dim, Node, Shape, as_dim
+from kernelwright.expr import const
+from kernelwright.graph import Dim, Node, Scalar, Shape, TensorType, as_dim
 from kernelwright.plan.domain import quotient
 
 RESHAPES = (
@@ -52,9 +53,14 @@ def _broadcast_tensors(builder: Builder, node: Node) -> str | None:
 
 
 def _place(index: Any, size: Dim) -> Dim | None:
-    """An index as torch counts it, from the end where it is negative; None if it is no number."""
+    """An index as torch counts it, from the end where it is negative.
+
+    None if it is known only when elements are.
+    """
     if index is None:
         return 0
+    if isinstance(index, Scalar):
+        return None
     if not isinstance(index, int):
         return as_dim(index)
     if isinstance(size, int):
@@ -78,7 +84,8 @@ def _select(builder: Builder, node: Node) -> str | None:
     shape = builder.shape(value.name)
     axis = dim % len(shape)
     place = _place(index, shape[axis])
-    assert place is not None
+    if place is None:
+        return None
     chosen = builder.slice(value.name, axis, place, 1, label="chosen")
     return builder.view("reshape", chosen, node.type.shape)
 
@@ -104,25 +111,30 @@ def _parts(builder: Builder, value: str, axis: int, sizes: Sequence[Dim]) -> str
 def _split(builder: Builder, node: Node) -> str | None:
     """split(x, size or sizes, dim)."""
     value, sizes, dim = node.args
-    shape = builder.shape(value.name)
-    axis = dim % len(shape)
-    if not isinstance(sizes, tuple):
-        total = shape[axis]
-        if not isinstance(total, int) or not isinstance(sizes, int) or sizes < 1:
-            return None
-        sizes = [min(sizes, total - start) for start in range(0, max(total, 1), sizes)]
-    return _parts(builder, value.name, axis, sizes)
+    axis = dim % len(builder.shape(value.name))
+    if isinstance(sizes, tuple):
+        return _parts(builder, value.name, axis, sizes)
+    return _equal_parts(builder, node, value.name, axis, sizes)
+
+
+def _equal_parts(builder: Builder, node: Node, value: str, axis: int, size: Dim) -> str:
+    """Parts of one size, but for the last: how long that is, its own shape says."""
+    parts = {}
+    for name in builder.graph.users[node.name]:
+        part = builder.graph[name]
+        index = part.args[1]
+        start, length = as_dim(size * index), part.type.shape[axis]
+        parts[f"r{index}"] = builder.slice(value, axis, start, length, label=f"part{index}")
+    return builder.several(**parts)
 
 
 def _chunk(builder: Builder, node: Node) -> str | None:
     value, chunks, dim = node.args
     shape = builder.shape(value.name)
     axis, total = dim % len(shape), shape[dim]
-    if not isinstance(total, int) or total == 0:
+    if not isinstance(total, int):
         return None
-    size = -(-total // chunks)
-    sizes = [min(size, total - start) for start in range(0, total, size)]
-    return _parts(builder, value.name, axis, sizes)
+    return _equal_parts(builder, node, value.name, axis, -(-total // chunks))
 
 
 def _unbind(builder: Builder, node: Node) -> str | None:
@@ -191,7 +203,63 @@ def _hstack(builder: Builder, node: Node) -> str | None:
     return _join(builder, values, 0 if len(node.type.shape) == 1 else 1, node)
 
 
-# ---- shuffles --------------------------------------------------------------------------------
+def _pad(builder: Builder, node: Node) -> str | None:
+    """pad(x, (before, after) of the last axis, of the one before it ..., mode, value)."""
+    value, pads = node.args[0].name, node.args[1]
+    mode, filler = node.args[2:] if node.op == "pad" else ("constant", node.args[2])
+    filler = 0.0 if filler is None else filler
+    rank, dtype = len(builder.shape(value)), node.type.dtype
+    numbers = isinstance(filler, int | float) and all(isinstance(p, int) for p in pads)
+    if mode != "constant" or not numbers or dtype not in FLOATS:
+        return None
+    for i in range(len(pads) // 2):
+        axis, before, after = rank - 1 - i, pads[2 * i], pads[2 * i + 1]
+        shape = builder.shape(value)
+        if before == after == 0:
+            continue
+        if not isinstance(shape[axis], int) or min(before, after, shape[axis] - 1) < 0:
+            return None
+        parts = [value]
+        for where, width in (("before", before), ("after", after)):
+            if width:
+                type = TensorType((*shape[:axis], width, *shape[axis + 1 :]), dtype)
+                filled = builder.map(const(filler), [], type, label=where)
+                parts = [filled, *parts] if where == "before" else [*parts, filled]
+        value = builder.cat(parts, axis, label=f"axis{axis}")
+    return builder.copied(value)
+
+
+def _roll(builder: Builder, node: Node) -> str | None:
+    """roll(x, shifts, dims): the end of each axis in front of its beginning."""
+    value, shifts, dims = node.args[0].name, node.args[1], node.args[2]
+    if node.type.dtype not in FLOATS or len(shifts) != len(dims):
+        return None
+    for shift, dim in zip(shifts, dims, strict=True):
+        shape = builder.shape(value)
+        axis, size = dim % len(shape), shape[dim]
+        if not isinstance(size, int) or not isinstance(shift, int):
+            return None
+        if shift % size:
+            first = size - shift % size
+            end = builder.slice(value, axis, first, shift % size, label="end")
+            beginning = builder.slice(value, axis, 0, first, label="beginning")
+            value = builder.cat([end, beginning], axis, label=f"axis{axis}")
+    return builder.copied(value)
+
+
+# ---- repeats and shuffles --------------------------------------------------------------------
+
+
+def _repeat(builder: Builder, node: Node) -> str | None:
+    """repeat(x, times): an axis in front of each, along which nothing changes."""
+    value, times = node.args
+    shape = builder.shape(value.name)
+    shape = (*((1,) * (len(times) - len(shape))), *shape)
+    single = tuple(d for size in shape for d in (1, size))
+    wide = tuple(d for count, size in zip(times, shape, strict=True) for d in (count, size))
+    parted = builder.view("reshape", value.name, single, label="parted")
+    repeated = builder.view("expand", parted, wide, label="repeated")
+    return builder.view("reshape", repeated, node.type.shape)
 
 
 def _pixel_shuffle(builder: Builder, node: Node) -> str | None:
@@ -239,6 +307,10 @@ LOWERINGS: dict[str, Lowering] = {
     "concatenate": _cat,
     "stack": _stack,
     "hstack": _hstack,
+    "pad": _pad,
+    "constant_pad_nd": _pad,
+    "roll": _roll,
+    "repeat": _repeat,
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelwright.graph import Dim, Shape, as_dim, product
+from kernelwright.graph import Dim, Shape, as_dim, product, without_floors
 from kernelwright.plan.model import Access, Coordinate, Range
 
 
@@ -181,7 +181,8 @@ def quotient(whole: Dim, part: Dim) -> Dim | None:
     ratio = as_dim((whole / part).cancel() if not isinstance(whole, int) else whole / part)
     if isinstance(ratio, int):
         return ratio
-    polynomial = ratio.as_poly(*ratio.free_symbols)
+    plain = without_floors(ratio)
+    polynomial = plain.as_poly(*plain.free_symbols)
     if polynomial is None or not all(c.is_Integer for c in polynomial.coeffs()):
         return None
     return ratio
