@@ -19,6 +19,7 @@ from torch import nn
 from kernelwright.cache import keep_live
 from kernelwright.errors import BuildError, InputError, InternalError, where_from
 from kernelwright.files import check_writable, write_atomically
+from kernelwright.lent import why_lent
 from kernelwright.problem import Problem
 
 _LOADED: dict[str, type[nn.Module]] = {}
@@ -65,6 +66,8 @@ def save(module: nn.Module, path: str | Path) -> Path:
             f"This {type(module).__name__} was not made by kernelwright.optimize, "
             "so there is no emitted file to save."
         )
+    if (why := why_lent(source)) is not None:
+        raise InputError(f"The emitted file cannot stand alone. {why}")
     check_writable(Path(path))
     write_atomically(Path(path), source)
     return Path(path)

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from kernelwright import structures
+from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
 from kernelwright.problem import Problem
 
@@ -60,13 +61,15 @@ def _probe(problem: Problem) -> Sighting:
     for tensor in tensors_of(problem.module):
         stand_ins[id(tensor)] = _fake(mode, tensor)
     own = {id(fake): real for real, fake in stand_ins.items()}
-    module = copy.deepcopy(problem.module, dict(stand_ins))
+    with unfused(problem.module):
+        module = copy.deepcopy(problem.module, dict(stand_ins))
     arguments = (problem.inputs, dict(problem.kwargs))
 
     def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
         with mode, torch.enable_grad():
             leaves, spec = pytree.tree_flatten(arguments)
-            moved = [change(x) if i == place else x for i, x in enumerate(leaves)]
+            dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
+            moved = [change(x) if i == place else x for i, x in enumerate(dense)]
             given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
             outputs = module.forward(*args, **kwargs)
@@ -190,27 +193,3 @@ class _Same:
         return isinstance(other, _Same) and other.tensor is self.tensor
 
     __hash__ = None  # type: ignore[assignment]
-
-
-@contextlib.contextmanager
-def untouched(module: nn.Module) -> Iterator[None]:
-    """Afterwards the attributes of every module in the tree are what they were."""
-    kept = [(vars(m), dict(vars(m))) for m in module.modules()]
-    held = [v for _, copied in kept for v in copied.values() if isinstance(v, list | dict | set)]
-    copies = [(value, copy.copy(value)) for value in held]
-    try:
-        yield
-    finally:
-        for value, before in copies:
-            if len(value) != len(before) or any(
-                a is not b for a, b in zip(_all(value), _all(before), strict=True)
-            ):
-                value.clear()
-                (value.extend if isinstance(value, list) else value.update)(before)
-        for namespace, before in kept:
-            namespace.clear()
-            namespace.update(before)
-
-
-def _all(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else list(value)

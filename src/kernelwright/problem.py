@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from kernelwright import structures
+from kernelwright.borrowed import as_original
 from kernelwright.errors import InputError
 from kernelwright.loading import importing_from, place_of, read_source
 from kernelwright.loading import load_source as load_source
@@ -170,6 +171,12 @@ def problem_from_module(
             f"optimize() takes the model itself, not the {type(module).__name__} around it; "
             "give it the module inside."
         )
+    if "forward" in vars(module):
+        raise InputError(
+            f"The forward of this {type(module).__name__} was replaced on the instance; "
+            "put it into a class of its own, which the emitted file can repeat."
+        )
+    module = as_original(module)
     if example_inputs is None:
         example_inputs = ()
     if (arguments := as_arguments(example_inputs)) is None:

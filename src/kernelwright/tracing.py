@@ -27,8 +27,8 @@ from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from kernelwright.borrowed import unfused, untouched
 from kernelwright.errors import UnsupportedError
-from kernelwright.probe import untouched
 from kernelwright.problem import Problem
 from kernelwright.structures import dynamic_shapes, registering_outputs
 
@@ -77,7 +77,7 @@ class _Forward(nn.Module):
 @contextlib.contextmanager
 def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
-    with warnings.catch_warnings(), torch.no_grad(), untouched(module), _unfused(module):
+    with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
         warnings.simplefilter("ignore")
         with _keywords_as_names():
             yield
@@ -98,19 +98,6 @@ def _keywords_as_names() -> Iterator[None]:
         yield
     finally:
         fx_graph._format_target = write
-
-
-@contextlib.contextmanager
-def _unfused(module: nn.Module) -> Iterator[None]:
-    """A module inside that was optimized before is traced as the original that it replaces."""
-    records = [vars(m) for m in module.modules() if "_kernelwright" in vars(m)]
-    for record in records:
-        record["_kernelwright_original"] = True
-    try:
-        yield
-    finally:
-        for record in records:
-            del record["_kernelwright_original"]
 
 
 @contextlib.contextmanager

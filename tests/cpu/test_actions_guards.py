@@ -21,6 +21,8 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from zoo import acted
 from zoo.acting import EITHER, RUNS, agree, both, compiled, rows
 
+from kernelwright.errors import InputError
+
 pytestmark = pytest.mark.usefixtures("extensions")
 X6 = rows(6)
 
@@ -406,10 +408,18 @@ def test_changes_after_compiling(change: Callable[[nn.Module], Any]) -> None:
     agree(fused, eager, X6, EITHER)
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=[*map(str, CHANGES)])
+BEFORE = {name: change for name, change in CHANGES.items() if change is not _forward_of_root}
+
+
+@pytest.mark.parametrize("change", BEFORE.values(), ids=[*map(str, BEFORE)])
 def test_changes_before_compiling(change: Callable[[nn.Module], Any]) -> None:
     fused, eager = compiled(acted.Plain(), *X6(4), change=change)
     agree(fused, eager, X6, EITHER)
+
+
+def test_a_forward_on_the_instance_is_refused() -> None:
+    with pytest.raises(InputError, match="replaced on the instance"):
+        compiled(acted.Plain(), *X6(4), change=_forward_of_root)
 
 
 def test_a_change_that_is_taken_back() -> None:

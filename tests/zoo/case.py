@@ -28,8 +28,9 @@ class Case:
     `inputs` and `kwargs` give the arguments of forward for a batch size. `other` is the second
     batch size, None where the module takes one size only. `mode` is that in which it is compiled.
     A `random` module draws from the generator, so float64 cannot be its oracle. Where the mode
-    matters, the other one may fall back. A `refused` module may be unsupported, with an error that
-    says so.
+    matters, the other one may fall back; where eager lays its result out otherwise in the other
+    mode (`strides_by_mode` says why), strides are not compared there. A `refused` module may be
+    unsupported, with an error that says so.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Case:
     falls_back: str = ""
     only_aten: str = ""
     mode_matters: bool = False
+    strides_by_mode: str = ""
 
 
 def x(*shape: int) -> Inputs:

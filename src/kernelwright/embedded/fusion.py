@@ -1,10 +1,11 @@
 """Which way a call takes: the kernels at once, inside an autograd function, or as an operator."""
 
 import torch
+import torch.overrides
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelwright.embedded.memo import Memo
-from kernelwright.embedded.recorded import Recorded
+from kernelwright.embedded.recorded import Recorded, StandIns
 from kernelwright.embedded.traced import Glance, Operator
 
 
@@ -37,7 +38,9 @@ class Fusion:
 
     def memo(self, module):
         """The module's record, made anew where anything was touched since it was made."""
-        if torch.compiler.is_compiling() or "_kernelwright_original" in vars(module):
+        if hasattr(module, "_kernelwright_original") or is_recomputing():
+            return Glance(module, self, original=True)
+        if torch.compiler.is_compiling():
             return Glance(module, self)
         memo = vars(module).get("_kernelwright")
         if memo is None or not memo.is_current(module):
@@ -53,6 +56,14 @@ class Fusion:
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             return Recorded.apply(memo, constants, *tensors)
         return self.fused(memo, *tensors)
+
+
+def is_recomputing():
+    """Whether the backward of a module around this one runs its original forward."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack() == 0:
+        return False
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode).__name__ == StandIns.__name__ for mode in modes)
 
 
 def is_ordinary(value):

@@ -50,12 +50,19 @@ def random_state(device):
     return [*state, torch.cuda.get_rng_state(device)] if device.type == "cuda" else state
 
 
+def alias(tensor, again):
+    """Another tensor with the same values to differentiate by; for `again`, one with a history."""
+    if again and tensor.requires_grad:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_()
+
+
 def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
     """The gradients of the wanted tensors, by the original forward and autograd."""
     again = torch.is_grad_enabled()
     device = tensors[0].device
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        fresh = [t.view_as(t) if w else t for t, w in zip(tensors, wanted, strict=True)]
+        fresh = [alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
         written = fusion.written(module)
         pairs = [(w, w.detach().clone()) for w in written]

@@ -19,10 +19,10 @@ LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
 class Glance:
     """What a traced call knows of its module; the tracer guards whatever this reads."""
 
-    def __init__(self, module, fusion):
+    def __init__(self, module, fusion, original=False):
         self.cause = fusion.refused or examine(module, fusion.baked_in)
-        if hasattr(module, "_kernelwright_original"):  # kernelwright compiles a model around it
-            self.cause = "the original is traced"
+        if original:  # a model around it is being compiled, or differentiated
+            self.cause = "the original is wanted"
         self.state = fusion.state(module) if self.cause is None else ()
 
     def fall_back(self, cause):

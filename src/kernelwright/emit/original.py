@@ -19,6 +19,7 @@ from kernelwright.emit.collected import Collector, import_of
 from kernelwright.emit.inlined import with_neighbours
 from kernelwright.emit.scopes import bound, used
 from kernelwright.errors import UnsupportedError
+from kernelwright.lent import lend
 from kernelwright.loading import place_of
 from kernelwright.problem import Problem
 
@@ -118,7 +119,12 @@ def _live(problem: Problem, classes: list[type]) -> Original:
     kind = type(problem.module)
     if kind.__name__ == "Model":
         collector.taken.discard("Model")
-    root = collector.name_of(kind, kind.__name__)
+    try:
+        root = collector.name_of(kind, kind.__name__)
+    except UnsupportedError as error:
+        if classes:
+            raise
+        return Original(lend(kind, str(error)), {})
     names = {wanted: collector.name_of(wanted, wanted.__name__) for wanted in classes}
     for part in dict.fromkeys(type(m) for m in problem.module.modules()):
         if part is not kind and import_of(part) is None:

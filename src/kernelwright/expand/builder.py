@@ -213,5 +213,10 @@ class Builder:
         return name
 
 
+def widens(old: torch.dtype, new: torch.dtype) -> bool:
+    """Whether every number of one floating type is one of the other."""
+    return old == new or (new is torch.float32 and old in FLOATS)
+
+
 def count(shape: Shape, axes: Sequence[int]) -> Dim:
     return product([shape[a] for a in axes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelwright.expand.builder import FLOATS, Builder, Lowering, count
+from kernelwright.expand.builder import Builder, Lowering, count, widens
 from kernelwright.expr import size
 from kernelwright.graph import Node, as_dim, broadcast
 
@@ -61,7 +61,7 @@ def mean(
 
 def _mean(builder: Builder, node: Node) -> str | None:
     value = node.args[0].name
-    if not builder.floating(value) or node.type.dtype not in FLOATS:
+    if not builder.floating(value) or not widens(builder.type(value).dtype, node.type.dtype):
         return None
     value = builder.cast(value, node.type.dtype)
     dims, keepdim = _dims_keepdim(node)
@@ -133,7 +133,7 @@ def _shifted_exponentials(
 def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         value, dim = node.args[0].name, node.args[1]
-        if not builder.floating(value) or node.type.dtype not in FLOATS:
+        if not builder.floating(value) or not widens(builder.type(value).dtype, node.type.dtype):
             return None
         value = builder.cast(value, node.type.dtype)
         axes = _axes(builder, value, dim)
