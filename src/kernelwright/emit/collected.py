@@ -140,6 +140,17 @@ class Collector:
         if rest:
             self.body.append(f"{name} = {path}")
 
+    def _import_inner(self, text: str, needs: _Needs) -> None:
+        """`import a.b` binds a alone, but without it a has no b."""
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found, module = needs.find(node.value.id)
+                if not found or not isinstance(module, types.ModuleType) or module is torch:
+                    continue
+                inner = sys.modules.get(f"{module.__name__}.{node.attr}")
+                if inner is not None and getattr(module, node.attr, None) is inner:
+                    self.name_of(inner, f"_{module.__name__}_{node.attr}".replace(".", "_"))
+
     def _remember_root(self, module: types.ModuleType) -> None:
         root = _root(module)
         if root is not None and not is_installed(root):
@@ -179,6 +190,7 @@ class Collector:
         renamed |= self._bring([n for n in later if n not in in_init], needs)
         with self._leniently():
             renamed |= self._bring([n for n in later if n in in_init], needs)
+        self._import_inner(module_level, needs)
         self.body[place] = scopes.renamed(module_level, renamed)
         if isinstance(value, type):
             self._patch(name, value, module_level, place)
