@@ -26,14 +26,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from kernelwright.emit import scopes
 from kernelwright.emit.annotations import quoted
 from kernelwright.emit.apart import free
 from kernelwright.emit.edits import Source
 from kernelwright.emit.snippets import Snippet, functions_of, plain, snippet_of
-from kernelwright.emit.values import classes, literal, parts, rebuild
+from kernelwright.emit.values import classes, is_named_tuple, literal, parts, rebuild
 from kernelwright.errors import UnsupportedError
 from kernelwright.loading import is_installed
 
@@ -161,7 +160,7 @@ class Collector:
     def _define(self, name: str, value: Any) -> None:
         snippet = snippet_of(value)
         if snippet is None:
-            if isinstance(value, type) and pytree.is_namedtuple_class(value):
+            if isinstance(value, type) and is_named_tuple(value):
                 self.body.append(f"{name} = {self._named_tuple(value)}")
                 return
             raise UnsupportedError(
