@@ -88,7 +88,7 @@ def measured(
         frozen: Any = case.compiled.instantiate()
         variants.append(direct("frozen", frozen.freeze(), sets))
     ms = {name: times.ms for name, times in in_turns(variants, clock, rounds).items()}
-    ratio = max(error_ratio(ours(x), library(x), x, case.module) for (x,) in (sets[0], sets[-1]))
+    ratio = max(error_ratio(ours(x), library(x), x, case.module) for (x,), _ in (sets[0], sets[-1]))
     complain_of_fallbacks(ours, shape_text(case.shape))
     rate = 2 * rows * columns * depth / ms["ours"] / 1e9
     machine, products = multiplied(case.precision, path)

@@ -1,9 +1,9 @@
 """A second reading of a Plan: its programs are run by torch over index grids, in float64.
 
 It knows nothing of the emitter or of C++: every atom is an axis of a grid, an access gathers at the
-sum of its strides, a stage reduces over the grid, a store scatters. What it computes must be what
-the graph computes, whatever the planner did. Stores go into NaN, so that an element that is not
-written shows.
+sum of its strides from its offset on, a stage reduces over the grid, a store scatters. What it
+computes must be what the graph computes, whatever the planner did. Stores go into NaN, so that an
+element that is not written shows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,20 @@ import torch
 
 from kernelwright import interpret
 from kernelwright.expr import evaluate, leaves
-from kernelwright.graph import Graph, map_refs
+from kernelwright.graph import Graph, Scalar
 from kernelwright.lower.schedule import schedule
-from kernelwright.plan import Access, Buffer, Plan, Program, Store, decompose, element_type
+from kernelwright.plan import (
+    Access,
+    Buffer,
+    Coordinate,
+    Plan,
+    Program,
+    Range,
+    Store,
+    decompose,
+    element_type,
+)
+from kernelwright.scalars import as_number
 
 Tensor = torch.Tensor
 
@@ -46,7 +57,13 @@ def run_plan(
             return value_of(value.name)
         if isinstance(value, sympy.Expr):
             return number(value)
-        return tuple(look(v) for v in value) if isinstance(value, tuple) else value
+        if isinstance(value, Scalar):
+            known = {sympy.Symbol(k, integer=True, positive=True): v for k, v in sizes.items()}
+            return as_number(value, known, {s: look(ref).item() for s, ref in value.items})
+        if isinstance(value, tuple | list):
+            found = [look(v) for v in value]
+            return tuple(found) if isinstance(value, tuple) else found
+        return {k: look(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def value_of(name: str) -> Any:
         if name not in values and graph[name].op == "view":
@@ -74,7 +91,7 @@ def run_plan(
         run(seat.epilogue, seat.partials, block_n)
         if seat.finish is not None:
             run(seat.finish)
-    return map_refs(graph.outputs, lambda ref: value_of(ref.name))
+    return look(graph.outputs)
 
 
 class _Run:
@@ -102,18 +119,34 @@ class _Run:
             for i, (atom, size) in enumerate(zip(self.order, self.shape, strict=True))
         }
 
-    def offsets(self, access: Access) -> Tensor:
-        total = torch.zeros([1] * len(self.order), dtype=torch.long)
-        for atom, stride in access.strides:
+    def offsets(self, at: Coordinate) -> Tensor:
+        total = torch.full([1] * len(self.order), self.number(at.offset), dtype=torch.long)
+        for atom, stride in at.strides:
             total = total + self.grid[atom] * self.number(stride)
         return total
+
+    def inside(self, part: Range) -> Tensor:
+        place = self.offsets(part.at)
+        low = place >= self.number(part.low)
+        return low if part.high is None else low & (place < self.number(part.high))
+
+    def loaded(self, access: Access) -> Tensor:
+        """NaN where it must not be read: a kernel may have anything there."""
+        flat = self.buffers[access.buffer].contiguous().reshape(-1)
+        places, allowed = self.offsets(access.at), torch.tensor(True)
+        for part in access.within:
+            allowed = allowed & self.inside(part)
+        places, allowed = torch.broadcast_tensors(places, allowed)
+        taken = flat[torch.where(allowed, places, 0)].double()
+        return torch.where(allowed, taken, float("nan"))
 
     def results(self) -> dict[str, Tensor]:
         program = self.program
         env: dict[Any, Tensor] = {}
         for access in program.loads:
-            flat = self.buffers[access.buffer].contiguous().reshape(-1)
-            env[access] = flat[self.offsets(access)].double()
+            env[access] = self.loaded(access)
+        for part in program.ranges:
+            env["inside", part] = self.inside(part).double()
         for expr in program.exprs:
             for leaf in leaves(expr, "size"):
                 value = float(self.number(leaf.value))
@@ -152,7 +185,7 @@ class _Run:
         shape = partial.shape if partial else self.graph[name].type.shape
         sizes = [self.number(d) for d in shape]
         flat = torch.full((math.prod(sizes),), float("nan"), dtype=torch.float64)
-        flat[self.offsets(store.access).expand(wanted).reshape(-1)] = value.reshape(-1).clone()
+        flat[self.offsets(store.access.at).expand(wanted).reshape(-1)] = value.reshape(-1).clone()
         result = flat.reshape(sizes)
         boolean = element_type(self.graph, name) is torch.bool
         return result.to(torch.bool) if boolean else result

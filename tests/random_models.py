@@ -1,4 +1,4 @@
-"""Random models for the planner: chains of maps, reductions, norms, views, products and residuals.
+"""Random models for the planner: maps, reductions, norms, views, slices, cats, products, residuals.
 
 A seed decides everything. Sizes are small and odd; every value stays finite in float64.
 """
@@ -71,6 +71,7 @@ class _Writer:
         for _ in range(self.random.randint(2, 9)):
             choices = [self.unary, self.affine, self.norm, self.reduce, self.view, self.permute]
             choices += [self.residual, self.softmax, self.group, self.linear, self.centre]
+            choices += [self.slice, self.select, self.gate, self.cat, self.stack]
             self.random.choice(choices)()
         return RandomModel(self.steps, self.parts), x
 
@@ -190,3 +191,63 @@ class _Writer:
         width = self.random.choice([4, 6, 7, 8])
         name = self.part(nn.Linear(self.shape[-1], width, bias=self.random.random() < 0.7))
         self.add(lambda m, x, kept: getattr(m, name)(x), [*self.shape[:-1], width])
+
+    def slice(self) -> None:
+        axis = self.random.randrange(1, len(self.shape)) if len(self.shape) > 1 else 0
+        if axis == 0 or self.shape[axis] < 3:
+            return
+        start, step = self.random.randrange(self.shape[axis] - 1), self.random.choice([1, 1, 2, 3])
+        stop = self.random.randint(start + 1, self.shape[axis])
+        index = (*(slice(None) for _ in range(axis)), slice(start, stop, step))
+        size = len(range(start, stop, step))
+        self.add(lambda m, x, kept: x[index], [*self.shape[:axis], size, *self.shape[axis + 1 :]])
+
+    def select(self) -> None:
+        if len(self.shape) < 3:
+            return
+        axis = self.random.randrange(1, len(self.shape))
+        place = self.random.randrange(-self.shape[axis], self.shape[axis])
+        shape = [*self.shape[:axis], *self.shape[axis + 1 :]]
+        self.add(lambda m, x, kept: x.select(axis, place), shape)
+
+    def gate(self) -> None:
+        """Two halves of an axis, one of which gates the other."""
+        even = [i for i, s in enumerate(self.shape) if i and s % 2 == 0]
+        if not even:
+            return
+        axis = self.random.choice(even)
+
+        def halves(m: nn.Module, x: Tensor, kept: list[Tensor]) -> Tensor:
+            first, second = x.chunk(2, axis)
+            return first * torch.sigmoid(second)
+
+        shape = [*self.shape[:axis], self.shape[axis] // 2, *self.shape[axis + 1 :]]
+        self.add(halves, shape)
+
+    def cat(self) -> None:
+        """An earlier value behind this one, or in front of it, along an axis where they differ."""
+        fitting = [
+            (i, axis)
+            for i, other in enumerate(self.shapes)
+            for axis in range(1, len(self.shape))
+            if len(other) == len(self.shape)
+            and [*other[:axis], *other[axis + 1 :]] == [*self.shape[:axis], *self.shape[axis + 1 :]]
+            and other[axis] + self.shape[axis] <= 24
+        ]
+        if not fitting:
+            return
+        i, axis = self.random.choice(fitting)
+        first = self.random.random() < 0.5
+        total = self.shape[axis] + self.shapes[i][axis]
+        shape = [*self.shape[:axis], total, *self.shape[axis + 1 :]]
+        self.add(
+            lambda m, x, kept: torch.cat([kept[i], x] if first else [x, kept[i]], dim=axis), shape
+        )
+
+    def stack(self) -> None:
+        if len(self.shape) > 3:
+            return
+        axis = self.random.randint(1, len(self.shape))
+        function = self.random.choice(UNARY)
+        shape = [*self.shape[:axis], 3, *self.shape[axis:]]
+        self.add(lambda m, x, kept: torch.stack([x, function(x), x * 0.5], axis), shape)

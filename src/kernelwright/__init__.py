@@ -1,12 +1,12 @@
 """kernelwright turns a PyTorch model into a faster drop-in one that computes the same function.
 
-The public API is these four functions; each imports what it needs when it is called.
+The public API is these five functions; each imports what it needs when it is called.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kernelwright.bench import Timings
     from kernelwright.pipeline import Compiled
+    from kernelwright.problem import Problem
     from kernelwright.verify import Certificate
 
 __all__ = ["bench", "explain", "optimize", "save", "verify"]
@@ -24,28 +25,45 @@ __version__ = "0.1.0"
 
 def optimize(
     model: nn.Module | str | Path,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
     device: str = "auto",
     precision: str = "current",
     tune: bool = False,
+    verify: bool = False,
     progress: Callable[[str, str], None] | None = None,
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
-    The result shares the parameters of the original. It is compiled, not yet certified: to write a
-    file that is verified and timed, use `kernelwright optimize` on the command line.
-
-    `tune` measures a few tiles of each generated product first, on the inputs that are given.
+    The result shares the parameters of the original. With `verify` it is certified first, and a
+    VerificationError that holds the certificate is raised if that fails. `tune` measures a few
+    tiles of each generated product first, on the inputs that are given.
     """
-    return explain(
-        model, example_inputs, device=device, precision=precision, tune=tune, progress=progress
-    ).instantiate()
+    compiled = explain(
+        model,
+        example_inputs,
+        example_kwargs,
+        device=device,
+        precision=precision,
+        tune=tune,
+        progress=progress,
+    )
+    new = compiled.instantiate()
+    if verify:
+        from kernelwright.errors import VerificationError
+        from kernelwright.verify.live import verify_compiled
+
+        certificate = verify_compiled(compiled.problem, new, progress)
+        if not certificate.passed:
+            raise VerificationError(f"The optimized module: {certificate.verdict}.", certificate)
+    return new
 
 
 def explain(
     model: nn.Module | str | Path,
-    example_inputs: Sequence[Any] | None = None,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
     *,
     device: str = "auto",
     precision: str = "current",
@@ -53,18 +71,9 @@ def explain(
     progress: Callable[[str, str], None] | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
-    from kernelwright.errors import InputError
     from kernelwright.pipeline import compile_problem
-    from kernelwright.problem import load_problem, problem_from_module
 
-    if isinstance(model, str | Path):
-        problem = load_problem(model, device, precision)
-    else:
-        if device != "auto":
-            raise InputError(
-                "A live module is compiled for the device it is on; move it with .to()."
-            )
-        problem = problem_from_module(model, example_inputs, precision)
+    problem = _problem(model, example_inputs, example_kwargs, device, precision)
     if tune:
         from kernelwright.tune import compile_tuned
 
@@ -73,21 +82,89 @@ def explain(
 
 
 def verify(
-    model_path: str | Path, candidate_path: str | Path, device: str = "auto", **options: Any
+    model: nn.Module | str | Path,
+    candidate: nn.Module | str | Path,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "current",
+    **options: Any,
 ) -> Certificate:
-    """Check that `ModelNew` of one file is the `Model` of another (see kernelwright.verify)."""
-    from kernelwright.verify import verify as run
+    """Check that a candidate computes the same function as a model.
 
-    return run(model_path, candidate_path, device, **options)
+    Two files: `ModelNew` of one and `Model` of the other. Or a live module with example inputs, and
+    another module or the file of a ModelNew, which then takes over the module's state. Further
+    options are time_limit, progress and quick, and for files training (see kernelwright.verify).
+    """
+    from kernelwright.verify.live import verify_live
+    from kernelwright.verify.session import verify as verify_files
+
+    if isinstance(model, str | Path):
+        files = model, _file(candidate, example_inputs, example_kwargs)
+        return verify_files(*files, device, precision, **options)
+    problem = _problem(model, example_inputs, example_kwargs, device, precision)
+    return verify_live(problem, _candidate(candidate), **options)
 
 
 def bench(
-    model_path: str | Path, candidate_path: str | Path, device: str = "auto", **options: Any
+    model: nn.Module | str | Path,
+    candidate: nn.Module | str | Path,
+    example_inputs: Any = None,
+    example_kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "current",
+    **options: Any,
 ) -> Timings:
-    """Time `ModelNew` of one file against the `Model` of another (see kernelwright.bench)."""
-    from kernelwright.bench import bench as run
+    """Time a candidate against a model in eager mode and under torch.compile.
 
-    return run(model_path, candidate_path, device, **options)
+    Files or live modules, as for `verify`. Further options are batch, baselines, seconds, progress
+    and verify_after, and for files training (see kernelwright.bench).
+    """
+    from kernelwright.bench.live import bench_live
+    from kernelwright.bench.runner import bench as bench_files
+
+    if isinstance(model, str | Path):
+        files = model, _file(candidate, example_inputs, example_kwargs)
+        return bench_files(*files, device, precision, **options)
+    problem = _problem(model, example_inputs, example_kwargs, device, precision)
+    return bench_live(problem, _candidate(candidate), **options)
+
+
+def _problem(
+    model: nn.Module | str | Path,
+    example_inputs: Any,
+    example_kwargs: Mapping[str, Any] | None,
+    device: str,
+    precision: str,
+) -> Problem:
+    from kernelwright.errors import InputError
+    from kernelwright.problem import load_problem, problem_from_module
+
+    if isinstance(model, str | Path):
+        if example_inputs is not None or example_kwargs is not None:
+            raise InputError(
+                "The example inputs of a model file are what its get_inputs() returns."
+            )
+        return load_problem(model, device, precision)
+    if device != "auto":
+        raise InputError("A live module is compiled for the device it is on; move it with .to().")
+    return problem_from_module(model, example_inputs, precision, example_kwargs)
+
+
+def _file(candidate: nn.Module | str | Path, *examples: object) -> str | Path:
+    from kernelwright.errors import InputError
+
+    if not isinstance(candidate, str | Path) or any(e is not None for e in examples):
+        raise InputError(
+            "A model file is compared with a candidate's file, on the inputs of its get_inputs()."
+        )
+    return candidate
+
+
+def _candidate(candidate: nn.Module | str | Path) -> nn.Module | Path:
+    return Path(candidate) if isinstance(candidate, str | Path) else candidate
 
 
 def save(module: nn.Module, path: str | Path) -> Path:

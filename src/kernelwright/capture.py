@@ -8,24 +8,16 @@ mutations, and every argument stands in schema order with its default filled in.
 from __future__ import annotations
 
 import builtins
-import contextlib
-import inspect
 import keyword
 import operator
 import re
-import sys
-import types
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sympy
 import torch
-from torch import nn
-from torch.export import Dim as ExportDim
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -39,16 +31,18 @@ from kernelwright.graph import (
     Node,
     Origin,
     Ref,
+    Scalar,
     Shape,
     TensorType,
     as_dim,
     fresh_name,
     identifier,
+    without_floors,
 )
 from kernelwright.places import find_places
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
-from kernelwright.structures import dynamic_shapes, registering_outputs
+from kernelwright.tracing import TORCH, Trace, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -58,10 +52,12 @@ PLAIN_OVERLOADS = {
 SHORT_NAMES = {
     "_native_batch_norm_legit_functional": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_to_copy": "to",
     "native_dropout": "dropout",
     "linalg_vector_norm": "norm",
 }
-TORCH = Path(torch.__file__).parent
+ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
     InputKind.PARAMETER: "parameter",
@@ -95,16 +91,19 @@ def _warm(problem: Problem) -> None:
 
 def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
     """With the batch free where that can be; else for the very sizes of the example."""
-    failure: UnsupportedError | None = None
+    why: str | None = None
     for free in (True, False):
         try:
             graph = _read(problem, free)
         except UnsupportedError as error:
-            failure = failure or error
+            why = why or str(error)
             continue
-        if all(guard.holds(_example_sizes(problem, graph)) for guard in graph.contract.guards):
-            return graph, free
-    raise failure or UnsupportedError("The forward asks for sizes that the example does not have.")
+        sizes = _example_sizes(problem, graph)
+        broken = [guard for guard in graph.contract.guards if not guard.holds(sizes)]
+        if not broken:
+            return replace(graph, contract=replace(graph.contract, fixed=why)), free
+        why = f"the example has other sizes than {broken[0]}"
+    raise UnsupportedError(why or "The forward could not be traced.")
 
 
 def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
@@ -146,155 +145,37 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
-        refused=changes,
+        refused=graph.contract.refused or changes,
     )
 
 
 def _read(problem: Problem, free: bool) -> Graph:
-    program, asked = _export(problem, free)
-    return _Reader(program, problem, asked).read()
+    return _Reader(trace(problem, free), problem).read()
 
 
-class _Forward(nn.Module):
-    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        own = dict(vars(self))
-        shared = {**vars(module), "forward": module.forward}
-        hooks = {name: value for name, value in own.items() if "hooks" in name}
-        self.__dict__.update({**shared, **hooks})
-
-
-def _export(problem: Problem, free: bool) -> tuple[Any, list[tuple[sympy.Basic, str]]]:
-    """The exported program, and the questions about sizes that the user's code asked."""
-    args, kwargs = problem.inputs, dict(problem.kwargs)
-    shapes = None
-    if free:
-        args, kwargs = pytree.tree_map(partial(_traceable, problem.batch), (args, kwargs))
-        shapes = _batched(problem, args, kwargs)
-    try:
-        with (
-            warnings.catch_warnings(),
-            torch.no_grad(),
-            _unfused(problem.module),
-            _asked() as asked,
-        ):
-            warnings.simplefilter("ignore")
-            root = _Forward(problem.module)
-            with registering_outputs(root):
-                program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
-            return program.run_decompositions({}), asked
-    except Exception as error:
-        raise UnsupportedError(_explain(error)) from error
-
-
-@contextlib.contextmanager
-def _unfused(module: nn.Module) -> Iterator[None]:
-    """A module inside that was optimized before is traced as the original that it replaces."""
-    records = [vars(m) for m in module.modules() if "_kernelwright" in vars(m)]
-    for record in records:
-        record["_kernelwright_original"] = True
-    try:
-        yield
-    finally:
-        for record in records:
-            del record["_kernelwright_original"]
-
-
-@contextlib.contextmanager
-def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
-    """Questions about symbolic sizes that are asked outside of torch, with their answers.
-
-    torch.export keeps guards, but takes every free size to be at least two: `if x.shape[0] > 1`
-    leaves none. So the questions themselves are noted.
-    """
-    found: list[tuple[sympy.Basic, str]] = []
-    answer = ShapeEnv.evaluate_expr
-
-    def evaluate(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
-        result = answer(self, expr, *args, **kwargs)
-        if (
-            isinstance(expr, sympy.Basic)
-            and expr.free_symbols
-            and isinstance(result, bool | sympy.logic.boolalg.BooleanAtom)
-        ):
-            frame = _asker()
-            if frame is not None:
-                place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                found.append((expr if result else sympy.Not(expr), place))
-        return result
-
-    ShapeEnv.evaluate_expr = evaluate  # type: ignore[assignment,method-assign]
-    try:
-        yield found
-    finally:
-        ShapeEnv.evaluate_expr = answer  # type: ignore[method-assign]
-
-
-def _asker() -> types.FrameType | None:
-    """The user's frame that asks, or None where torch asks for itself."""
-    frame: types.FrameType | None = sys._getframe(2)
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if TORCH not in path.parents:
-            return frame
-        inside = path.relative_to(TORCH).parts
-        if inside[0] not in ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging"):
-            return None
-        frame = frame.f_back
-    return None
-
-
-def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
-    """Ask for a free leading dimension of every tensor that has one of the batch's size."""
-    size = max(problem.batch, 2)
-
-    def one(value: Any) -> Any:
-        batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
-        return {0: ExportDim.AUTO} if batched else None
-
-    bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
-    return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
-
-
-def _traceable(batch: int, value: Any) -> Any:
-    """A batch of one would be taken for a fixed size; trace with two samples instead."""
-    if batch == 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
-        return torch.cat([value, value])
-    return value
-
-
-def _explain(error: Exception | None) -> str:
-    text = str(error)
-    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
-        return (
-            "The forward branches on the values of tensors, so it has no single graph; "
-            "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."
-        )
-    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return (
-        f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
-    )
+def _is_size(expr: sympy.Expr) -> bool:
+    """Whether a tensor may have this size, here."""
+    plain = without_floors(expr)
+    return bool(plain.is_polynomial(*plain.free_symbols))
 
 
 class _Reader:
     """One walk over an exported program."""
 
-    def __init__(
-        self, program: Any, problem: Problem, asked: list[tuple[sympy.Basic, str]]
-    ) -> None:
-        self.program = program
+    def __init__(self, traced: Trace, problem: Problem) -> None:
+        self.program = traced.program
         self.problem = problem
-        self.asked = asked
+        self.asked = traced.asked
         self.places = find_places(problem.module)
         self.random = False
+        self.refused: str | None = None
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self.environments: dict[sympy.Symbol, ShapeEnv] = {}
         self.sizes: dict[str, tuple[str, int]] = {}
         self.values: dict[str, Any] = {}
         self.nodes: list[Node] = []
         self.targets: dict[str, str] = {}
+        self.items: dict[sympy.Symbol, Ref] = {}
         self.taken = set(RESERVED)
 
     def read(self) -> Graph:
@@ -306,7 +187,8 @@ class _Reader:
             elif fx_node.op == "call_function":
                 self._call(fx_node)
         outputs, mutations = self._results()
-        contract = Contract(guards=tuple(self._guards()), random=self.random)
+        guards = tuple(self._guards())
+        contract = Contract(guards, self.random, self.refused)
         graph = Graph(
             tuple(self.nodes),
             outputs,
@@ -381,8 +263,8 @@ class _Reader:
         value = fx_node.meta.get("val")
         if value is None:
             return  # an assertion of export's own about types it has just inferred
-        if isinstance(value, torch.SymInt | int):
-            self.values[fx_node.name] = self._dim(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float):
+            self.values[fx_node.name] = self._scalar(fx_node, value)
             return
         if fx_node.target is operator.getitem:
             source, index = fx_node.args
@@ -397,6 +279,16 @@ class _Reader:
         self.values[fx_node.name] = Ref(node.name)
         self.nodes.append(node)
 
+    def _scalar(self, fx_node: Any, value: Any) -> Any:
+        """A number: a size, an expression of sizes, or an element that .item() reads."""
+        if isinstance(value, int | float):
+            return value
+        if isinstance(value, torch.SymBool):
+            return None  # export's own assertions alone use it
+        if fx_node.target in ITEMS:
+            self.items[value.node.expr] = self.values[fx_node.args[0].name]
+        return self._number(value)
+
     def _fresh(self, wish: str) -> str:
         """A Python identifier close to the user's own name for the thing."""
         stem = identifier(wish)
@@ -406,6 +298,8 @@ class _Reader:
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
         self.random |= _draws(fx_node)
+        if target is torch.ops.aten.instance_norm.default and fx_node.args[3] and fx_node.args[5]:
+            self.refused = "instance_norm updates running statistics behind the graph"
         (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
         op = op if home == "aten" else f"{home}::{op}"
@@ -434,17 +328,38 @@ class _Reader:
             return self.values[raw.name]
         if isinstance(raw, tuple | list):
             return tuple(self._value(v) for v in raw)
-        if isinstance(raw, torch.SymInt):
-            return self._dim(raw)
+        if isinstance(raw, torch.SymInt | torch.SymFloat):
+            return self._number(raw)
         return raw
+
+    def _number(self, value: Any) -> Any:
+        """A number as an argument; it need not be a size that a tensor may have."""
+        expr = value.node.expr.subs(self.symbols)
+        sizes = set(self.symbols.values())
+        is_size = isinstance(value, torch.SymInt) and expr.free_symbols <= sizes
+        if is_size and _is_size(expr):
+            return as_dim(expr)
+        items = {s: ref for s, ref in self.items.items() if s in expr.free_symbols}
+        unknown = expr.free_symbols - sizes - items.keys()
+        if unknown:
+            raise UnsupportedError(
+                f"A number of the forward depends on {min(map(str, unknown))}, a count of elements "
+                "that is known only when they are computed; keep such sizes fixed."
+            )
+        return Scalar(expr, tuple((str(s), ref) for s, ref in items.items()))
 
     def _dim(self, size: Any) -> Any:
         if isinstance(size, int):
             return size
         expr = size.node.expr.subs(self.symbols)
-        if not expr.is_polynomial(*self.symbols.values()):
+        if expr.free_symbols - {*self.symbols.values()}:
             raise UnsupportedError(
-                f"A size of the model is {expr}, which is no multiple of the batch."
+                "A size of the model depends on the values of tensors, so it has no single graph; "
+                "keep that size fixed, or optimize the submodules one by one."
+            )
+        if not _is_size(expr):
+            raise UnsupportedError(
+                f"A size of the model is {expr}, which is no polynomial of the batch."
             )
         return as_dim(expr)
 

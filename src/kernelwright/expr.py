@@ -6,7 +6,7 @@ printer in emit/, and its cost. OPS has one row per operation; a new scalar op i
 one function in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so
 an Expr carries no type of its own; comparisons give 1 or 0.
 
-    expr := load(key) | const(number) | size(dim) | acc(index) | call(op, expr, ...)
+    expr := load(key) | const(number) | size(dim) | acc(index) | inside(range) | call(op, expr, ...)
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ OPS: Mapping[str, ScalarOp] = {row.name: row for row in ROWS}
 
 
 class Expr:
-    """A node of the scalar DAG. Build with load, const, acc and call; compare with `is`."""
+    """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`."""
 
     __slots__ = ("__weakref__", "args", "op", "value")
 
@@ -156,6 +156,11 @@ def size(dim: Hashable) -> Expr:
 def acc(index: int) -> Expr:
     """The finished result of reduction `index` of the same program."""
     return _intern("acc", (), index)
+
+
+def inside(range: Hashable) -> Expr:
+    """1 where a coordinate of the loop nest lies in a range, else 0; in kernel programs only."""
+    return _intern("inside", (), range)
 
 
 def call(op: str, *args: Expr | float) -> Expr:
@@ -205,15 +210,15 @@ def substitute(expr: Expr, mapping: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
-    """The torch interpretation; `env` has leaves by load key, ("acc", index) or ("size", dim)."""
+    """The torch interpretation; `env` has leaves by load key, or by their kind and value."""
     done: dict[int, Tensor] = {}
-    like = next(iter(env.values()))
+    like = next(iter(env.values()), torch.empty(0, dtype=torch.float64))
     for e in postorder(expr):
         if e.op == "const":
             done[id(e)] = torch.tensor(e.value, dtype=like.dtype, device=like.device)
         elif e.op == "load":
             done[id(e)] = env[e.value]
-        elif e.op in ("acc", "size"):
+        elif e.op in ("acc", "size", "inside"):
             done[id(e)] = env[e.op, e.value]
         else:
             done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
@@ -235,7 +240,7 @@ def show(expr: Expr) -> str:
         return f"${expr.value}"
     if expr.op == "acc":
         return f"r{expr.value}"
-    if expr.op == "size":
+    if expr.op in ("size", "inside"):
         return f"#({expr.value})"
     infix = OPS[expr.op].infix
     parts = [show(a) for a in expr.args]

@@ -1,17 +1,18 @@
 """The graph: what a captured model is made of, at two levels.
 
 A captured Graph holds ATen composites by name (`linear`, `group_norm`, `mish`), so that laws read
-like mathematics. `expand` lowers it to a Graph of six primitives, and the planner knows only those:
+like mathematics. `expand` lowers it to a Graph of seven primitives; the planner knows only those:
 
     map       a scalar Expr over broadcast operands
     reduce    sum, max, min or prod over axes
     contract  matrix products and convolutions
-    view      reshape, permute, expand: index maps without arithmetic
+    view      reshape, permute, expand, slice: index maps without arithmetic
+    cat       several values joined along an axis: a choice among them by the coordinate
     window    pooling
     opaque    any other ATen call
 
 Nodes refer to each other by name; a Graph lists them in an order in which it can be run. Dimensions
-are integers or sympy expressions of the batch size.
+are integers or sympy expressions of the batch size: polynomials, with rounded quotients in them.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.expr import Expr, show
 
 Dim: TypeAlias = "int | sympy.Expr"
 Shape: TypeAlias = tuple[Dim, ...]
 
-PRIMITIVES = ("map", "reduce", "contract", "view", "window", "opaque")
+PRIMITIVES = ("map", "reduce", "contract", "view", "cat", "window", "opaque")
 SOURCES = ("input", "parameter", "buffer", "constant")
 
 
@@ -44,6 +46,22 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"%{self.name}"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number that is known only at a call, over sizes and over elements of tensors.
+
+    `items` gives, for a symbol that .item() stands for, the tensor of one element. Plain sizes are
+    Dims and need no Scalar. See scalars.py for what can be done with it.
+    """
+
+    expr: sympy.Expr
+    items: tuple[tuple[str, Ref], ...] = ()
+
+    def __repr__(self) -> str:
+        read = "".join(f", {symbol} = {ref}.item()" for symbol, ref in self.items)
+        return f"({self.expr}{read})"
 
 
 @dataclass(frozen=True)
@@ -94,13 +112,32 @@ class Reduction:
 
 @dataclass(frozen=True)
 class View:
-    """What a `view` does: reshape (to the node's own shape), permute by `dims`, or expand."""
+    """What a `view` does: reshape (to the node's own shape), permute by `dims`, expand, or slice.
+
+    A slice takes every `step`th place of the axis `dims[0]` from `start` on, as many as the node's
+    own shape says.
+    """
 
     kind: str
     dims: tuple[int, ...] = ()
+    start: Dim = 0
+    step: int = 1
 
     def __str__(self) -> str:
+        if self.kind == "slice":
+            by = f" by {self.step}" if self.step != 1 else ""
+            return f"slice of axis {self.dims[0]} from {self.start}{by}"
         return f"{self.kind}{list(self.dims) if self.dims else ''}"
+
+
+@dataclass(frozen=True)
+class Cat:
+    """What a `cat` does: its operands one after the other along `axis`."""
+
+    axis: int
+
+    def __str__(self) -> str:
+        return f"along {self.axis}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +153,7 @@ class Call:
         return f"{self.target}({', '.join(inside)})"
 
 
-Payload = Expr | Reduction | View | Call | None
+Payload = Expr | Reduction | View | Cat | Call | None
 
 
 @dataclass(frozen=True)
@@ -165,14 +202,16 @@ class Contract:
     """What holds around the values of a graph, and what emitted code must see to.
 
     `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
-    why the original forward has to run in every call. For each leaf of the outputs, `reaches` names
-    the sources that its gradient flows to and `strides` how eager lays it out (None: unknown);
-    `follows` names inputs whose order in memory the outputs take over.
+    why the original forward has to run in every call, `fixed` why the batch is not free. For each
+    leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
+    eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
+    over.
     """
 
     guards: tuple[Guard, ...] = ()
     random: bool = False
     refused: str | None = None
+    fixed: str | None = None
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
@@ -271,18 +310,25 @@ def refs(value: Any) -> list[str]:
     """The names of all Refs inside nested containers, in order."""
     if isinstance(value, Ref):
         return [value.name]
+    if isinstance(value, Scalar):
+        return [ref.name for _, ref in value.items]
     if type(value) in (tuple, list):
         return [name for item in value for name in refs(item)]
-    return [leaf.name for leaf in pytree.tree_leaves(value) if isinstance(leaf, Ref)]
+    leaves = pytree.tree_leaves(value)
+    return [name for leaf in leaves if isinstance(leaf, Ref | Scalar) for name in refs(leaf)]
 
 
 def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
     """Replace every Ref inside nested containers, named tuples and dataclasses among them."""
     if isinstance(value, Ref):
         return change(value)
+    if isinstance(value, Scalar):
+        return replace(value, items=tuple((s, map_refs(r, change)) for s, r in value.items))
     if type(value) in (tuple, list):
         return type(value)(map_refs(v, change) for v in value)
-    return pytree.tree_map(lambda x: change(x) if isinstance(x, Ref) else x, value)
+    return pytree.tree_map(
+        lambda x: map_refs(x, change) if isinstance(x, Ref | Scalar) else x, value
+    )
 
 
 def broadcast(*shapes: Shape) -> Shape | None:
@@ -323,6 +369,11 @@ def as_dim(value: Any) -> Dim:
         return value
     simple = sympy.expand(value)
     return int(simple) if simple.is_Integer else simple
+
+
+def without_floors(expr: sympy.Expr) -> sympy.Expr:
+    """The expression with its rounded quotients (half of the batch) taken for symbols."""
+    return expr.xreplace({f: sympy.Dummy(integer=True) for f in expr.atoms(FloorDiv)})
 
 
 def hint(dim: Dim, batch: int = 1024) -> int:

@@ -67,7 +67,8 @@ def check_imports(path: Path, original: Path | None = None) -> None:
                 f"{original} cannot be imported from another directory: {own.last} "
                 f"{_where(original, own)}. Make it find what it needs wherever it is started."
             )
-    kept = keep_for_report(path.stem.strip("."), path.read_text(encoding="utf-8"))
+    name = path.stem.strip(".").rpartition(".")[0] or path.stem  # without a stage's number
+    kept = keep_for_report(name, path.read_text(encoding="utf-8"))
     raise InternalError(
         "The emitted file cannot be imported, which is kernelwright's own mistake: "
         f"{failure.last} {_where(path, failure)}. It was kept as {kept}; please report it."

@@ -2,8 +2,8 @@
 
 In: a Graph, the module that it was captured from, and inputs at any batch size. Out: what forward
 returns, and the new value of every buffer that it writes. A payload says what a node does: a Call
-is made, an Expr evaluated, a Reduction or a View carried out; everything runs in the dtype of the
-inputs, so the same graph gives the float64 reference.
+is made, an Expr evaluated, a Reduction, a View or a Cat carried out; everything runs in the dtype
+of the inputs, so the same graph gives the float64 reference.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 from torch import nn
 
 from kernelwright.expr import Expr, evaluate, leaves
-from kernelwright.graph import Call, Graph, Node, Reduction, Ref, View, map_refs
+from kernelwright.graph import Call, Cat, Graph, Node, Reduction, Ref, Scalar, View
 from kernelwright.places import look_up
+from kernelwright.scalars import as_number
 
 Tensor = torch.Tensor
 
@@ -44,15 +45,20 @@ def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, di
             return values[value.name]
         if isinstance(value, sympy.Expr):
             return int(value.subs(sizes))
-        if isinstance(value, tuple):
-            return tuple(look(v) for v in value)
+        if isinstance(value, Scalar):
+            return as_number(value, sizes, {s: look(ref).item() for s, ref in value.items})
+        if isinstance(value, tuple | list):
+            found = [look(v) for v in value]
+            return tuple(found) if isinstance(value, tuple) else found
+        if isinstance(value, dict):
+            return {k: look(v) for k, v in value.items()}
         return value
 
     for node in graph:
         if node.name not in values:
             values[node.name] = carry_out(node, look)
     written = {buffer: values[value] for buffer, value in graph.mutations}
-    return map_refs(graph.outputs, lambda ref: values[ref.name]), written
+    return look(graph.outputs), written
 
 
 def resolve(target: str) -> Any:
@@ -89,17 +95,26 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
         case Call(target, call_args, kwargs):
             return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
         case Expr():
-            env: dict[Hashable, Tensor] = dict(enumerate(args))
+            wide = next((a.dtype for a in args if a.is_floating_point()), torch.float64)
+            env: dict[Hashable, Tensor] = {
+                k: a if a.is_floating_point() else a.to(wide) for k, a in enumerate(args)
+            }
             for leaf in leaves(node.payload, "size"):
-                env["size", leaf.value] = torch.tensor(look(leaf.value), dtype=args[0].dtype)
-            return evaluate(node.payload, env).expand(look(node.type.shape))
+                env["size", leaf.value] = torch.tensor(float(look(leaf.value)), dtype=wide)
+            full = evaluate(node.payload, env).expand(look(node.type.shape))
+            return full.to(torch.bool) if node.type.dtype is torch.bool else full
         case Reduction(kind, axes, keepdim):
-            full = reduce(COMBINE[kind], axes, args[0])
-            return full if keepdim else full.reshape(look(node.type.shape))
+            total = reduce(COMBINE[kind], axes, args[0])
+            return total if keepdim else total.reshape(look(node.type.shape))
         case View("permute", dims):
             return args[0].permute(dims)
         case View("expand"):
             return args[0].expand(look(node.type.shape))
+        case View("slice", (axis,), start, step):
+            first, count = look(start), look(node.type.shape[axis])
+            return torch.ops.aten.slice(args[0], axis, first, first + step * count, step)
+        case Cat(axis):
+            return torch.cat(args, axis)
         case View():
             return args[0].reshape(look(node.type.shape))
     return operator.getitem(args[0], args[1])

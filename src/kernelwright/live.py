@@ -23,7 +23,8 @@ from kernelwright.problem import Problem
 
 _LOADED: dict[str, type[nn.Module]] = {}
 _SOURCES: dict[type[nn.Module], tuple[str, str]] = {}
-_LOADING = threading.RLock()
+_LOCKS: dict[str, threading.Lock] = {}
+_GUARD = threading.Lock()
 
 
 def instantiate(problem: Problem, source: str) -> nn.Module:
@@ -50,6 +51,12 @@ def emitted_source(module: object) -> str | None:
     return found[0] if found else None
 
 
+def emitted_file(module: nn.Module) -> Path:
+    """Where the text of a live module lies."""
+    source, name = _SOURCES[type(module)]
+    return keep_live(name, source)
+
+
 def save(module: nn.Module, path: str | Path) -> Path:
     """Write the emitted file of an optimized live module."""
     source = emitted_source(module)
@@ -65,7 +72,9 @@ def save(module: nn.Module, path: str | Path) -> Path:
 
 def load_class(source: str, name: str) -> type[nn.Module]:
     """ModelNew of an emitted text, loaded once in each process."""
-    with _LOADING:
+    with _GUARD:
+        lock = _LOCKS.setdefault(source, threading.Lock())
+    with lock:  # of this text alone: different ones are built side by side
         if source not in _LOADED:
             path = keep_live(name, source)
             model_class: type[nn.Module] = _run(source, path).ModelNew

@@ -127,7 +127,8 @@ def compile_problem(
 
     captured = capture(problem)
     spec.check_graph(captured, "capture")
-    report("capture", f"{_count(captured)} operators, {captured.mode} mode")
+    fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
+    report("capture", f"{_count(captured)} operators, {captured.mode} mode{fixed}")
 
     rewritten, rewrites = rewrite(captured, ALL_RULES)
     spec.check_graph(rewritten, "rewrite")

@@ -167,10 +167,50 @@ def _channels_last(x: Tensor) -> Tensor:
     return x if wanted is None else x.contiguous(memory_format=wanted)
 
 
-def _plain_state(module: nn.Module) -> dict[str, str]:
-    """Every plain attribute of the tree as text, tensors by type and shape alone."""
-    return {
-        f"{path}.{name}".lstrip("."): described(value)
-        for path, m in module.named_modules()
-        for name, value in attributes(m).items()
-    }
+def _plain_state(module: nn.Module) -> dict[str, Any]:
+    """Every attribute of the tree, by identity where it is a tensor and as text where it is not."""
+    found: dict[str, Any] = {}
+    for path, m in module.named_modules():
+        plain = attributes(m)
+        for name, value in vars(m).items():
+            if isinstance(value, Tensor):
+                found[f"{path}.{name}".lstrip(".")] = _Same(value)
+            elif name in plain:
+                found[f"{path}.{name}".lstrip(".")] = described(value)
+    return found
+
+
+class _Same:
+    """Equal to what holds the very same tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.tensor is self.tensor
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def untouched(module: nn.Module) -> Iterator[None]:
+    """Afterwards the attributes of every module in the tree are what they were."""
+    kept = [(vars(m), dict(vars(m))) for m in module.modules()]
+    held = [v for _, copied in kept for v in copied.values() if isinstance(v, list | dict | set)]
+    copies = [(value, copy.copy(value)) for value in held]
+    try:
+        yield
+    finally:
+        for value, before in copies:
+            if len(value) != len(before) or any(
+                a is not b for a, b in zip(_all(value), _all(before), strict=True)
+            ):
+                value.clear()
+                (value.extend if isinstance(value, list) else value.update)(before)
+        for namespace, before in kept:
+            namespace.clear()
+            namespace.update(before)
+
+
+def _all(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else list(value)

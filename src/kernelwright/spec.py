@@ -16,17 +16,19 @@ from kernelwright.graph import (
     PRIMITIVES,
     SOURCES,
     Call,
+    Cat,
     Graph,
     Node,
     Reduction,
     Ref,
     Shape,
     View,
+    as_dim,
     broadcast,
     product,
     refs,
 )
-from kernelwright.plan.model import Gemm, Plan, Program, Region
+from kernelwright.plan.model import Gemm, Plan, Program, Range, Region
 
 # The passes whose graphs still hold ATen composites; after them there are primitives only.
 COMPOSITE_STAGES = ("capture", "rewrite")
@@ -63,6 +65,8 @@ def check_expr(expr: Expr) -> None:
             fault = None if is_index and not e.args else "needs the index of a reduction"
         elif e.op == "size":
             fault = None if isinstance(e.value, sympy.Expr) and not e.args else "needs a dimension"
+        elif e.op == "inside":
+            fault = None if isinstance(e.value, Range) and not e.args else "needs a range"
         elif e.op == "load":
             fault = None if e.value is not None and not e.args else "needs a key"
         elif e.op not in OPS:
@@ -118,8 +122,8 @@ def _map_faults(graph: Graph, node: Node) -> list[str]:
     if shapes is None:
         return ["an operand of a map is no value"]
     check_expr(expr)
-    if leaves(expr, "acc"):
-        return ["a map has no reductions to refer to"]
+    if leaves(expr, "acc") or leaves(expr, "inside"):
+        return ["a map has neither reductions nor coordinates to refer to"]
     for leaf in leaves(expr, "load"):
         slot = leaf.value
         if not isinstance(slot, int) or not 0 <= slot < len(shapes):
@@ -166,9 +170,35 @@ def _view_faults(graph: Graph, node: Node) -> list[str]:
         good = broadcast(shape, result) == result
     elif view.kind == "reshape":
         good = product(shape) == node.type.numel
+    elif view.kind == "slice":
+        good = _is_slice(view, shape, result)
     else:
         return [f"{view.kind} is no kind of view"]
     return [] if good else [f"{view} of {shape} is not {result}"]
+
+
+def _is_slice(view: View, shape: Shape, result: Shape) -> bool:
+    axis = view.dims[0]
+    others = [i for i in range(len(shape)) if i != axis]
+    if len(result) != len(shape) or any(shape[i] != result[i] for i in others) or view.step < 1:
+        return False
+    last = as_dim(view.start + view.step * (result[axis] - 1))
+    size = shape[axis]
+    return not (isinstance(last, int) and isinstance(size, int)) or last < max(size, 1)
+
+
+def _cat_faults(graph: Graph, node: Node) -> list[str]:
+    shapes, cat = _operands(graph, node), node.payload
+    if not isinstance(cat, Cat):
+        return ["a cat needs a Cat"]
+    if not shapes:
+        return ["a cat needs parts"]
+    result, axis = node.type.shape, cat.axis
+    for shape in shapes:
+        if (*shape[:axis], *shape[axis + 1 :]) != (*result[:axis], *result[axis + 1 :]):
+            return [f"a part of shape {shape} does not fit into {result}"]
+    total = as_dim(sum((shape[axis] for shape in shapes), 0))
+    return [] if total == result[axis] else [f"the parts have {total} places along axis {axis}"]
 
 
 def _call_faults(graph: Graph, node: Node) -> list[str]:
@@ -183,6 +213,7 @@ PRIMITIVE_CHECKS: dict[str, Callable[[Graph, Node], list[str]]] = {
     "map": _map_faults,
     "reduce": _reduce_faults,
     "view": _view_faults,
+    "cat": _cat_faults,
     "opaque": _call_faults,
 }
 

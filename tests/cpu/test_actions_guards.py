@@ -408,9 +408,7 @@ def test_changes_after_compiling(change: Callable[[nn.Module], Any]) -> None:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=[*map(str, CHANGES)])
 def test_changes_before_compiling(change: Callable[[nn.Module], Any]) -> None:
-    module = acted.Plain()
-    change(module)
-    fused, eager = compiled(module, *X6(4))
+    fused, eager = compiled(acted.Plain(), *X6(4), change=change)
     agree(fused, eager, X6, EITHER)
 
 

@@ -118,10 +118,11 @@ from zoo import acted
 
 fused = kernelwright.optimize(acted.Plain(), (torch.randn(4, 6),))
 with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-    for n in (4, 7):
-        y = fused(torch.empty(n, 6))
+    for n, grad in [(4, True), (4, False), (7, True), (7, False)]:
+        with torch.set_grad_enabled(grad):
+            y = fused(torch.empty(n, 6))
         assert isinstance(y, torch._subclasses.FakeTensor), type(y)
-        assert (y.shape, y.dtype) == ((n, 4), torch.float32), y
+        assert (y.shape, y.dtype, y.requires_grad) == ((n, 4), torch.float32, grad), y
         y.sum()
 print("done")
 """
@@ -132,9 +133,10 @@ import kernelwright
 from zoo import acted
 
 fused = kernelwright.optimize(acted.Plain(), (torch.randn(4, 6),)).to("meta")
-for n in (4, 7):
-    y = fused(torch.empty(n, 6, device="meta"))
-    assert (y.shape, y.device.type) == ((n, 4), "meta")
+for n, grad in [(4, True), (4, False), (7, True), (7, False)]:
+    with torch.set_grad_enabled(grad):
+        y = fused(torch.empty(n, 6, device="meta"))
+    assert (y.shape, y.device.type, y.requires_grad) == ((n, 4), "meta", grad)
 print("done")
 """
 
@@ -224,10 +226,9 @@ def test_a_spawned_worker(pair: tuple[nn.Module, nn.Module]) -> None:
         (x,) = X6(n)
         process = context.Process(target=acted.spawned, args=(pickle.dumps((pair[0], x)), answers))
         process.start()
-        try:
-            result, fell = answers.get(timeout=120)
-        finally:
-            process.join(timeout=10)
+        process.join(timeout=120)
+        assert process.exitcode == 0
+        result, fell = answers.get(timeout=10)
         same(torch.from_numpy(result), pair[1](x))
         assert not fell
 

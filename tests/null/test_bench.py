@@ -18,6 +18,7 @@ from kernelwright.bench.timings import CANDIDATE
 from kernelwright.errors import BuildError, InputError, VerificationError
 from kernelwright.problem import problem_from_module
 from kernelwright.report import timings_table
+from kernelwright.verify.inputs import Inputs
 
 MODEL = """
 import torch
@@ -173,7 +174,7 @@ def test_a_possible_time_is_left_alone() -> None:
 def test_work_is_counted_by_hand_for_a_linear() -> None:
     problem = problem_from_module(nn.Linear(8, 32, bias=False), (torch.rand(4, 8),))
     with torch.no_grad():
-        work = count_work(problem, problem.module, problem.inputs)
+        work = count_work(problem, problem.module, Inputs(problem.inputs, {}))
     assert work.flops == 2 * 4 * 8 * 32
     assert work.bytes == 4 * (4 * 8 + 8 * 32 + 4 * 32)
     assert not work.convolves
@@ -182,7 +183,7 @@ def test_work_is_counted_by_hand_for_a_linear() -> None:
 def test_the_floor_of_a_founding_gemm_on_the_h200() -> None:
     problem = problem_from_module(nn.Linear(8, 8), (torch.rand(4, 8),), "high")
     flops = 2.0 * 1024 * 8192 * 8192
-    work = count_work(problem, problem.module, problem.inputs)
+    work = count_work(problem, problem.module, Inputs(problem.inputs, {}))
     work = type(work)(flops, work.bytes, False)
     assert floor(problem, work, "NVIDIA H200").ms == pytest.approx(0.139, abs=1e-3)
 
@@ -191,10 +192,19 @@ def test_input_sets_rotate_rows_and_keep_the_layout() -> None:
     x = torch.arange(24.0).reshape(6, 4).t().contiguous().t()
     sets = make_sets((x, 7), None, 4 * x.numel() * 4)
     assert len(sets) == 4
-    assert sets[0][1] == 7
-    assert all(s[0].stride() == x.stride() for s in sets)
-    assert torch.equal(sets[0][0], x) and not torch.equal(sets[1][0], x)
-    assert len({s[0].data_ptr() for s in sets}) == 4
+    assert sets[0].args[1] == 7
+    firsts = [s.args[0] for s in sets]
+    assert all(first.stride() == x.stride() for first in firsts)
+    assert torch.equal(firsts[0], x) and not torch.equal(firsts[1], x)
+    assert len({first.data_ptr() for first in firsts}) == 4
+
+
+def test_input_sets_reach_into_containers_and_keywords() -> None:
+    x = torch.arange(24.0).reshape(6, 4)
+    sets = make_sets(({"a": [x]},), 3, 4 * x.numel() * 4, {"mask": x > 3, "scale": 2.0})
+    assert sets[1].args[0]["a"][0].shape == (3, 4) and sets[1].kwargs["mask"].shape == (3, 4)
+    assert sets[1].kwargs["scale"] == 2.0
+    assert torch.equal(sets[1].args[0]["a"][0] > 3, sets[1].kwargs["mask"])
 
 
 def test_the_table_fits_100_columns(model: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from kernelwright.expr import Expr, acc, call, const, load, size
 from kernelwright.graph import (
     Call,
+    Cat,
     Graph,
     Node,
     Origin,
@@ -79,7 +80,10 @@ def test_a_good_graph_passes() -> None:
             "the size batch is not that of any input",
         ),
         (graph(node("y", "map", (Ref("x"),), None, BATCH, 3)), "a map needs an Expr"),
-        (graph(node("y", "map", (Ref("x"),), acc(0), BATCH, 3)), "no reductions to refer to"),
+        (
+            graph(node("y", "map", (Ref("x"),), acc(0), BATCH, 3)),
+            "neither reductions nor coordinates",
+        ),
         (graph(node("y", "map", (Ref("x"), Ref("b")), ADD, BATCH, 4)), "the operands broadcast to"),
         (
             graph(node("y", "reduce", (Ref("x"),), Reduction("sum", (2,), True), BATCH, 3)),
@@ -104,6 +108,17 @@ def test_a_good_graph_passes() -> None:
         ),
         (graph(node("y", "view", (Ref("b"),), View("expand"), 3, BATCH)), "expand of"),
         (graph(node("y", "view", (Ref("b"),), View("twist"), 3)), "twist is no kind of view"),
+        (
+            graph(node("y", "view", (Ref("x"),), View("slice", (1,), 2), BATCH, 2)),
+            "slice of axis 1 from 2 of",
+        ),
+        (graph(node("y", "view", (Ref("x"),), View("slice", (1,)), 2, 3)), "slice of axis 1"),
+        (graph(node("y", "cat", (Ref("x"), Ref("b")), Cat(1), BATCH, 6)), "does not fit into"),
+        (
+            graph(node("y", "cat", (Ref("x"), Ref("x")), Cat(1), BATCH, 5)),
+            "the parts have 6 places",
+        ),
+        (graph(node("y", "cat", (), Cat(0), 3)), "a cat needs parts"),
         (graph(node("y", "opaque", (Ref("b"),), None, 3)), "an opaque node needs the Call"),
     ],
 )

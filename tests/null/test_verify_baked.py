@@ -14,7 +14,7 @@ import pytest
 import torch
 from verifying import run_some
 
-from kernelwright.verify.inputs import Inputs, split
+from kernelwright.problem import as_arguments
 
 SAME = "class ModelNew(Model): pass\n"
 
@@ -204,8 +204,7 @@ def test_nested_inputs_are_drawn_and_resized(tmp_path: Path) -> None:
 
 def test_keyword_inputs_are_told_from_nested_ones() -> None:
     x, y = torch.ones(2), torch.zeros(2)
-    assert split([x, y], {}) == Inputs((x, y), {})
-    assert split({"x": x}, {"x": x}) == Inputs((), {"x": x})
-    assert split([x, {"y": y}], {"y": y}) == Inputs((x,), {"y": y})
-    assert split([[x], {"y": y}], {"y": y}) == Inputs((x,), {"y": y})
-    assert split([x, {"y": y}], {}) == Inputs((x, {"y": y}), {})
+    assert as_arguments([x, y]) == ((x, y), {})
+    assert as_arguments(x) == ((x,), {})
+    assert as_arguments({"x": x}) == ((), {"x": x})
+    assert as_arguments([x, {"y": y}]) == ((x, {"y": y}), {})

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from verifying import run_all, write
+from verifying import run_all, run_some, write
 
 from kernelwright.errors import BuildError, InputError
 from kernelwright.verify.certificate import Certificate, Check
@@ -356,7 +356,7 @@ def test_weak_problem_is_named(tmp_path: Path) -> None:
 
 
 def test_tf32_is_no_null_without_a_product(tmp_path: Path) -> None:
-    checks = run_all(tmp_path, MANY_OUTPUTS, MANY_OUTPUTS + SAME)
+    checks = run_some(tmp_path, MANY_OUTPUTS, MANY_OUTPUTS + SAME, "null models")
     assert checks["null models"].passed is True
     assert "TF32" not in checks["null models"].detail
 
@@ -369,7 +369,7 @@ def test_a_model_is_itself(model: str, tmp_path: Path) -> None:
 
 
 def test_batch_check_does_not_apply_to_a_fixed_size(tmp_path: Path) -> None:
-    checks = run_all(tmp_path, FIXED_SIZE, FIXED_SIZE + SAME)
+    checks = run_some(tmp_path, FIXED_SIZE, FIXED_SIZE + SAME, "oracle", "batch 7")
     assert checks["batch 7"].passed is None
     assert checks["oracle"].passed is True
 
@@ -378,7 +378,7 @@ def test_wrong_integer_output_fails(tmp_path: Path) -> None:
     wrong = MANY_OUTPUTS + SAME.replace(
         "pass", "forward = lambda s, x, y: {'sum': x + y, 'best': (x.argmin(1), [y.exp()])}"
     )
-    checks = run_all(tmp_path, MANY_OUTPUTS, wrong)
+    checks = run_some(tmp_path, MANY_OUTPUTS, wrong, "oracle")
     assert checks["oracle"].passed is False
     assert "output 1 at (0,)" in checks["oracle"].detail
 
@@ -401,7 +401,7 @@ class ModelNew(Model):
 )
 def test_fallbacks_fail_only_in_main_checks(condition: str, passed: bool, tmp_path: Path) -> None:
     candidate = LINEAR + COUNTING.replace("CONDITION", condition)
-    checks = run_all(tmp_path, LINEAR, candidate).values()
+    checks = run_some(tmp_path, LINEAR, candidate, "oracle", "inputs: normal", "batch 7").values()
     check = judge_fallbacks(checks, MAIN)
     assert check.passed is passed
     assert ("an odd batch" in check.detail) is (condition != "False")
@@ -409,7 +409,7 @@ def test_fallbacks_fail_only_in_main_checks(condition: str, passed: bool, tmp_pa
 
 def test_failure_names_element_and_figures(tmp_path: Path) -> None:
     candidate = body("y = super().forward(x)\ny[3, 5] += 1\nreturn y")
-    check = run_all(tmp_path, LINEAR, candidate)["oracle"]
+    check = run_some(tmp_path, LINEAR, candidate, "oracle")["oracle"]
     assert "output 0 at (3, 5)" in check.detail
     assert "float64 says" in check.detail
     assert check.error is not None and check.allowed is not None and check.error > check.allowed

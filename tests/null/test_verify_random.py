@@ -171,9 +171,9 @@ def test_two_samples_of_one_distribution_are_not_told_apart() -> None:
         drawn = torch.rand(64, 50, generator=generator, dtype=torch.float64)
         return (drawn < 0.05).double() * 3 + 1
 
-    levels = [two_samples(sample(), sample())[0] for _ in range(100)]
-    assert sum(level <= LEVEL for level in levels) <= 2
-    assert sum(level <= 0.05 for level in levels) <= 12
+    levels = [two_samples(sample(), sample())[0] for _ in range(60)]
+    assert sum(level <= LEVEL for level in levels) <= 1
+    assert sum(level <= 0.05 for level in levels) <= 8
     shifted = sample()
     shifted[:, 7] += 2
     assert two_samples(shifted, sample())[0] <= LEVEL

@@ -50,10 +50,15 @@ def prepared(module: nn.Module) -> nn.Module:
     return module
 
 
-def compiled(module: nn.Module, *example: Any) -> tuple[nn.Module, nn.Module]:
-    """The drop-in of a module, and an independent eager twin of it."""
-    eager = copy.deepcopy(prepared(module))
-    return kernelwright.optimize(module, example), eager
+def compiled(
+    module: nn.Module, *example: Any, change: Callable[[nn.Module], Any] | None = None
+) -> tuple[nn.Module, nn.Module]:
+    """The drop-in of a module, and an independent eager twin of it; both changed before."""
+    twin = copy.deepcopy(prepared(module))
+    if change is not None:
+        change(module)
+        change(twin)
+    return kernelwright.optimize(module, example), twin
 
 
 @contextlib.contextmanager

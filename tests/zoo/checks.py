@@ -48,7 +48,7 @@ class Trio:
 
 
 def built(case: Case, device: str) -> nn.Module:
-    torch.manual_seed(3)
+    seed(3)
     module = case.make().train(case.mode == "train")
     randomise(module)
     return moved(module, device)
@@ -74,6 +74,10 @@ def moved(module: nn.Module, device: str) -> nn.Module:
 
 def widened_module(module: nn.Module) -> nn.Module:
     """A float64 copy, its plain tensor attributes included."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                vars(part)[name] = value.detach()  # as pruning leaves it; it cannot be copied
     wide = copy.deepcopy(module).double()
     for part in wide.modules():
         for name, value in vars(part).items():
@@ -82,8 +86,15 @@ def widened_module(module: nn.Module) -> nn.Module:
     return wide
 
 
-def arguments(case: Case, batch: int, seed: int, device: str) -> Arguments:
-    torch.manual_seed(seed)
+def seed(number: int) -> None:
+    """What torch.manual_seed does, without its search for devices that are not there."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(number)
+
+
+def arguments(case: Case, batch: int, number: int, device: str) -> Arguments:
+    seed(number)
     made = case.inputs(batch), case.kwargs(batch)
     return pytree.tree_map_only(Tensor, lambda t: t.to(device), made)
 
@@ -155,7 +166,7 @@ def in_kernels(t: Trio, module: nn.Module | None = None) -> Iterator[None]:
 
 
 def call(module: nn.Module, given: Arguments) -> Any:
-    torch.manual_seed(5)
+    seed(5)
     return module(*given[0], **given[1])
 
 
@@ -292,7 +303,7 @@ def trained(module: nn.Module, batches: list[Arguments]) -> tuple[list[Tensor], 
 def check_steps(t: Trio) -> None:
     if not any(p.requires_grad for p in t.eager.parameters()):
         return
-    batches = [arguments(t.case, t.case.batch, seed, t.device) for seed in (21, 22)]
+    batches = [arguments(t.case, t.case.batch, number, t.device) for number in (21, 22)]
     copies = [copy.deepcopy(m) for m in (t.fused, t.eager, t.oracle)]
     with in_kernels(t, copies[0]):
         ours = trained(copies[0], copied_all(batches))
@@ -308,8 +319,8 @@ def copied_all(batches: list[Arguments]) -> list[Arguments]:
 def check_state(t: Trio) -> None:
     """Buffers after two calls, and one state_dict for both."""
     with torch.no_grad():
-        for seed in (31, 32):
-            same_call(t, arguments(t.case, t.case.batch, seed, t.device))
+        for number in (31, 32):
+            same_call(t, arguments(t.case, t.case.batch, number, t.device))
     states = [dict(m.state_dict()) for m in (t.fused, t.eager, t.oracle)]
     assert list(states[0]) == list(states[1]), "the names of the state"
     check_close("the state after two calls", *states)

@@ -17,6 +17,7 @@ from torch import nn
 from kernelwright.bench.inputs import InputSets
 from kernelwright.bench.roofline import tensors
 from kernelwright.bench.variants import candidate_failure
+from kernelwright.verify.inputs import Inputs, forward, widen
 from kernelwright.verify.replay import Recorder, Replay, Unreplayable
 from kernelwright.verify.statistic import are_other_numbers, flat
 
@@ -30,7 +31,7 @@ def compare(module: nn.Module, candidate: nn.Module, sets: InputSets) -> list[st
 
 
 def _compare(
-    module: nn.Module, candidate: nn.Module, double: nn.Module, inputs: tuple[Any, ...]
+    module: nn.Module, candidate: nn.Module, double: nn.Module, inputs: Inputs
 ) -> list[str]:
     try:
         got = tensors(_seeded(candidate, inputs))
@@ -45,7 +46,7 @@ def _compare(
         return []
     try:
         with Replay(recorder.draws, device):
-            exact = tensors(_seeded(double, tuple(_double(x) for x in inputs)))
+            exact = tensors(_seeded(double, widen(inputs)))
     except Unreplayable:
         return []
     judged = (_judge(*three) for three in zip(got, eager, exact, strict=True))
@@ -53,7 +54,7 @@ def _compare(
 
 
 def _draws_other_numbers(
-    module: nn.Module, inputs: tuple[Any, ...], got: list[torch.Tensor], eager: list[torch.Tensor]
+    module: nn.Module, inputs: Inputs, got: list[torch.Tensor], eager: list[torch.Tensor]
 ) -> bool:
     return are_other_numbers(flat(got), flat(eager), flat(_seeded(module, inputs, seed=1)))
 
@@ -76,13 +77,9 @@ def _rms(x: torch.Tensor) -> float:
     return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
 
 
-def _seeded(module: nn.Module, inputs: tuple[Any, ...], seed: int = 0) -> Any:
+def _seeded(module: nn.Module, inputs: Inputs, seed: int = 0) -> Any:
     torch.manual_seed(seed)
-    return module(*inputs)
-
-
-def _double(x: Any) -> Any:
-    return x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+    return forward(module, inputs)
 
 
 def _kinds(values: list[torch.Tensor]) -> str:

@@ -6,43 +6,53 @@ indices their range) while every address and every row's content changes from ca
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from kernelwright.bench.roofline import distinct_bytes, tensors
+from kernelwright.bench.roofline import distinct_bytes
 from kernelwright.errors import InputError
+from kernelwright.verify.inputs import Inputs, map_tensors, tensors_in
 
 MAX_SETS = 8
 MAX_BYTES = 1 << 30
 
-InputSets = list[tuple[Any, ...]]
+InputSets = list[Inputs]
 
 
-def make_sets(inputs: tuple[Any, ...], batch: int | None, cache_bytes: int) -> InputSets:
+def make_sets(
+    args: Sequence[Any],
+    batch: int | None,
+    cache_bytes: int,
+    kwargs: Mapping[str, Any] | None = None,
+) -> InputSets:
     """As many sets as overflow the cache, at least two, and at most 1 GB of them."""
+    inputs = Inputs(tuple(args), dict(kwargs or {}))
     rows = leading_size(inputs)
     if batch is not None and batch < 1:
         raise InputError(f"The batch to time must be at least 1, but it is {batch}.")
     if batch is not None and rows is None:
         raise InputError("The example inputs have no batch dimension, so --batch cannot be used.")
     count = batch or rows or 1
-    size = sum(distinct_bytes(t) for t in tensors(inputs)) * count // max(rows or 1, 1)
+    size = sum(distinct_bytes(t) for t in tensors_in(inputs)) * count // max(rows or 1, 1)
     wanted = -(-cache_bytes // max(size, 1))
     number = max(2, min(wanted, MAX_SETS, MAX_BYTES // max(size, 1)))
     step = max(1, min(count, (rows or 1) // number))
-    return [tuple(_pick(x, rows, k * step, count) for x in inputs) for k in range(number)]
+    return [_picked(inputs, rows, k * step, count) for k in range(number)]
 
 
-def leading_size(inputs: tuple[Any, ...]) -> int | None:
+def leading_size(inputs: Inputs) -> int | None:
     """The size of the first tensor's first dimension, which is taken for the batch."""
-    first = next(x for x in inputs if isinstance(x, torch.Tensor))
+    first = tensors_in(inputs)[0]
     return first.shape[0] if first.dim() else None
 
 
-def _pick(value: Any, rows: int | None, start: int, count: int) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
+def _picked(inputs: Inputs, rows: int | None, start: int, count: int) -> Inputs:
+    return map_tensors(lambda x: _pick(x, rows, start, count), inputs)
+
+
+def _pick(value: torch.Tensor, rows: int | None, start: int, count: int) -> torch.Tensor:
     if not rows or not value.dim() or value.shape[0] != rows:
         return value.clone()
     index = (torch.arange(count, device=value.device) + start) % rows

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernelwright.problem import Problem
+from kernelwright.verify.inputs import Inputs, forward
 
 WINOGRAD = 4.0  # the most that transforms in common use save on a convolution's flops
 
@@ -53,10 +53,10 @@ class Floor:
     why: str
 
 
-def count_work(problem: Problem, module: nn.Module, inputs: tuple[Any, ...]) -> Work:
+def count_work(problem: Problem, module: nn.Module, inputs: Inputs) -> Work:
     """Run the eager module once and count."""
     with FlopCounterMode(display=False) as counter:
-        output = module(*inputs)
+        output = forward(module, inputs)
     by_operator = counter.get_flop_counts().get("Global", {})
     counts = {str(operator): n for operator, n in by_operator.items()}
     flops = sum(n / (WINOGRAD if "conv" in name else 1.0) for name, n in counts.items())
@@ -88,7 +88,7 @@ def floor(problem: Problem, work: Work, machine_name: str) -> Floor:
 def claimed_level(problem: Problem, work: Work) -> str:
     """The fastest arithmetic that the problem's precision allows anywhere in it."""
     kinds = {p.dtype for p in problem.module.parameters()}
-    kinds |= {t.dtype for t in tensors(problem.inputs)}
+    kinds |= {t.dtype for t in problem.tensors}
     if kinds & {torch.float16, torch.bfloat16}:
         return "half"
     if problem.precision == "highest" and work.convolves and problem.conv_tf32:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +69,49 @@ def bench(
     asked for by name. `seconds` is the time to spend on each variant once it is warm, overrun where
     five rounds take longer.
     """
+    check_baselines(baselines)
+    problem = in_mode(load_problem(model_path, device, precision), training)
+    subject = Timed(
+        problem,
+        lambda: load_candidate(problem, Path(candidate_path)),
+        str(model_path),
+        str(candidate_path),
+    )
+    return time_subject(subject, batch, baselines, seconds, progress, verify_after)
+
+
+def check_baselines(baselines: Sequence[str] | None) -> None:
     unknown = set(baselines or ()) - set(BASELINES)
     if unknown:
         raise InputError(f"Unknown baseline {sorted(unknown)[0]!r}; use {', '.join(BASELINES)}.")
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A problem and how to load its candidate, with the names that both are known by."""
+
+    problem: Problem
+    load: Callable[[], nn.Module]
+    model: str
+    candidate: str
+
+
+def time_subject(
+    subject: Timed,
+    batch: int | None = None,
+    baselines: Sequence[str] | None = None,
+    seconds: float = 3.0,
+    progress: Progress | None = None,
+    verify_after: bool = True,
+) -> Timings:
+    """All of bench but where the model and the candidate come from."""
     tell = progress or (lambda name, summary: None)
-    problem = in_mode(load_problem(model_path, device, precision), training)
+    problem = subject.problem
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
-        candidate = load_candidate(problem, Path(candidate_path))
+        candidate = subject.load()
         tell("load", str(problem))
         clock = make_clock(problem.device)
-        sets = make_sets(problem.inputs, batch, clock.flush_bytes)
+        sets = make_sets(problem.inputs, batch, clock.flush_bytes, problem.kwargs)
         work = count_work(problem, sets)
         tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
         prepared = prepare(problem, candidate, sets, baselines, tell)
@@ -94,8 +127,8 @@ def bench(
     rows, impossible = refuse_impossible(rows, floor)
     problems = list(dict.fromkeys(problems + impossible))
     return Timings(
-        model=str(model_path),
-        candidate=str(candidate_path),
+        model=subject.model,
+        candidate=subject.candidate,
         device=name,
         torch=torch.__version__,
         precision=problem.precision,

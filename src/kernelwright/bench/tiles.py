@@ -43,7 +43,7 @@ def measure(problem: Problem, sources: Sequence[str]) -> list[Time]:
     ):
         models = _build(own, sources)
         clock = make_clock(problem.device)
-        sets = make_sets(problem.inputs, None, clock.flush_bytes)
+        sets = make_sets(problem.inputs, None, clock.flush_bytes, problem.kwargs)
         ready = [_ready(str(i), own, model, sets) for i, model in enumerate(models)]
         variants = [v for v in ready if isinstance(v, Variant)]
         timings = runner.measure([*variants], clock, SECONDS, lambda name, summary: None)

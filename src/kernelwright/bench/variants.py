@@ -7,6 +7,7 @@ note; only a candidate that fails ends the run.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from torch import nn
 from kernelwright.bench.inputs import InputSets
 from kernelwright.bench.timings import Timing
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
-from kernelwright.problem import Problem, load_source
-from kernelwright.verify.candidate import build_failure
-from kernelwright.verify.candidate import load_candidate as load_module
+from kernelwright.problem import Problem
+from kernelwright.verify.candidate import build_failure, candidate_class, construct
+from kernelwright.verify.inputs import Inputs, forward
 
 Call = Callable[[], Any]
 
@@ -37,8 +38,9 @@ class Variant:
 
 def load_candidate(problem: Problem, path: Path) -> nn.Module:
     """The file's ModelNew with the weights, the device and the mode of the model."""
-    assert problem.path is not None
-    candidate = load_module(path, load_source(problem.path), seed=0).to(problem.device)
+    torch.manual_seed(0)
+    args, kwargs = copy.deepcopy((problem.init_args, problem.init_kwargs))
+    candidate = construct(candidate_class(path), args, path, kwargs).to(problem.device)
     try:
         candidate.load_state_dict(problem.module.state_dict(), strict=True)
     except RuntimeError as error:
@@ -49,7 +51,7 @@ def load_candidate(problem: Problem, path: Path) -> nn.Module:
 
 
 def direct(name: str, module: Callable[..., Any], sets: InputSets) -> Variant:
-    return Variant(name, tuple(functools.partial(module, *inputs) for inputs in sets))
+    return Variant(name, tuple(functools.partial(module, *i.args, **i.kwargs) for i in sets))
 
 
 def prepare_candidate(name: str, module: nn.Module, sets: InputSets, warmups: int) -> Variant:
@@ -94,15 +96,15 @@ def prepare_graph(name: str, module: nn.Module, sets: InputSets) -> Variant | Ti
     return variant
 
 
-def _capture(module: nn.Module, inputs: tuple[Any, ...]) -> torch.cuda.CUDAGraph:
+def _capture(module: nn.Module, inputs: Inputs) -> torch.cuda.CUDAGraph:
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        module(*inputs)
+        forward(module, inputs)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        module(*inputs)
+        forward(module, inputs)
     return graph
 
 

@@ -13,7 +13,7 @@ import warnings
 import torch
 from torch import nn
 
-from kernelwright.embedded.baked import examine, is_record
+from kernelwright.embedded.baked import HOOKS, examine, is_record
 
 END = object()  # ends both sides of a comparison, so that neither may be longer
 
@@ -60,8 +60,7 @@ class Memo:
         self.modules = list(self.module.modules())
         self.types = [type(m) for m in self.modules]
         everywhere = vars(nn.modules.module)
-        hooks = [table for name, table in everywhere.items() if name.startswith("_global_")]
-        self.views = [*(table.values() for table in hooks if isinstance(table, dict))]
+        self.views = [everywhere[f"_global{name}"].values() for name in HOOKS]
         if any(self.views) and self.cause is None:
             self.cause = "there are global hooks"
         self.views += [*live_views(self.module, set()), (END,)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Set
 
 from kernelwright.emit.edits import Source
 from kernelwright.emit.scopes import bound, imports, otherwise_bound, renamed, used
@@ -17,13 +18,16 @@ from kernelwright.emit.scopes import bound, imports, otherwise_bound, renamed, u
 OURS = "ModelNew"
 
 
-def keep_apart(user: str, generated: str) -> tuple[str, str]:
-    """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's."""
+def keep_apart(user: str, generated: str, hides: Set[str] = frozenset()) -> tuple[str, str]:
+    """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's.
+
+    `hides` are names that forward's own parameters would hide from it.
+    """
     mine = bound(generated)
     taken = bound(user) | used(user) | mine | used(generated) | set(dir(builtins))
     if OURS in bound(user):
         user = renamed(user, {OURS: free(f"_user_{OURS}", taken)})
-    theirs = bound(user) | used(user)
+    theirs = bound(user) | used(user) | hides
     clashes = {n for n in mine & theirs if n != OURS and not _same_import(n, user, generated)}
     hidden = _hidden_builtins(user, generated) - mine
     names = {name: free(f"_kw_{name.lstrip('_')}", taken) for name in sorted(clashes | hidden)}

@@ -6,6 +6,7 @@ stood for, and the checks that a later call still has those values.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 from collections.abc import Mapping
@@ -20,13 +21,22 @@ from kernelwright.graph import fresh_name
 from kernelwright.problem import Problem
 
 EMPTY = inspect.Parameter.empty
+# Names of the file that the emitted functions use, and that no local may hide.
+GLOBALS = {
+    *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
+    *("described", "transformed", "is_ordinary", "in_order"),
+}
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value of a call: the expression that reads it in forward, and a name of its own."""
+    """One value of a call: the expressions that read it in forward and in outside(), and a name.
 
+    The user's names are forward's alone: in other functions they could hide what is used there.
+    """
+
+    given: str
     place: str
     name: str
     value: Any
@@ -54,7 +64,8 @@ class Arguments:
         self.signature = inspect.signature(problem.module.forward)
         self.parameters = list(self.signature.parameters.values())
         self.bound = self.signature.bind(*problem.inputs, **problem.kwargs)
-        self.taken = {p.name for p in self.parameters}
+        self.inside = {p.name: _safe(p.name) for p in self.parameters}
+        self.taken = {*self.inside, *self.inside.values()}
         self.leaves: list[Leaf] = []
         self.checks: list[tuple[str, str]] = []
         self.rebuilt: list[str] = []
@@ -96,13 +107,14 @@ class Arguments:
         value = self.bound.arguments.get(p.name, () if p.kind is POSITIONAL else p.default)
         if p.kind is KEYWORD and not given:
             value = {}
+        place = self.inside[p.name]
         if not given and p.kind not in (POSITIONAL, KEYWORD) and not _literal(p):
-            self.checks.append(
-                (f'{p.name} is not DEFAULTS["{p.name}"]', f"{p.name} is not its default")
-            )
+            test = f'{place} is not DEFAULTS["{p.name}"]'
+            self.checks.append((test, f"{p.name} is not its default"))
             self.rebuilt.append(_handed(p, f'DEFAULTS["{p.name}"]'))
             return
-        self.rebuilt.append(_handed(p, self._value(p.name, value)))
+        self.owner = p.name
+        self.rebuilt.append(_handed(p, self._value(place, value)))
 
     def _value(self, place: str, value: Any) -> str:
         """Note the leaves inside a value and what must hold of it; how it is built again."""
@@ -125,8 +137,14 @@ class Arguments:
         name = place
         if not place.isidentifier():
             name = fresh_name(re.sub(r"\W+", "_", place, flags=re.ASCII).strip("_"), self.taken)
-        self.leaves.append(Leaf(place, name, value))
+        given = self.owner + place.removeprefix(self.inside[self.owner])
+        self.leaves.append(Leaf(given, place, name, value))
         return name
+
+
+def _safe(name: str) -> str:
+    """A parameter's name for functions in which builtins and names of the file are used."""
+    return f"{name}_" if hasattr(builtins, name) or name in GLOBALS else name
 
 
 def _literal(p: inspect.Parameter) -> bool:

@@ -15,7 +15,7 @@ from kernelwright.expr import OPS, Expr, postorder
 from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import GIVEN, is_scalar
-from kernelwright.plan import Access, Program, Store, element_type
+from kernelwright.plan import Access, Coordinate, Program, Range, Store, element_type
 
 STORAGE = {
     torch.float32: "float",
@@ -60,10 +60,11 @@ def _to_float32(value: float) -> float:
 
 
 def dim(value: Dim, prefix: str = "a.") -> str:
-    """An integer expression; symbols are members of Args."""
+    """An integer expression; symbols are members of Args. Sizes are positive: / rounds down."""
     if isinstance(value, int):
         return str(value)
     text = re.sub(r"(\w+)\*\*(\d+)", lambda m: "*".join([m[1]] * int(m[2])), str(value))
+    text = text.replace("//", "/")
     return "(" + re.sub(r"[A-Za-z_]\w*", lambda m: prefix + m.group(), text) + ")"
 
 
@@ -87,6 +88,10 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
         left, right = expr.args
         text = f"{expression(left, known, level)} {infix} {expression(right, known, level + 1)}"
         return f"({text})" if level < outer else text
+    if expr.op == "where" and expr.args[0].op == "inside":
+        # A condition of the whole chunk: what the other parts need is not computed.
+        chosen, others = (expression(a, known, 1) for a in expr.args[1:])
+        return f"({known[expr.args[0]]} ? {chosen} : {others})"
     if expr.op == "neg":
         return f"-{expression(expr.args[0], known, 3)}"
     return f"kw::{expr.op}({', '.join(expression(a, known) for a in expr.args)})"
@@ -254,8 +259,7 @@ class ProgramPrinter:
         for s in stores:
             target = self.fresh(f"{s.access.buffer}_out")
             known = {e: f"s.{self.name(e)}[l]" for e, _ in self.scalars()}
-            loads = [e for e in postorder(s.expr) if e.op == "load"]
-            body += [self.load(e, known, "l", "L") for e in loads]
+            body += self.memory(postorder(s.expr), known, "l", "L")
             body.append(self.store(s, target, "L"))
             body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
             body.append(f"{target}.commit();")
@@ -270,7 +274,7 @@ class ProgramPrinter:
         }
         known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
         order = _reachable([e for e, _ in roots], known)
-        before = [self.load(e, known, "v", "V") for e in order if e.op == "load"]
+        before = self.memory(order, known, "v", "V")
         uses = Counter(a for e in order for a in e.args)
         body: list[str] = []
         for e in order:
@@ -291,18 +295,63 @@ class ProgramPrinter:
 
     # ---- memory --------------------------------------------------------------------------
 
-    def load(self, expr: Expr, known: dict[Expr, str], lane: str, width: str) -> str:
+    def memory(self, order: list[Expr], known: dict[Expr, str], lane: str, width: str) -> list[str]:
+        """The loads of these expressions, after the conditions under which they are made."""
+        loads = [e for e in order if e.op == "load"]
+        ranges: dict[Range, str] = {}
+        for e in order:
+            if e.op == "inside":
+                assert isinstance(e.value, Range)
+                ranges[e.value] = ""
+            elif e.op == "load":
+                assert isinstance(e.value, Access)
+                ranges |= dict.fromkeys(e.value.within, "")
+        lines = self.conditions(ranges)
+        known |= {e: ranges[e.value] for e in order if isinstance(e.value, Range)}
+        return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
+
+    def conditions(self, ranges: dict[Range, str]) -> list[str]:
+        """Each range as a local; a chunk of lanes lies inside as a whole, or outside."""
+        lines: list[str] = []
+        places: dict[Coordinate, str] = {}
+        for r in ranges:
+            if r.at not in places:
+                places[r.at] = self.fresh("place")
+                lines.append(f"const int64_t {places[r.at]} = {self.place(r.at)};")
+            place, tests = places[r.at], []
+            if r.low != 0:
+                tests.append(f"{place} >= {dim(r.low)}")
+            if r.high is not None:
+                tests.append(f"{place} < {dim(r.high)}")
+            ranges[r] = self.fresh("inside")
+            lines.append(f"const bool {ranges[r]} = {' && '.join(tests)};")
+        return lines
+
+    def place(self, at: Coordinate) -> str:
+        return self.offset(at).removeprefix(" + ") or "0"
+
+    def load(
+        self, expr: Expr, known: dict[Expr, str], ranges: dict[Range, str], lane: str, width: str
+    ) -> str:
         access = expr.value
         assert isinstance(access, Access)
         local = self.fresh(f"{access.buffer}_in")
         known[expr] = f"{local}[{lane}]"
-        pointer = f"a.{self.member(access.buffer)}{self.offset(access)}"
+        base = f"a.{self.member(access.buffer)}"
+        pointer = f"{base}{self.offset(access)}"
+        if access.within:
+            # Elsewhere the first elements are read instead, and not used.
+            test = " && ".join(ranges[r] for r in access.within)
+            pointer = (
+                f"({test}) ? {pointer} : {base}" if " " in test else f"{test} ? {pointer} : {base}"
+            )
         stride = self.lane_stride(access)
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
             # Only a kernel that keeps its row reads it once; others find it in the cache again.
-            once = self.kernel.template.reads_once and access.atoms == frozenset(self.program.sizes)
+            whole = access.atoms == frozenset(self.program.sizes) and not access.within
+            once = self.kernel.template.reads_once and whole
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
@@ -319,13 +368,14 @@ class ProgramPrinter:
         lanes = self.program.lanes
         return access.stride(lanes[-1]) if lanes else 0
 
-    def offset(self, access: Access) -> str:
+    def offset(self, access: Access | Coordinate) -> str:
         """` + at.row * 8192 + at.element`: where the chunk under the cursor starts."""
-        terms = self.terms(access, self.program.rows, "at.row")
+        terms = [dim(access.offset)] if access.offset != 0 else []
+        terms += self.terms(access, self.program.rows, "at.row")
         terms += self.terms(access, self.program.elements, "at.element")
         return "".join(f" + {t}" for t in terms)
 
-    def terms(self, access: Access, atoms: tuple[int, ...], cursor: str) -> list[str]:
+    def terms(self, access: Access | Coordinate, atoms: tuple[int, ...], cursor: str) -> list[str]:
         sizes = self.program.sizes
         groups: list[list[int]] = []
         for atom in atoms:

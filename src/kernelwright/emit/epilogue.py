@@ -43,7 +43,7 @@ class EpiloguePrinter(ProgramPrinter):
 
     def touch(self) -> list[str]:
         """Operands with a value for each column are on the way before the accumulators are full."""
-        loads = [a for a in self.program.loads if a.buffer in self.kernel.reads]
+        loads = [a for a in self.program.loads if a.buffer in self.kernel.reads and not a.within]
         buffers = dict.fromkeys(a.buffer for a in loads if self.offset(a) == " + at.element")
         body = [f"kw::touch(a.{self.member(b)} + column);" for b in buffers]
         return function("static void touch(", [("const Args&", "a"), ("int", "column")], body)

@@ -14,16 +14,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
-from kernelwright.emit.arguments import Arguments, Leaf
+from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
 from kernelwright.emit.lines import listed, python
 from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, View, hint
+from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel
+from kernelwright.places import look_up
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
+from kernelwright.scalars import as_python
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -40,8 +42,6 @@ FRIENDLY = {
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen")
 LOCALS = (*OWN, *SPLIT_OPERANDS)
-# Names of the file that the emitted functions use, and that no local may hide.
-GLOBALS = ("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM")
 BIJECTIVE = ("reshape", "permute")
 
 
@@ -107,7 +107,7 @@ class ForwardWriter:
         """The function that says why a call is outside of what the kernels cover."""
         state = self.local["state"]
         lines = [
-            f"def outside({', '.join([state, *self._names()])}):",
+            f"def outside({', '.join([state, *self.arguments.inside.values()])}):",
             '    """Why the kernels cannot take this call, or None when they can."""',
             f"    {self.local['cause']} = transformed({python(self._untraceable())})",
             f"    if {self.local['cause']} is not None:",
@@ -121,10 +121,10 @@ class ForwardWriter:
         first = self.leaves[self.first].place
         if self.state():
             lines += [
-                f"    for tensor, (dtype, shape) in zip({state}, STATE_TYPES):",
+                f"    for tensor, (dtype, shape, device) in zip({state}, STATE_TYPES):",
                 "        if tensor.dtype != dtype or tensor.shape != shape:",
                 '            return "a parameter has another type or shape"',
-                f"        if tensor.device != {first}.device:",
+                f"        if tensor.device != {first}.device and tensor.device.type != device:",
                 '            return "a parameter is on another device"',
             ]
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
@@ -134,9 +134,6 @@ class ForwardWriter:
         if self.graph.contract.random:
             return "random numbers are traced"
         return "an argument is traced that is no tensor" if self.arguments.constants else None
-
-    def _names(self) -> list[str]:
-        return [p.name for p in self.arguments.parameters]
 
     def _input_checks(self, node: Node, name: str) -> list[str]:
         shape, device = node.type.shape, self.device
@@ -209,6 +206,15 @@ class ForwardWriter:
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
+    def on_host(self) -> list[Node]:
+        """Tensors that no .to() moves: attributes and globals that lie on the CPU beside a GPU."""
+        if self.device == "cpu":
+            return []
+        places = {n.name: self.graph.targets[n.name] for n in self.state()}
+        loose = [n for n in self.state() if not is_path(places[n.name])]
+        module = self.problem.module
+        return [n for n in loose if look_up(module, places[n.name]).device.type == "cpu"]
+
     def state_types(self) -> list[str]:
         """The table that outside() compares the state with."""
         if not self.state():
@@ -216,7 +222,9 @@ class ForwardWriter:
         lines = ["STATE_TYPES = ("]
         for n in self.state():
             shape = tuple(int(str(d)) for d in n.type.shape)
-            lines.append(f"    ({n.type.dtype}, {shape}),  # {self.graph.targets[n.name]}")
+            where = "cpu" if n in self.on_host() else None
+            row = f"({n.type.dtype}, {shape}, {python(where)})"
+            lines.append(f"    {row},  # {self.graph.targets[n.name]}")
         return [*lines, ")"]
 
     def state_reader(self) -> list[str]:
@@ -236,12 +244,16 @@ class ForwardWriter:
     # ---- results -----------------------------------------------------------------------------
 
     def _results(self) -> list[Result]:
-        """What the kernels hand back: values for outputs, then new values of buffers."""
+        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
         found: dict[str, Result] = {}
-        for i, leaf in enumerate(pytree.tree_leaves(self.graph.outputs)):
+        leaves = pytree.tree_leaves(self.graph.outputs)
+        for i, leaf in enumerate(leaves):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
                 name = self._regrouped(leaf.name)
                 found.setdefault(name, Result(name, i))
+        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
+            if self.graph[self.graph.base(name)].op not in SOURCES:
+                found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
 
     def _regrouped(self, name: str) -> str:
@@ -315,6 +327,9 @@ class ForwardWriter:
         """The kernels, one after another."""
         inside = listed("", "def fused(", [self.local["memo"], *self.parameters()], "):", margin=0)
         lines = [*inside, '    """The kernels: inputs and state in, results out."""', *self.sized()]
+        for node in self.on_host() if self.problem.device.type != "cpu" else ():
+            name = self.variable(node.name)
+            lines.append(f"    {name} = {name}.to({self.device_of()})")
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
@@ -370,18 +385,18 @@ class ForwardWriter:
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
         memo, cause = self.local["memo"], self.local["cause"]
-        passed = ", ".join([f"{memo}.state", *self._names()])
-        given = _tuple([leaf.place for leaf in self.leaves.values()])
-        kept = [leaf.place for leaf in self.arguments.constants]
+        handed = ", ".join([f"{memo}.state", *self.arguments.inside])
+        given = _tuple([leaf.given for leaf in self.leaves.values()])
+        kept = [leaf.given for leaf in self.arguments.constants]
         called = ", ".join([memo, given, *([_tuple(kept)] if kept else [])])
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
             f"        {memo} = FUSION.memo(self)",
-            f"        {cause} = {memo}.cause or outside({passed})",
+            f"        {cause} = {memo}.cause or outside({handed})",
             f"        if {cause} is not None:",
             f"            {memo}.fall_back({cause})",
-            f"            return super().forward({self.arguments.handed_on()})",
+            f"            return {self._original_forward()}",
             *self.sized_in_forward(),
             *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
         ]
@@ -395,19 +410,28 @@ class ForwardWriter:
             )
         return [*lines, f"        return {self.assembled()}"]
 
+    def _original_forward(self) -> str:
+        if "super" in self.arguments.inside:
+            return f"Model.forward(self, {self.arguments.handed_on()})"
+        return f"super().forward({self.arguments.handed_on()})"
+
     def sized_in_forward(self) -> list[str]:
         """Sizes, if a view of a result needs them."""
         text = self.assembled()
         return [
-            f"        {local} = {self.symbol(symbol, inline=True)}"
+            f"        {local} = {self._given_size(symbol)}"
             for symbol, local in self.local.items()
             if symbol in self.graph.symbols and re.search(rf"\b{local}\b", text)
         ]
 
+    def _given_size(self, symbol: str) -> str:
+        name, axis = self.graph.symbols[symbol]
+        return f"{self.leaves[name].given}.shape[{axis}]"
+
     def assembled(self) -> str:
         """The outputs, of results and of views of what came in."""
         order = [n.name for n in self.state()]
-        self.known = {leaf_name: leaf.place for leaf_name, leaf in self.leaves.items()}
+        self.known = {name: leaf.given for name, leaf in self.leaves.items()}
         self.known |= {n: f"{self.local['memo']}.state[{i}]" for i, n in enumerate(order)}
         text = self.literal(self.graph.outputs)
         self.known = {}
@@ -517,8 +541,23 @@ class ForwardWriter:
             return inner
         if view.kind == "permute":
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+        if view.kind == "slice":
+            return f"{inner}[{self.taken(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
+
+    def taken(self, node: Node, view: View) -> str:
+        """What stands between the brackets of a slice: `:, 3:9:2`."""
+        axis = view.dims[0]
+        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
+        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
+        places = [
+            self.size(view.start) if view.start != 0 else "",
+            self.size(stop) if stop != size else "",
+        ]
+        if view.step != 1:
+            places.append(str(view.step))
+        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
@@ -543,7 +582,7 @@ class ForwardWriter:
         return f"{text}.{last}" if plain else f"getattr({text}, {python(last)})"
 
     def symbol(self, symbol: str, inline: bool = False) -> str:
-        """Where a free size is read: in a function of tensors, or `inline` in forward itself."""
+        """Where a free size is read: in a function of tensors, or `inline` in outside()."""
         name, axis = self.graph.symbols[symbol]
         return f"{self.leaves[name].place if inline else self.inputs[name]}.shape[{axis}]"
 
@@ -570,6 +609,9 @@ class ForwardWriter:
     def _known(self, value: Any) -> str | None:
         if isinstance(value, Ref):
             return self.value(value.name)
+        if isinstance(value, Scalar):
+            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
+            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
         if isinstance(value, torch.device):
             return self.device_of()
         return self.size(value) if isinstance(value, sympy.Expr) else None

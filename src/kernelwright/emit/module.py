@@ -65,7 +65,7 @@ def emit(
         _model(writer, ledger, freezing),
     ]
     generated_text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
-    above, below = keep_apart(user.text, generated_text)
+    above, below = keep_apart(user.text, generated_text, set(writer.arguments.inside))
     return above.strip("\n") + "\n\n\n" + below
 
 

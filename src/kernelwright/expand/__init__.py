@@ -8,7 +8,7 @@ two it was.
 
 from __future__ import annotations
 
-from kernelwright.expand import contractions, norms, pointwise, reductions, shapes
+from kernelwright.expand import contractions, losses, norms, pointwise, reductions, shapes
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph
@@ -17,6 +17,7 @@ LOWERINGS: dict[str, Lowering] = {
     **pointwise.LOWERINGS,
     **reductions.LOWERINGS,
     **norms.LOWERINGS,
+    **losses.LOWERINGS,
     **shapes.LOWERINGS,
     **contractions.LOWERINGS,
 }
@@ -24,4 +25,4 @@ LOWERINGS: dict[str, Lowering] = {
 
 def expand(graph: Graph) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid."""
-    return lay_out(Builder(graph).run(LOWERINGS))
+    return lay_out(Builder(graph).run(LOWERINGS, shapes.LOWERINGS))

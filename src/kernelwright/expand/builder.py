@@ -11,6 +11,7 @@ from kernelwright.expr import Expr, call, load
 from kernelwright.graph import (
     SOURCES,
     Call,
+    Cat,
     Dim,
     Graph,
     Node,
@@ -20,6 +21,7 @@ from kernelwright.graph import (
     Shape,
     TensorType,
     View,
+    as_dim,
     broadcast,
     fresh_name,
     identifier,
@@ -42,9 +44,11 @@ class Builder:
         self.types: dict[str, TensorType] = {n.name: n.type for n in self.nodes}
         self.taken = set(graph.by_name)
         self.results: dict[str, dict[int, str]] = {}
+        self.viewed: dict[str, str] = {}
         self.current = graph.nodes[0]
 
-    def run(self, lowerings: Mapping[str, Lowering]) -> Graph:
+    def run(self, lowerings: Mapping[str, Lowering], shapes: Mapping[str, Lowering]) -> Graph:
+        """`shapes` are the lowerings that compute nothing, and so may take empty values."""
         for node in self.graph:
             if node.op in SOURCES:
                 continue
@@ -55,9 +59,14 @@ class Builder:
             lowering = lowerings.get(node.op)
             if lowering is None:
                 self.opaque(node, UNKNOWN)
-            elif lowering(self, node) is None:
+            elif (self._empty(node) and node.op not in shapes) or lowering(self, node) is None:
                 self.opaque(node, DECLINED)
         return self.graph.with_nodes(self.nodes)
+
+    def _empty(self, node: Node) -> bool:
+        """Whether there is nothing to compute, or to compute from: no kernel has such loops."""
+        shapes = [self.types[i].shape for i in node.inputs if i in self.types]
+        return any(0 in shape for shape in (node.type.shape, *shapes))
 
     def type(self, value: str) -> TensorType:
         return self.types[value]
@@ -79,6 +88,12 @@ class Builder:
         shape = broadcast(*(self.shape(n) for n in names))
         assert shape is not None, f"{op} of values that do not broadcast"
         return self.map(call(op, *args), names, TensorType(shape, self.type(names[0]).dtype), label)
+
+    def cast(self, value: str, dtype: torch.dtype) -> str:
+        """The same values in another floating type; arithmetic is float32 in any case."""
+        if self.type(value).dtype == dtype:
+            return value
+        return self.map(load(0), [value], TensorType(self.shape(value), dtype), label="cast")
 
     def reduce(
         self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
@@ -111,7 +126,29 @@ class Builder:
         if kind == "reshape" and shape == self.shape(value) and label is not None:
             return value
         type = TensorType(tuple(shape), self.type(value).dtype)
-        return self._add(label, "view", (Ref(value),), type, View(kind, tuple(dims)))
+        name = self._add(label, "view", (Ref(value),), type, View(kind, tuple(dims)))
+        self.viewed[name] = value
+        return name
+
+    def slice(
+        self, value: str, axis: int, start: Dim, size: Dim, step: int = 1, label: str | None = None
+    ) -> str:
+        """`size` places of an axis: every `step`th from `start` on."""
+        shape = self.shape(value)
+        if start == 0 and size == shape[axis] and (step == 1 or size == 1):
+            return self.view("reshape", value, shape, label=label)
+        type = TensorType((*shape[:axis], size, *shape[axis + 1 :]), self.type(value).dtype)
+        view = View("slice", (axis,), start, step)
+        return self._add(label, "view", (Ref(value),), type, view)
+
+    def cat(self, values: Sequence[str], axis: int, label: str | None = None) -> str:
+        """Values of one type, one after the other along an axis."""
+        if len(values) == 1:
+            return self.view("reshape", values[0], self.shape(values[0]), label=label)
+        shape, type = self.shape(values[0]), self.type(values[0])
+        total = as_dim(sum((self.shape(v)[axis] for v in values), 0))
+        joined = TensorType((*shape[:axis], total, *shape[axis + 1 :]), type.dtype)
+        return self._add(label, "cat", tuple(Ref(v) for v in values), joined, Cat(axis))
 
     def contract(self, payload: Call, operands: Sequence[str], label: str | None = None) -> str:
         args = tuple(Ref(o) for o in operands)
@@ -128,10 +165,22 @@ class Builder:
         kind = "window" if any(w in node.op for w in WINDOWS) else "opaque"
         return self._add(None, kind, (why,), node.type, node.payload)
 
+    def copied(self, value: str) -> str:
+        """The value itself under the captured node's name; a copy where the caller gets it."""
+        if self.current.name in self.graph.results:
+            return self.map(load(0), [value], self.current.type)
+        return self.view("reshape", value, self.current.type.shape)
+
     def several(self, **by_index: str) -> str:
         """The captured node has several results: `several(r0=..., r3=...)` names those we build."""
         self.results[self.current.name] = {int(k[1:]): v for k, v in by_index.items()}
         return self.current.name
+
+    def constant(self, value: str) -> torch.Tensor | None:
+        """The tensor that a value is, or is a view of, if the forward itself created it."""
+        while value in self.viewed:
+            value = self.viewed[value]
+        return self.graph.constants.get(value)
 
     def floating(self, *values: str) -> bool:
         return all(self.type(v).dtype in FLOATS for v in values)

@@ -9,7 +9,7 @@ import torch
 from kernelwright.expand.builder import Builder, Lowering, count
 from kernelwright.expand.reductions import centred_squares
 from kernelwright.expr import call, load, size
-from kernelwright.graph import Node, Ref, Shape, TensorType, as_dim
+from kernelwright.graph import Dim, Node, Ref, Shape, TensorType, as_dim
 
 
 def _affine(
@@ -102,19 +102,34 @@ def _batch_norm_eval(builder: Builder, node: Node) -> str | None:
     return _affine(builder, normal, weight, bias, shape, node.name)
 
 
+def _by_batch(
+    builder: Builder, value: str, weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple[str, str, str, Dim]:
+    """Normalised by the batch's own statistics: (result, mean, squared deviations, how many)."""
+    shape = builder.shape(value)
+    axes = (0, *range(2, len(shape)))
+    number = count(shape, axes)
+    average, centred, total = centred_squares(builder, value, axes)
+    scale = _inverse_deviation(builder, total, size(number), eps)
+    normal = builder.apply("mul", centred, scale, label="normal")
+    result = _affine(builder, normal, weight, bias, _channels(builder, value), "affine")
+    return result, average, total, number
+
+
+def _batch_norm_without_statistics(builder: Builder, node: Node) -> str | None:
+    """_native_batch_norm_legit.no_stats(x, w, b, training, momentum, eps)."""
+    value, weight, bias, training, _, eps = node.args
+    if not builder.floating(value.name) or not training:
+        return None
+    return builder.several(r0=_by_batch(builder, value.name, weight, bias, eps)[0])
+
+
 def _batch_norm_train(builder: Builder, node: Node) -> str | None:
     """Batch statistics, and the running ones updated with the unbiased variance."""
     value, weight, bias, running_mean, running_var, training, momentum, eps = node.args
     if not builder.floating(value.name) or not training or running_mean is None:
         return None
-    shape = builder.shape(value.name)
-    axes = (0, *range(2, len(shape)))
-    number = count(shape, axes)
-    average, centred, total = centred_squares(builder, value.name, axes)
-    scale = _inverse_deviation(builder, total, size(number), eps)
-    normal = builder.apply("mul", centred, scale, label="normal")
-    affine_shape = _channels(builder, value.name)
-    result = _affine(builder, normal, weight, bias, affine_shape, "affine")
+    result, average, total, number = _by_batch(builder, value.name, weight, bias, eps)
     unbiased = builder.apply("div", total, size(as_dim(number - 1)), label="unbiased")
     return builder.several(
         r0=result,
@@ -147,5 +162,6 @@ LOWERINGS: dict[str, Lowering] = {
     "instance_norm": _instance_norm,
     "batch_norm": _batch_norm_eval,
     "_native_batch_norm_legit_functional": _batch_norm_train,
+    "_native_batch_norm_legit.no_stats": _batch_norm_without_statistics,
     "_native_batch_norm_legit_no_training": _frozen_batch_norm,
 }

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
-from kernelwright.expr import OPS, Expr, call, const, load
-from kernelwright.graph import Node, Ref
+from kernelwright.expr import OPS, Expr, call, const, load, size
+from kernelwright.graph import Node, Ref, Scalar, broadcast
+from kernelwright.scalars import as_expr
 
 SELU_ALPHA = 1.6732632423543772
 SELU_SCALE = 1.0507009873554805
 
 Arg = Expr | float
+UNREADABLE = object()
 
 
 def _generic(op: str) -> Callable[..., Expr]:
@@ -44,6 +46,32 @@ def _pow(x: Arg, exponent: Arg) -> Expr:
     return call("reciprocal", x) if exponent == -1 else call("pow", x, exponent)
 
 
+def _lerp(start: Expr, end: Expr, weight: Arg) -> Expr:
+    """From the nearer end, as torch has it: exact at both of them."""
+    way = call("sub", end, start)
+    near = call("add", start, call("mul", weight, way))
+    far = call("sub", end, call("mul", way, call("sub", 1.0, weight)))
+    if isinstance(weight, Expr):
+        return call("where", call("lt", call("abs", weight), 0.5), near, far)
+    return near if abs(weight) < 0.5 else far
+
+
+def _scaled(value: Arg, product: Expr) -> Expr:
+    return product if value == 1 else call("mul", value, product)
+
+
+def _true(x: Expr) -> Expr:
+    return call("ne", x, 0.0)
+
+
+def _both(x: Expr, y: Expr) -> Expr:
+    return call("mul", _true(x), _true(y))
+
+
+def _either(x: Expr, y: Expr) -> Expr:
+    return call("maximum", _true(x), _true(y))
+
+
 SPECIAL: dict[str, Callable[..., Expr]] = {
     "add": _alpha("add"),
     "sub": _alpha("sub"),
@@ -60,6 +88,34 @@ SPECIAL: dict[str, Callable[..., Expr]] = {
     "clone": lambda x, *_: x,
     "contiguous": lambda x, *_: x,
     "lift_fresh_copy": lambda x: x,
+    "min.other": lambda x, y: call("minimum", x, y),
+    "max.other": lambda x, y: call("maximum", x, y),
+    "lerp": _lerp,
+    "addcmul": lambda x, a, b, value: call("add", x, _scaled(value, call("mul", a, b))),
+    "addcdiv": lambda x, a, b, value: call("add", x, _scaled(value, call("div", a, b))),
+    "logical_and": _both,
+    "logical_or": _either,
+    "logical_xor": lambda x, y: call("ne", _true(x), _true(y)),
+    "logical_not": lambda x: call("eq", x, 0.0),
+    "bitwise_and": _both,
+    "bitwise_or": _either,
+    "bitwise_xor": lambda x, y: call("ne", x, y),
+    "bitwise_not": lambda x: call("eq", x, 0.0),
+}
+SPECIAL |= {f"__{op}__": SPECIAL[f"bitwise_{op}"] for op in ("and", "or", "xor")}
+# On other elements than truth values these work on their bits.
+BITWISE = tuple(op for op in SPECIAL if op.startswith(("bitwise_", "__")))
+# For each way to make a tensor of one number: where the number stands (0: nowhere), or what it is.
+FILLS: dict[str, tuple[int, float]] = {
+    "full": (1, 0.0),
+    "full_like": (1, 0.0),
+    "new_full": (2, 0.0),
+    "zeros": (0, 0.0),
+    "zeros_like": (0, 0.0),
+    "new_zeros": (0, 0.0),
+    "ones": (0, 1.0),
+    "ones_like": (0, 1.0),
+    "new_ones": (0, 1.0),
 }
 # Values are never written in place here, so a copy matters only where the caller gets it.
 COPIES = ("clone", "contiguous", "lift_fresh_copy")
@@ -67,47 +123,84 @@ NAMES = {*SPECIAL, *OPS} - {"finite_or_zero", "gelu_tanh"}
 
 
 def lower(builder: Builder, node: Node) -> str | None:
-    """Tensors become loads, numbers constants; anything else declines."""
+    """Tensors become loads, numbers constants, sizes themselves; anything else declines."""
     if node.op == "dropout":
         return _dropout(builder, node)
     if node.op in COPIES and node.name not in builder.graph.results:
         return builder.view("reshape", node.args[0].name, node.type.shape)
     operands: list[str] = []
-    args: list[Any] = []
-    for arg in node.args:
-        if isinstance(arg, Ref):
-            args.append(_operand(builder, arg.name, operands))
-        elif isinstance(arg, bool | int | float) and math.isfinite(arg):
-            args.append(float(arg))
-        elif isinstance(arg, float) or arg is None or isinstance(arg, str):
-            args.append(arg)
-        else:
-            args.append(None)
+    args = [_argument(builder, arg, operands) for arg in node.args]
     types = [builder.type(o).dtype for o in operands]
-    if not operands or not all(t in FLOATS or t is torch.bool for t in types):
+    if not operands or any(a is UNREADABLE for a in args):
         return None
-    if node.type.dtype not in (*FLOATS, torch.bool) or torch.bool in types[:1]:
-        return (
-            None
-            if node.op not in ("where", "masked_fill")
-            else _emit(builder, node, args, operands)
-        )
-    return _emit(builder, node, args, operands)
-
-
-def _emit(builder: Builder, node: Node, args: list[Any], operands: list[str]) -> str | None:
+    if any(t not in (*FLOATS, torch.bool) for t in (node.type.dtype, *types)):
+        return None
+    if broadcast(*(builder.shape(o) for o in operands)) != node.type.shape:
+        return None  # sizes that agree only for some batches, which a guard of export's sees to
+    if node.op in BITWISE and types != [torch.bool] * len(types):
+        return None
     expr = SPECIAL.get(node.op, _generic(node.op) if node.op in OPS else None)
     assert expr is not None
     return builder.map(expr(*args), operands, node.type)
 
 
+def _argument(builder: Builder, arg: Any, operands: list[str]) -> Any:
+    """What an argument is inside an expression; UNREADABLE: a number with no such form."""
+    if isinstance(arg, Ref):
+        return _operand(builder, arg.name, operands)
+    if isinstance(arg, bool | int | float):
+        return float(arg)
+    if isinstance(arg, sympy.Expr):
+        return size(arg)
+    if isinstance(arg, Scalar):
+        items = {symbol: _operand(builder, ref.name, operands) for symbol, ref in arg.items}
+        found = as_expr(arg.expr, items)
+        return UNREADABLE if found is None else found
+    return arg if isinstance(arg, str) else None
+
+
 def _operand(builder: Builder, name: str, operands: list[str]) -> Expr:
-    constant = builder.graph.constants.get(name)
-    if constant is not None and constant.ndim == 0 and constant.is_floating_point():
+    constant = builder.constant(name)
+    if constant is not None and constant.ndim == 0 and not constant.is_complex():
         return const(float(constant))
     if name not in operands:
         operands.append(name)
     return load(operands.index(name))
+
+
+def _filled(builder: Builder, node: Node) -> str | None:
+    """A tensor of one number: whoever needs it has it as a constant."""
+    position, value = FILLS[node.op.split(".")[0]]
+    if node.type.dtype not in FLOATS:
+        return None
+    operands: list[str] = []
+    number = _argument(builder, node.args[position] if position else value, operands)
+    if number is UNREADABLE or number is None or any(not builder.floating(o) for o in operands):
+        return None
+    expr = number if isinstance(number, Expr) else const(number)
+    return builder.map(expr, operands, node.type)
+
+
+def _prelu(builder: Builder, node: Node) -> str | None:
+    """x, or where it is not positive its channel's weight times x."""
+    value, weight = node.args[0].name, node.args[1].name
+    if not builder.floating(value, weight):
+        return None
+    shape, (slopes,) = builder.shape(value), builder.shape(weight)
+    sizes = [slopes if i == min(1, len(shape) - 1) else 1 for i in range(len(shape))]
+    slope = builder.view("reshape", weight, tuple(sizes), label="slope")
+    expr = call("where", call("gt", load(0), 0.0), load(0), call("mul", load(1), load(0)))
+    return builder.map(expr, [value, slope], node.type)
+
+
+def _converted(builder: Builder, node: Node) -> str | None:
+    """_to_copy(x, dtype, layout, device, ...) to another type, and nowhere else."""
+    value, _, *rest = node.args
+    dtype = builder.type(value.name).dtype
+    if any(rest) or node.type.dtype not in FLOATS or dtype not in (*FLOATS, torch.bool):
+        return None
+    expr = call("where", load(0), 1.0, 0.0) if dtype is torch.bool else load(0)
+    return builder.map(expr, [value.name], node.type)
 
 
 def _dropout(builder: Builder, node: Node) -> str | None:
@@ -116,4 +209,9 @@ def _dropout(builder: Builder, node: Node) -> str | None:
     return None if training else builder.view("reshape", value.name, node.type.shape)
 
 
-LOWERINGS: dict[str, Lowering] = {name: lower for name in (*sorted(NAMES), "dropout")}
+LOWERINGS: dict[str, Lowering] = {
+    **{name: lower for name in (*sorted(NAMES), "dropout")},
+    **{name: _filled for name in FILLS},
+    "prelu": _prelu,
+    "_to_copy": _converted,
+}

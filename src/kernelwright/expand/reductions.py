@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelwright.expand.builder import Builder, Lowering, count
+from kernelwright.expand.builder import FLOATS, Builder, Lowering, count
 from kernelwright.expr import size
-from kernelwright.graph import Node, as_dim
+from kernelwright.graph import Node, as_dim, broadcast
 
 
 def _axes(builder: Builder, value: str, dims: Any) -> tuple[int, ...]:
+    """Which axes are meant; none for a tensor of no axes, however it is asked for."""
     rank = len(builder.shape(value))
-    if dims is None or dims == ():
+    if dims is None or dims == () or rank == 0:
         return tuple(range(rank))
     listed = dims if isinstance(dims, tuple) else (dims,)
     return tuple(sorted({d % rank for d in listed}))
@@ -27,7 +28,7 @@ def _plain(kind: str) -> Lowering:
             return None
         dims, keepdim = _dims_keepdim(node)
         axes = _axes(builder, value, dims)
-        return builder.reduce(kind, value, axes, keepdim) if axes else None
+        return builder.reduce(kind, value, axes, keepdim) if axes else builder.copied(value)
 
     return lower
 
@@ -60,11 +61,12 @@ def mean(
 
 def _mean(builder: Builder, node: Node) -> str | None:
     value = node.args[0].name
-    if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+    if not builder.floating(value) or node.type.dtype not in FLOATS:
         return None
+    value = builder.cast(value, node.type.dtype)
     dims, keepdim = _dims_keepdim(node)
     axes = _axes(builder, value, dims)
-    return mean(builder, value, axes, keepdim, None) if axes else None
+    return mean(builder, value, axes, keepdim, None) if axes else builder.copied(value)
 
 
 def centred_squares(builder: Builder, value: str, axes: Sequence[int]) -> tuple[str, str, str]:
@@ -75,22 +77,24 @@ def centred_squares(builder: Builder, value: str, axes: Sequence[int]) -> tuple[
     return average, centred, builder.reduce("sum", squares, axes, True, label="square_sum")
 
 
-def _variance(root: bool) -> Lowering:
-    """var and std: (x, dims, unbiased or correction, keepdim)."""
+def _variance(root: bool, with_mean: bool = False) -> Lowering:
+    """var and std, and with the mean: (x, dims, unbiased or correction, keepdim)."""
 
     def lower(builder: Builder, node: Node) -> str | None:
         value, dims, correction, _ = node.args
-        if not builder.floating(value.name):
-            return None
         axes = _axes(builder, value.name, dims)
-        correction = 1 if correction is None else int(correction)
-        _, _, total = centred_squares(builder, value.name, axes)
-        divisor = as_dim(count(builder.shape(value.name), axes) - correction)
+        correction = 1 if correction is None else correction
+        divisor = as_dim(count(builder.shape(value.name), axes) - int(correction))
+        if not builder.floating(value.name) or not axes or int(correction) != correction:
+            return None
         if isinstance(divisor, int) and divisor <= 0:
             return None
+        average, _, total = centred_squares(builder, value.name, axes)
         result = builder.apply("div", total, size(divisor), label="variance")
         if root:
             result = builder.apply("sqrt", result, label="deviation")
+        if with_mean:
+            return builder.several(r0=result, r1=average)
         return builder.view("reshape", result, node.type.shape)
 
     return lower
@@ -102,6 +106,8 @@ def _vector_norm(builder: Builder, node: Node) -> str | None:
     if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
         return None
     axes = _axes(builder, value, dims)
+    if not axes:
+        return None
     if order == 2:
         squares = builder.apply("square", value, label="squares")
         total = builder.reduce("sum", squares, axes, keepdim, label="square_sum")
@@ -127,9 +133,12 @@ def _shifted_exponentials(
 def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         value, dim = node.args[0].name, node.args[1]
-        if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+        if not builder.floating(value) or node.type.dtype not in FLOATS:
             return None
+        value = builder.cast(value, node.type.dtype)
         axes = _axes(builder, value, dim)
+        if not axes:
+            return None
         _, shifted, powers, total = _shifted_exponentials(builder, value, axes, safe=False)
         return finish(builder, shifted, powers, total)
 
@@ -152,9 +161,33 @@ def _logsumexp(builder: Builder, node: Node) -> str | None:
     if not builder.floating(value.name):
         return None
     axes = _axes(builder, value.name, dims)
+    if not axes:
+        return None
     shift, _, _, total = _shifted_exponentials(builder, value.name, axes, safe=True)
     log = builder.apply("log", total, label="log_sum")
     return builder.view("reshape", builder.apply("add", log, shift, label="kept"), node.type.shape)
+
+
+def _cosine_similarity(builder: Builder, node: Node) -> str | None:
+    """(x, y, dim, eps): both brought to length one first, as torch does, so that neither overflows.
+
+    A length below eps counts as eps.
+    """
+    first, second, dim, eps = node.args
+    values = [first.name, second.name]
+    shape = broadcast(*(builder.shape(v) for v in values))
+    if not builder.floating(*values) or not shape:
+        return None
+    axes = (dim % len(shape),)
+    units = []
+    for i, value in enumerate(values):
+        wide = builder.view("expand", value, shape, label=f"operand{i}")
+        squares = builder.apply("square", wide, label="squares")
+        total = builder.reduce("sum", squares, axes, True, label="square_sum")
+        length = builder.apply("sqrt", total, label="length")
+        bounded = builder.apply("maximum", length, eps, label="bounded")
+        units.append(builder.apply("div", wide, bounded, label="unit"))
+    return builder.reduce("sum", builder.apply("mul", *units, label="products"), axes, False)
 
 
 def _global_average_pool(builder: Builder, node: Node) -> str | None:
@@ -183,7 +216,12 @@ LOWERINGS: dict[str, Lowering] = {
     "var.correction": _variance(root=False),
     "std.dim": _variance(root=True),
     "std.correction": _variance(root=True),
+    "var_mean.dim": _variance(root=False, with_mean=True),
+    "var_mean.correction": _variance(root=False, with_mean=True),
+    "std_mean.dim": _variance(root=True, with_mean=True),
+    "std_mean.correction": _variance(root=True, with_mean=True),
     "linalg_vector_norm": _vector_norm,
+    "cosine_similarity": _cosine_similarity,
     "softmax": _softmax(_divide),
     "log_softmax": _softmax(_subtract_log),
     "logsumexp": _logsumexp,

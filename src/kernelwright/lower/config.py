@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim, Graph, as_dim
-from kernelwright.plan import Program, element_type
+from kernelwright.plan import Coordinate, Program, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import CACHED_ELEMENTS, MOST_THREADS, WARP, geometry, power_of_two
 
@@ -67,11 +67,41 @@ def vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:
     widest = 16 // max([*sizes, 2])
     run = program.count(program.lanes)
     for vec in (8, 4, 2):
-        if vec <= widest and quotient(run, vec) is not None:
+        if vec <= widest and quotient(run, vec) is not None and _aligned(program, vec):
             return vec, None
-    if isinstance(run, int) or not lane:
+    vec = min(widest, 4)
+    if isinstance(run, int) or not lane or not _aligned(program, vec, run):
         return 1, None
-    return min(widest, 4), run
+    return vec, run
+
+
+def _aligned(program: Program, vec: int, run: Dim = 1) -> bool:
+    """Whether chunks of `vec` lanes start at multiples of it in memory, and lie in one part.
+
+    `run` is a size that is known to be such a multiple when it comes to that.
+    """
+    lane = program.lanes[-1]
+    rows = [a.at for a in program.accesses if a.stride(lane) == 1]
+    return all(_multiples(program, at, [at.offset], vec, run) for at in rows) and _uniform(
+        program, vec, run
+    )
+
+
+def _uniform(program: Program, vec: int, run: Dim = 1) -> bool:
+    """Whether no chunk of `vec` lanes has an end of a range in it."""
+    for part in program.ranges:
+        step = part.at.stride(program.lanes[-1]) if program.lanes else 0
+        ends = [as_dim(limit - part.at.offset) for limit in part.limits]
+        if step != 0 and not _multiples(program, part.at, ends, as_dim(step * vec), run):
+            return False
+    return True
+
+
+def _multiples(program: Program, at: Coordinate, others: list[Dim], unit: Dim, run: Dim) -> bool:
+    """Whether these numbers, and what the coordinate moves by outside of a run, are multiples."""
+    steps = [s for a, s in at.strides if a not in program.lanes]
+    known = [unit] if run == 1 else [unit, run]
+    return all(any(quotient(n, k) is not None for k in known) for n in (*others, *steps))
 
 
 def _resident(elements: int, segment: int, vec: int) -> Config | None:
@@ -126,6 +156,8 @@ def _cpu(program: Program) -> Config:
     run = program.count(program.lanes)
     elements = program.count(program.elements)
     vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
+    if program.ranges:
+        vec = next(v for v in (16, 8, 4, 2, 1) if v <= vec and (v == 1 or _uniform(program, v)))
     if program.strided:
         return _cpu_strided(program, run, vec)
     if not program.stages:

@@ -7,12 +7,14 @@ from kernelwright.plan.model import Program
 
 
 def program_bytes(graph: Graph, program: Program) -> Dim:
-    """Each buffer read or written once, counting only the elements that are touched."""
+    """Each part of a buffer read or written once, counting only the elements that are touched."""
     total: Dim = 0
-    accesses = {a.buffer: a for a in [*program.loads, *(s.access for s in program.stores)]}
-    for access in accesses.values():
+    parts = {(a.buffer, a.offset, bool(a.within)): a for a in program.accesses}
+    for access in parts.values():
+        type = graph[access.buffer].type
         touched = product([program.sizes[a] for a in access.atoms])
-        total = as_dim(total + touched * graph[access.buffer].type.dtype.itemsize)
+        elements = type.numel if access.within else touched
+        total = as_dim(total + elements * type.dtype.itemsize)
     return total
 
 

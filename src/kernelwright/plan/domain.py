@@ -3,17 +3,32 @@
 Every axis of a kernel's domain is a list of atoms. A reshape that splits or merges axes only
 regroups atoms (splitting one where it must), so a value keeps its coordinates under any view. A
 Layout gives, for each axis of a tensor, its atoms from the outermost in; an axis of size one has
-none.
+none. Where a slice is pulled down to what it is taken from, the axis there is a Window: the atoms
+of the slice walk a part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from kernelwright.graph import Dim, Shape, as_dim, product
-from kernelwright.plan.model import Access
+from kernelwright.graph import Dim, Shape, as_dim, product, without_floors
+from kernelwright.plan.model import Access, Coordinate, Range
 
-Layout = tuple[tuple[int, ...], ...]
+
+@dataclass(frozen=True)
+class Window:
+    """An axis of `size` places of which `pieces` walk some: every `step`th from `start` on."""
+
+    pieces: tuple[Piece, ...]
+    start: Dim
+    step: int
+    size: Dim
+
+
+Piece = int | Window
+Axis = tuple[Piece, ...]
+Layout = tuple[Axis, ...]
 
 
 class NeedSplit(Exception):
@@ -56,41 +71,107 @@ class Atoms:
         outer = self.fresh(divide(self.sizes[atom], inner))
         return outer, self.fresh(inner)
 
-    def size(self, atoms: Iterable[int]) -> Dim:
-        return product([self.sizes[a] for a in atoms])
+    def size(self, pieces: Iterable[Piece]) -> Dim:
+        return product([self.extent(p) for p in pieces])
+
+    def extent(self, piece: Piece) -> Dim:
+        return piece.size if isinstance(piece, Window) else self.sizes[piece]
 
     def regroup(self, layout: Layout, shape: Shape) -> Layout:
         """The coordinates of the same elements under another (row-major) shape."""
         flat = [a for axis in layout for a in axis]
-        groups: list[tuple[int, ...]] = []
+        groups: list[Axis] = []
         for dim in reversed(shape):
-            group: list[int] = []
+            group: list[Piece] = []
             while self.size(group) != dim:
                 if not flat:
                     raise Misaligned
                 atom = flat.pop()
-                missing = divide(dim, self.size(group))
-                if self.sizes[atom] != missing and quotient(missing, self.sizes[atom]) is None:
-                    if quotient(self.sizes[atom], missing) is None:
+                missing, extent = divide(dim, self.size(group)), self.extent(atom)
+                if extent != missing and quotient(missing, extent) is None:
+                    if quotient(extent, missing) is None:
                         raise Misaligned
-                    raise NeedSplit(atom, missing)
+                    if isinstance(atom, int):
+                        raise NeedSplit(atom, missing)
+                    flat += self._cut(atom, missing)
+                    continue
                 group.insert(0, atom)
             groups.insert(0, tuple(group))
         if flat:
             raise Misaligned
         return tuple(groups)
 
-    def access(self, buffer: str, shape: Shape, layout: Layout) -> Access:
-        """The strides of a contiguous tensor along the atoms of its layout."""
+    def window(self, pieces: Axis, start: Dim, step: int, size: Dim) -> Axis:
+        """An axis of `size` of which these pieces walk a part, or all."""
+        if size == 1:
+            return ()
+        if start == 0 and step == 1 and self.size(pieces) == size:
+            return pieces
+        return (Window(pieces, start, step, size),)
+
+    def _cut(self, window: Window, inner: Dim) -> list[Piece]:
+        """A window on an axis that is two axes below, the inner one of size `inner`."""
+        outer, count = divide(window.size, inner), self.size(window.pieces)
+        numbers = (inner, count, window.start)
+        if not all(isinstance(n, int) for n in numbers):
+            raise Misaligned
+        inner, count, start = (int(str(n)) for n in numbers)
+        step, (block, place) = window.step, divmod(start, inner)
+        if 0 <= place + step * (count - 1) < inner:
+            inside = self.window(window.pieces, place, step, inner)
+            return [*self.window((), block, 1, outer), *inside]
+        if step % inner == 0:
+            down = self.window(window.pieces, block, step // inner, outer)
+            return [*down, *self.window((), place, 1, inner)]
+        if inner % step or place >= step or count % (inner // step):
+            raise Misaligned
+        walked = inner // step
+        down, across = self.regroup((window.pieces,), (count // walked, walked))
+        inside = self.window(across, place, step, inner)
+        return [*self.window(down, block, 1, outer), *inside]
+
+    def access(
+        self, buffer: str, shape: Shape, layout: Layout, within: tuple[Range, ...] = ()
+    ) -> Access:
+        """The strides of a contiguous tensor along the atoms of its layout.
+
+        A range in which all places have the same address says nothing about it.
+        """
         strides: dict[int, Dim] = {}
+        offset: Dim = 0
         step: Dim = 1
         for dim, axis in zip(reversed(shape), reversed(layout), strict=True):
-            inside = step
-            for atom in reversed(axis):
-                strides[atom] = as_dim(strides.get(atom, 0) + inside)
-                inside = as_dim(inside * self.sizes[atom])
+            offset = as_dim(offset + self._spread(axis, step, strides))
             step = as_dim(step * dim)
-        return Access(buffer, tuple(sorted(strides.items())))
+        decisive = tuple(r for r in within if r.at.atoms & strides.keys())
+        return Access(buffer, Coordinate(tuple(sorted(strides.items())), offset), decisive)
+
+    def coordinate(self, axis: Axis) -> Coordinate:
+        """The place along one axis."""
+        strides: dict[int, Dim] = {}
+        offset = self._spread(axis, 1, strides)
+        return Coordinate(tuple(sorted(strides.items())), offset)
+
+    def _spread(self, axis: Axis, step: Dim, strides: dict[int, Dim]) -> Dim:
+        """Add the strides of an axis whose neighbours are `step` apart; returns the offset."""
+        offset: Dim = 0
+        for piece in reversed(axis):
+            if isinstance(piece, Window):
+                inside = self._spread(piece.pieces, as_dim(step * piece.step), strides)
+                offset = as_dim(offset + inside + step * piece.start)
+            else:
+                strides[piece] = as_dim(strides.get(piece, 0) + step)
+            step = as_dim(step * self.extent(piece))
+        return offset
+
+    def span(self, at: Coordinate) -> tuple[int, int] | None:
+        """The first and the last value of a coordinate, where sizes and strides are known."""
+        reach = [(s, self.sizes[a]) for a, s in at.strides]
+        if not all(isinstance(n, int) for n in (at.offset, *(n for pair in reach for n in pair))):
+            return None
+        far = [int(str(s)) * (int(str(size)) - 1) for s, size in reach]
+        first = int(str(at.offset))
+        return first + sum(min(0, f) for f in far), first + sum(max(0, f) for f in far)
 
 
 def quotient(whole: Dim, part: Dim) -> Dim | None:
@@ -100,7 +181,8 @@ def quotient(whole: Dim, part: Dim) -> Dim | None:
     ratio = as_dim((whole / part).cancel() if not isinstance(whole, int) else whole / part)
     if isinstance(ratio, int):
         return ratio
-    polynomial = ratio.as_poly(*ratio.free_symbols)
+    plain = without_floors(ratio)
+    polynomial = plain.as_poly(*plain.free_symbols)
     if polynomial is None or not all(c.is_Integer for c in polynomial.coeffs()):
         return None
     return ratio
@@ -113,9 +195,9 @@ def divide(whole: Dim, part: Dim) -> Dim:
     return result
 
 
-def broadcast_axes(layouts: list[Layout], rank: int) -> list[list[tuple[int, ...]]]:
+def broadcast_axes(layouts: list[Layout], rank: int) -> list[list[Axis]]:
     """For each axis of the result, the non-empty coordinates that the operands offer."""
-    columns: list[list[tuple[int, ...]]] = [[] for _ in range(rank)]
+    columns: list[list[Axis]] = [[] for _ in range(rank)]
     for layout in layouts:
         for i, axis in enumerate(layout):
             if axis:
@@ -127,3 +209,10 @@ def align(layout: Layout, shape: Shape) -> Layout:
     """The coordinates of a broadcast operand of this shape inside a result's layout."""
     tail = layout[len(layout) - len(shape) :]
     return tuple(() if d == 1 else axis for d, axis in zip(shape, tail, strict=True))
+
+
+def flat(layout: Layout) -> list[int]:
+    """The atoms of a layout of what a region computes, which has no windows."""
+    atoms = [a for axis in layout for a in axis]
+    assert not any(isinstance(a, Window) for a in atoms)
+    return [a for a in atoms if isinstance(a, int)]

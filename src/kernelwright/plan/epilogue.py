@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
+from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
 from kernelwright.plan.loops import Loop
-from kernelwright.plan.model import Access, Buffer, Code, Program, Stage, Store
+from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Range, Stage, Store
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8
@@ -78,6 +79,8 @@ def _axes(program: Program, value: str, columns: int) -> tuple[tuple[int, ...], 
     """The atoms of the product's rows and of its columns, if each element is read once."""
     accesses = [a for a in program.loads if a.buffer == value]
     if len(accesses) != 1 or accesses[0].atoms != frozenset(program.sizes):
+        raise Unfit(Code.WALKS)
+    if accesses[0].offset != 0 or accesses[0].within:
         raise Unfit(Code.WALKS)
     order = sorted(program.sizes, key=lambda a: hint(accesses[0].stride(a)), reverse=True)
     step: Dim = 1
@@ -161,7 +164,8 @@ def decompose(program: Program, block_n: int, taken: set[str]) -> Seat:
     partials = tuple(Buffer(n, tuple(sizes), torch.float32) for n in names.values())
     tile = 1 + max(program.sizes)
     order = {a: product(sizes[i + 1 :]) for i, a in enumerate((*program.rows, tile))}
-    places = {i: Access(n, tuple(sorted(order.items()))) for i, n in names.items()}
+    place = Coordinate(tuple(sorted(order.items())))
+    places = {i: Access(n, place) for i, n in names.items()}
     early = tuple(s for s in program.stores if s.level != "row")
     epilogue = replace(program, stores=early)
     if needs_whole_tiles(program):
@@ -208,20 +212,29 @@ def _by_tiles(program: Program, tile: int, block_n: int, places: dict[int, Acces
     (column,) = program.inner
     inside = tile + 1
 
-    def cut(access: Access) -> Access:
-        step = access.stride(column)
-        kept = [(a, s) for a, s in access.strides if a != column]
-        if column in access.atoms:
+    def cut(at: Coordinate) -> Coordinate:
+        step = at.stride(column)
+        kept = [(a, s) for a, s in at.strides if a != column]
+        if column in at.atoms:
             kept += [(tile, as_dim(step * block_n)), (inside, step)]
-        return Access(access.buffer, tuple(kept))
+        return Coordinate(tuple(kept), at.offset)
+
+    def cut_access(access: Access) -> Access:
+        within = tuple(replace(r, at=cut(r.at)) for r in access.within)
+        return Access(access.buffer, cut(access.at), within)
+
+    def cut_leaf(e: Expr) -> Expr | None:
+        if isinstance(e.value, Range):
+            return inside_range(replace(e.value, at=cut(e.value.at)))
+        return load(cut_access(_access(e))) if e.op == "load" else None
 
     def rebuilt(expr: Expr) -> Expr:
-        return substitute(expr, lambda e: load(cut(_access(e))) if e.op == "load" else None)
+        return substitute(expr, cut_leaf)
 
     sizes = {a: program.sizes[a] for a in program.rows}
     sizes |= {tile: _columns(program) // block_n, inside: block_n}
     stages = tuple(replace(s, expr=rebuilt(s.expr), segment=True) for s in program.stages)
-    early = [replace(s, expr=rebuilt(s.expr), access=cut(s.access)) for s in program.stores]
+    early = [replace(s, expr=rebuilt(s.expr), access=cut_access(s.access)) for s in program.stores]
     partial = [Store(acc(i), place, "segment") for i, place in places.items()]
     labels = {rebuilt(e): name for e, name in program.labels.items()}
     return Program(

@@ -1,7 +1,8 @@
 """The walk that turns a primitive graph into regions.
 
 Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A
-map whose operands are all in memory stays lazy: whoever needs it computes it on the way. A
+map whose operands are all in memory stays lazy: whoever needs it computes it on the way; so does a
+cat, whose parts are in memory or lazy themselves. A
 reduction opens a region, or joins the one that computes its operand; a map over something that a
 region computes joins that region. What cannot join says why, and its operands are then stored.
 """
@@ -16,7 +17,7 @@ from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, reason
 from kernelwright.plan.names import region_name
-from kernelwright.plan.region import Builder, Refused
+from kernelwright.plan.region import LAZY, Builder, Refused
 
 CALLS = ("contract", "window", "opaque")
 Unit = Builder | str
@@ -110,7 +111,7 @@ class _Walk:
             self.require(node.inputs[0])
         elif name in self.homes:
             self.homes[name].wanted[name] = None
-        elif node.op == "map":
+        elif node.op in LAZY:
             region = self.open(node)
             region.place(name)
             region.wanted[name] = None
@@ -132,7 +133,7 @@ class _Walk:
             node = self.graph[name]
             if name in self.homes:
                 found.add(self.homes[name])
-            elif node.op in ("map", "view"):
+            elif node.op in (*LAZY, "view"):
                 for i in node.inputs:
                     visit(i)
 
@@ -154,7 +155,7 @@ class _Walk:
                 return
             if name in region.barriers:
                 found[self.graph.base(name)] = None
-            elif node.op == "view" or (node.op == "map" and name not in self.homes):
+            elif node.op == "view" or (node.op in LAZY and name not in self.homes):
                 for i in node.inputs:
                     visit(i)
             else:
@@ -250,7 +251,7 @@ class _Walk:
         def visit(name: str) -> None:
             node = self.graph[name]
             own = self.homes.get(name) is region
-            lazy = node.op in ("map", "view") and name not in self.homes
+            lazy = node.op in (*LAZY, "view") and name not in self.homes
             if name not in found and (own or lazy) and name not in region.barriers:
                 found.add(name)
                 for i in node.inputs:
@@ -296,8 +297,8 @@ def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
     by_output = {b.name: s for s in steps for b in s.outputs}
     result = list(steps)
     for step in steps:
-        maps = [n for n in step.nodes if graph[n].op in ("map", "reduce")]
-        if step.kind != "rowwise" or len(maps) != 1:
+        maps = [n for n in step.nodes if graph[n].op != "view"]
+        if step.kind != "rowwise" or len(maps) != 1 or len(graph[maps[0]].inputs) != 2:
             continue
         add = graph[maps[0]]
         product = by_output.get(add.inputs[0])
@@ -315,7 +316,8 @@ def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
 def _with_bias(graph: Graph, product: Region, step: Region, add: Node) -> Region:
     assert product.call is not None
     bias = add.inputs[1]
-    base = graph[bias].inputs[0] if graph[bias].op == "view" else bias
+    reshaped = graph[bias].op == "view" and graph[bias].sources == add.sources
+    base = graph[bias].inputs[0] if reshaped else bias
     call = product.call
     if call.target.endswith("mm.default"):
         call = Call("torch.addmm", (Ref(base), *call.args))

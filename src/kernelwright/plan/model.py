@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import torch
 
@@ -36,6 +37,8 @@ class Code(Enum):
     TOO_LONG = "{op}: a row of {elements} elements does not stay in registers for two levels"
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
+    SLICED = "{op} takes a part of what {region} computes, so that is stored first"
+    JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
     GEMM = (
@@ -70,11 +73,11 @@ def reason(code: Code, **numbers: object) -> Reason:
 
 
 @dataclass(frozen=True)
-class Access:
-    """Where an element lies in a buffer: a stride for each atom that it depends on."""
+class Coordinate:
+    """A number for each place of the loop nest: a stride for each atom, from an offset on."""
 
-    buffer: str
     strides: tuple[tuple[int, Dim], ...]
+    offset: Dim = 0
 
     @property
     def atoms(self) -> frozenset[int]:
@@ -84,8 +87,55 @@ class Access:
         return next((s for a, s in self.strides if a == atom), 0)
 
     def __str__(self) -> str:
-        index = " + ".join(f"{s}*{axis_name(a)}" for a, s in self.strides)
-        return f"{self.buffer}[{index or 0}]"
+        first = [str(self.offset)] if self.offset != 0 else []
+        terms = [f"{s}*{axis_name(a)}" for a, s in self.strides]
+        return " + ".join([*first, *terms]) or "0"
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whether a coordinate is at least `low` and below `high`; None: nothing lies beyond."""
+
+    at: Coordinate
+    low: Dim
+    high: Dim | None
+
+    @property
+    def limits(self) -> list[Dim]:
+        """The places at which the answer changes."""
+        return [limit for limit in (self.low, self.high) if limit is not None and limit != 0]
+
+    def __str__(self) -> str:
+        low = f"{self.low} <= " if self.low != 0 else ""
+        high = f" < {self.high}" if self.high is not None else ""
+        return f"{low}{self.at}{high}"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where an element lies in a buffer; outside of the ranges `within` it must not be read."""
+
+    buffer: str
+    at: Coordinate
+    within: tuple[Range, ...] = ()
+
+    @property
+    def strides(self) -> tuple[tuple[int, Dim], ...]:
+        return self.at.strides
+
+    @property
+    def offset(self) -> Dim:
+        return self.at.offset
+
+    @property
+    def atoms(self) -> frozenset[int]:
+        return self.at.atoms
+
+    def stride(self, atom: int) -> Dim:
+        return self.at.stride(atom)
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{self.at}]"
 
 
 def axis_name(atom: int) -> str:
@@ -142,7 +192,7 @@ class Program:
     def exprs(self) -> tuple[Expr, ...]:
         return (*(s.expr for s in self.stages), *(s.expr for s in self.stores))
 
-    @property
+    @cached_property
     def loads(self) -> list[Access]:
         """The distinct accesses that are read, in the order of first use."""
         found: dict[Access, None] = {}
@@ -152,14 +202,31 @@ class Program:
                 found[leaf.value] = None
         return list(found)
 
-    @property
+    @cached_property
     def accesses(self) -> list[Access]:
         return [*self.loads, *(s.access for s in self.stores)]
 
-    @property
+    @cached_property
+    def ranges(self) -> list[Range]:
+        """The distinct conditions on coordinates, in the order of first use."""
+        found: dict[Range, None] = {}
+        for expr in self.exprs:
+            for leaf in leaves(expr, "inside"):
+                assert isinstance(leaf.value, Range)
+                found[leaf.value] = None
+        for access in self.loads:
+            found |= dict.fromkeys(access.within)
+        return list(found)
+
+    @cached_property
+    def coordinates(self) -> list[Coordinate]:
+        """Everything that a place of the loop nest is turned into."""
+        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges)]
+
+    @cached_property
     def lanes(self) -> tuple[int, ...]:
         """The atoms along which neighbouring lanes lie: every access moves by one stride there."""
-        return flat_run(self.rows if self.strided else self.inner, self.sizes, self.accesses)
+        return flat_run(self.rows if self.strided else self.inner, self.sizes, self.coordinates)
 
     @property
     def segmented(self) -> bool:
@@ -180,13 +247,13 @@ class Program:
 
 
 def flat_run(
-    order: tuple[int, ...], sizes: dict[int, Dim], accesses: list[Access]
+    order: tuple[int, ...], sizes: dict[int, Dim], coordinates: list[Coordinate]
 ) -> tuple[int, ...]:
-    """The innermost atoms along which every access moves with one constant stride."""
+    """The innermost atoms along which every coordinate moves with one constant stride."""
     run = list(order[-1:])
     for outer in reversed(order[:-1]):
         inner = run[0]
-        if any(a.stride(outer) != as_dim(a.stride(inner) * sizes[inner]) for a in accesses):
+        if any(a.stride(outer) != as_dim(a.stride(inner) * sizes[inner]) for a in coordinates):
             break
         run.insert(0, outer)
     return tuple(run)

@@ -7,6 +7,9 @@ from kernelwright.graph import Node, fresh_name
 SHORT = {
     "linear": "bias",
     "addmm": "bias",
+    "__and__": "bitwise_and",
+    "__or__": "bitwise_or",
+    "__xor__": "bitwise_xor",
     "adaptive_avg_pool2d": "global_average",
 }
 MOST = 5

@@ -13,19 +13,24 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
-from kernelwright.expr import Expr, acc, load, substitute
-from kernelwright.graph import Graph, Node, Reduction, View, hint
+from kernelwright.expr import Expr, acc, call, inside, load, substitute
+from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
+    Axis,
     Layout,
     Misaligned,
     NeedSplit,
+    Piece,
     align,
     broadcast_axes,
+    flat,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Code, Program, Reason, Stage, Store, flat_run, reason
+from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
 
+# What whoever needs it computes on the way, unless a region has it.
+LAZY = ("map", "cat")
 T = TypeVar("T")
 
 
@@ -113,7 +118,7 @@ class Builder:
         columns = broadcast_axes(self._inferred(node), len(shape))
         # What a reduction has walked over may be walked over again, if nothing else says where.
         weak = broadcast_axes(self._inferred(node, weak=True), len(shape))
-        axes: list[tuple[int, ...]] = []
+        axes: list[Axis] = []
         for dim, strong, fallback in zip(shape, columns, weak, strict=True):
             offers = strong or fallback
             if dim != 1 and not offers:
@@ -154,8 +159,8 @@ class Builder:
         if value in self.barriers:
             return None
         if node.op == "view":
-            inside = self.infer(node.inputs[0], weak)
-            return None if inside is None else self._view_up(node, inside)
+            below = self.infer(node.inputs[0], weak)
+            return None if below is None else self._view_up(node, below)
         if node.op == "map":
             known = self._inferred(node, weak)
             if not known:
@@ -164,12 +169,23 @@ class Builder:
             if any(o != offers[0] for offers in columns for o in offers):
                 raise Misaligned
             return tuple(offers[0] if offers else () for offers in columns)
+        if node.op == "cat" and any(self._computes(i) for i in node.inputs):
+            raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
         return None
+
+    def _computes(self, value: str) -> bool:
+        """Whether this region computes something that the value is made of."""
+        node = self.graph[value]
+        if value in self.placed:
+            return True
+        lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
+        return lazy and any(self._computes(i) for i in node.inputs)
 
     def _see(self, value: str, layout: Layout) -> None:
         """Note what a reduction over this value reads, as far as it covers the whole domain."""
         node = self.graph[value]
-        if value in self.placed or frozenset(flat(layout)) != self.domain:
+        pieces = frozenset(p for axis in layout for p in axis)
+        if value in self.placed or pieces != self.domain:
             return
         self.seen.setdefault(value, layout)
         if value in self.homes or node.op not in ("map", "view"):
@@ -183,9 +199,16 @@ class Builder:
             except Misaligned:
                 return
 
-    def _view_up(self, node: Node, layout: Layout) -> Layout:
+    def _view_up(self, node: Node, layout: Layout) -> Layout | None:
         view = node.payload
         assert isinstance(view, View)
+        if view.kind == "slice" and layout[view.dims[0]]:
+            # There is no coordinate for it here. What is in memory is read where it lies.
+            if self._computes(node.inputs[0]):
+                raise Refused(reason(Code.SLICED, op=node.origin.op, region=self.name))
+            return None
+        if view.kind == "slice":
+            return layout
         if view.kind == "permute":
             return tuple(layout[d] for d in view.dims)
         if view.kind == "expand":
@@ -201,7 +224,7 @@ class Builder:
     def _reduced(self, name: str) -> frozenset[int]:
         reduction = self.graph[name].payload
         assert isinstance(reduction, Reduction)
-        return frozenset(a for axis in reduction.axes for a in self.sources[name][axis])
+        return frozenset(flat(tuple(self.sources[name][axis] for axis in reduction.axes)))
 
     def _spans(self) -> list[frozenset[int]]:
         """The distinct sets of reduced atoms, the smallest first."""
@@ -272,7 +295,7 @@ class Builder:
             if name in found:
                 return
             found.add(name)
-            lazy = self.graph[name].op in ("map", "view") and name not in self.homes
+            lazy = self.graph[name].op in (*LAZY, "view") and name not in self.homes
             if name in self.placed or (lazy and name not in self.barriers):
                 for i in self.graph[name].inputs:
                     visit(i)
@@ -298,7 +321,7 @@ class Builder:
         draft = Program(used, (), (), (), stages, stores, False)
         order = self._memory_order(draft, two_levels=inner != whole)
         if not stages:
-            run = flat_run(tuple(order), used, draft.accesses)
+            run = flat_run(tuple(order), used, draft.coordinates)
             rows = tuple(order[: len(order) - len(run)])
             return Program(used, rows, (), run, stages, stores, False, self.labels)
         rows = tuple(a for a in order if a not in whole)
@@ -319,24 +342,56 @@ class Builder:
         )
         return [a for a in layout if a not in known] + inside
 
-    def pull(self, value: str, layout: Layout) -> Expr:
-        """The scalar expression of a value at these coordinates, down to buffers and stages."""
+    def pull(self, value: str, layout: Layout, within: tuple[Range, ...] = ()) -> Expr:
+        """The scalar expression of a value at these coordinates, down to buffers and stages.
+
+        Outside of the ranges `within`, nothing may be read.
+        """
         node = self.graph[value]
         if node.op == "reduce" and value in self.placed:
             if self.placed[value] != layout:
                 raise Misaligned
             return acc(self.order.index(value))
         if node.op == "view" and value not in self.barriers:
-            return self.pull(node.inputs[0], self._view_down(node, layout))
-        if node.op == "map" and (value in self.placed or value not in self.homes):
-            parts = [self.pull(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]
-            assert isinstance(node.payload, Expr)
-            expr = substitute(
-                node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
-            )
+            return self.pull(node.inputs[0], self._view_down(node, layout), within)
+        if node.op in LAZY and (value in self.placed or value not in self.homes):
+            lazy = self._pull_cat if node.op == "cat" else self._pull_map
+            expr = lazy(node, layout, within)
             self.labels.setdefault(expr, value)
             return expr
-        return load(self.atoms.access(value, node.type.shape, layout))
+        return load(self.atoms.access(value, node.type.shape, layout, within))
+
+    def _pull_map(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
+        parts = [self.pull(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
+        assert isinstance(node.payload, Expr)
+        return substitute(
+            node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
+        )
+
+    def _pull_cat(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
+        """A choice among the parts by the place along their axis; only one of them is read."""
+        assert isinstance(node.payload, Cat)
+        axis = node.payload.axis
+        at = self.atoms.coordinate(layout[axis])
+        span = self.atoms.span(at)
+        start: Dim = 0
+        chosen: list[tuple[Range, Expr]] = []
+        for index, name in enumerate(node.inputs):
+            size = self.graph[name].type.shape[axis]
+            stop = as_dim(start + size)
+            last = index == len(node.inputs) - 1
+            own = Range(at, start, None if last else stop)
+            if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
+                alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
+                window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
+                part = (*layout[:axis], window, *layout[axis + 1 :])
+                limits = within if alone else (*within, own)
+                chosen.append((own, self.pull(name, part, limits)))
+            start = stop
+        expr = chosen.pop()[1]
+        for own, part_expr in reversed(chosen):
+            expr = call("where", inside(own), part_expr, expr)
+        return expr
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
         view, shape = node.payload, self.graph[node.inputs[0]].type.shape
@@ -345,6 +400,10 @@ class Builder:
             return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
         if view.kind == "expand":
             return align(layout, shape)
+        if view.kind == "slice":
+            axis = view.dims[0]
+            window = self.atoms.window(layout[axis], view.start, view.step, shape[axis])
+            return (*layout[:axis], window, *layout[axis + 1 :])
         try:
             return self.atoms.regroup(layout, shape)
         except Misaligned:
@@ -362,12 +421,11 @@ class Builder:
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
 
 
-def flat(layout: Layout) -> list[int]:
-    return [a for axis in layout for a in axis]
-
-
 def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
-    return tuple(tuple(p for a in axis for p in (parts if a == atom else (a,))) for axis in layout)
+    def cut(piece: Piece) -> Axis:
+        return parts if piece == atom else (piece,)
+
+    return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
 from kernelwright.graph import Call, Dim, Node, as_dim, hint, product
-from kernelwright.plan.domain import Atoms
+from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
 from kernelwright.plan.few import with_few_rows
 from kernelwright.plan.loops import Loop, loop_for
@@ -21,6 +21,7 @@ from kernelwright.plan.model import (
     LINEAR,
     Access,
     Code,
+    Coordinate,
     Gemm,
     Plan,
     Program,
@@ -147,16 +148,17 @@ class _Seating:
     def with_tail(self, tail: Tail, way: Way, taken: bool) -> Region | None:
         """Both as one region, or None with the refusal."""
         contraction, kernel = tail.product, tail.kernel
-        value = contraction.outputs[0].name
+        own, value = self.node(contraction), contraction.outputs[0].name
         if taken:
             self.refuse(contraction, Code.SECOND, region=kernel.name)
             return None
         try:
+            if tail.program.count((*tail.program.rows, *tail.program.elements)) != own.type.numel:
+                raise Unfit(Code.WALKS)
             program = fit(tail.program, value, self.columns(contraction), way.loop)
         except Unfit as unfit:
             self.refuse(contraction, unfit.code, region=kernel.name, **unfit.numbers)
             return None
-        own = self.node(contraction)
         behind = [self.graph[n] for n in kernel.nodes]
         others = [n for n in behind if n.sources != own.sources]
         origins = {s for n in others if n.op != "view" for s in n.sources}
@@ -184,9 +186,9 @@ class _Seating:
         atoms = Atoms()
         layout = atoms.layout(own.type.shape)
         access = atoms.access(region.outputs[0].name, own.type.shape, layout)
-        rows = tuple(a for axis in layout[:-1] for a in axis)
+        rows, columns = tuple(flat(layout[:-1])), tuple(flat(layout[-1:]))
         store = Store(load(access), access, "element")
-        program = Program(atoms.sizes, rows, (), layout[-1], (), (store,), False)
+        program = Program(atoms.sizes, rows, (), columns, (), (store,), False)
         single = replace(
             region,
             name=region_name([own], self.names),
@@ -236,7 +238,7 @@ def _with_bias(program: Program, value: str, raw: str, bias: str) -> Program:
         if expr.op != "load" or not isinstance(access, Access) or access.buffer != value:
             return None
         column = tuple((a, s) for a, s in access.strides if a in program.elements)
-        return call("add", load(Access(raw, access.strides)), load(Access(bias, column)))
+        return call("add", load(Access(raw, access.at)), load(Access(bias, Coordinate(column))))
 
     return replace(
         program,

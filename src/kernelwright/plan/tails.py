@@ -22,15 +22,20 @@ class Tail:
 
 
 def tails(plan: Plan) -> tuple[Tail, ...]:
+    graph = plan.graph
     readers: dict[str, list[Region]] = {}
     for region in plan.regions:
-        for name in region.reads:
+        for name in dict.fromkeys(graph.base(r) for r in region.reads):
             readers.setdefault(name, []).append(region)
+    returned = {graph.base(name) for name in graph.results}
     found = []
     for region in plan.regions:
-        if region.kind != "contract" or region.outputs[0].name in plan.graph.results:
+        if region.kind != "contract" or region.outputs[0].name in returned:
             continue
         users = readers.get(region.outputs[0].name, [])
         if len(users) == 1 and users[0].program is not None:
-            found.append(Tail(region, users[0], users[0].program))
+            value = region.outputs[0].name
+            ways = [r for r in users[0].reads if graph.base(r) == value]
+            if ways == [value]:
+                found.append(Tail(region, users[0], users[0].program))
     return tuple(found)

@@ -8,13 +8,11 @@ an InputError for everything else. `first_difference` compares a fresh one with 
 from __future__ import annotations
 
 import traceback
-import types
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from kernelwright.errors import BuildError, InputError
@@ -22,14 +20,6 @@ from kernelwright.problem import describe, load_source
 from kernelwright.verify.compare import same_bits
 
 LINES = 6
-
-
-def load_candidate(path: Path, user: types.ModuleType, seed: int) -> nn.Module:
-    """ModelNew of the candidate file, built under the same seed as Model was."""
-    chosen = candidate_class(path)
-    torch.manual_seed(seed)
-    arguments = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
-    return construct(chosen, arguments, path)
 
 
 def candidate_class(path: Path) -> type[nn.Module]:

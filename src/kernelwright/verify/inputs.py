@@ -6,7 +6,7 @@ so that drawing, resizing and widening are written once for every nesting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -27,19 +27,6 @@ Tree = TypeVar("Tree")
 
 def forward(module: nn.Module, inputs: Inputs) -> Any:
     return module(*inputs.args, **inputs.kwargs)
-
-
-def split(given: Any, keywords: Mapping[str, Any]) -> Inputs:
-    """`get_inputs()` as Inputs: a list, a dict of keywords, or a list that ends with that dict."""
-    if isinstance(given, Mapping):
-        return Inputs((), dict(given))
-    values = tuple(given)
-    if keywords and values and isinstance(values[-1], Mapping) and set(values[-1]) == set(keywords):
-        args = values[:-1]
-        if len(args) == 1 and isinstance(args[0], list | tuple):
-            args = tuple(args[0])
-        return Inputs(args, dict(values[-1]))
-    return Inputs(values, {})
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:

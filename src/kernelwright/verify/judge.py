@@ -223,7 +223,7 @@ def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
 
 def _shown(outputs: Any) -> str:
     """A tree of outputs in short: its tensors by dtype and shape."""
-    return str(pytree.tree_map(lambda x: _Bare(describe(x)), outputs))
+    return str(pytree.tree_map(lambda x: _Bare(describe(x)), outputs))[: 2 * MESSAGE]
 
 
 class _Bare(str):

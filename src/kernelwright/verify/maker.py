@@ -6,9 +6,6 @@ here, so that another source (a live module) is another Maker and nothing else.
 
 from __future__ import annotations
 
-import inspect
-import sys
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.problem import Problem, load_problem, load_source
+from kernelwright.problem import example_inputs, init_inputs, load_problem
 from kernelwright.verify.candidate import candidate_class, construct
-from kernelwright.verify.inputs import Inputs, on_device, split
+from kernelwright.verify.inputs import Inputs, on_device
 
 
 @dataclass(frozen=True)
@@ -60,10 +57,9 @@ class Maker:
 def from_files(model: Path, candidate: Path, device: str, precision: str, seed: int) -> Maker:
     """The Model of one file and the ModelNew of another, the first built under the seed."""
     problem = load_problem(model, device, precision, seed)
-    user = _source(problem, model)
-    keywords = getattr(problem, "kwargs", {})
+    user = problem.user
+    assert user is not None
     torch.manual_seed(seed)
-    given = user.get_init_inputs() if hasattr(user, "get_init_inputs") else []
     return Maker(
         problem.device,
         problem.precision,
@@ -71,16 +67,6 @@ def from_files(model: Path, candidate: Path, device: str, precision: str, seed: 
         type(problem.module),
         candidate,
         candidate_class(candidate),
-        Arguments(tuple(given), {}),
-        lambda: on_device(split(user.get_inputs(), keywords), problem.device),
+        Arguments(*init_inputs(user, model)),
+        lambda: on_device(Inputs(*example_inputs(user, model)), problem.device),
     )
-
-
-def _source(problem: Problem, path: Path) -> types.ModuleType:
-    """The module that the file was loaded as, so that its classes are those that pickle finds."""
-    user = inspect.getmodule(type(problem.module)) or sys.modules.get(
-        type(problem.module).__module__
-    )
-    if user is not None and getattr(user, "Model", None) is type(problem.module):
-        return user
-    return load_source(path)

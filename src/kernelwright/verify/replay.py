@@ -64,7 +64,7 @@ class Recorder(TorchDispatchMode):
         self.draws: list[Draw] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result, drew = _run(func, args, kwargs, self.device)
+        result, drew = _run(self, func, args, kwargs or {})
         if drew:
             noise = tuple(x.detach().clone() for x in _noise(func, args, result))
             self.draws.append(Draw(func, noise))
@@ -80,7 +80,7 @@ class Replay(TorchDispatchMode):
         self.left = list(draws)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result, drew = _run(func, args, kwargs, self.device)
+        result, drew = _run(self, func, args, kwargs or {})
         if not drew:
             return result
         if not self.left:
@@ -96,13 +96,21 @@ class Replay(TorchDispatchMode):
         return _with_noise(func, args, result)
 
 
-def _run(func: Any, args: Any, kwargs: Any, device: torch.device) -> tuple[Any, bool]:
-    """The operator's result, and whether it drew: a seeded one may not (attention, p = 0)."""
+def _run(mode: Recorder | Replay, func: Any, args: Any, kwargs: Any) -> tuple[Any, bool]:
+    """The operator's result, and whether it drew: a seeded one may not (attention, p = 0).
+
+    One that is made of others is taken apart under the mode: autograd does that before a mode sees
+    it, but inference_mode does not.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
-        return func(*args, **(kwargs or {})), False
-    before = rng_state(device)
-    result = func(*args, **(kwargs or {}))
-    return result, moved(before, device)
+        return func(*args, **kwargs), False
+    with mode:
+        result = func.decompose(*args, **kwargs)
+    if result is not NotImplemented:
+        return result, False
+    before = rng_state(mode.device)
+    result = func(*args, **kwargs)
+    return result, moved(before, mode.device)
 
 
 def _noise(func: Any, args: Any, result: Any) -> list[Tensor]:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.errors import BuildError, InputError
 from kernelwright.problem import describe
-from kernelwright.verify import attributes, parameters
+from kernelwright.verify import attributes, parameters, saved
 from kernelwright.verify.attributes import Attributes
 from kernelwright.verify.candidate import build_failure, fallbacks_of, first_difference
 from kernelwright.verify.compare import same_bits
@@ -48,7 +48,9 @@ SMALLEST_BATCH = 4
 def load_subject(
     model: Path, candidate: Path, device: str, precision: str, training: bool | None = None
 ) -> Subject:
-    """The Subject of two files, in train or eval mode (None: as constructed)."""
+    """The Subject of two files, or of a saved live module, in a mode (None: as constructed)."""
+    if model.suffix == saved.SUFFIX:
+        return Subject(saved.from_saved(model, candidate, precision))
     maker = from_files(model, candidate, device, precision, SEED)
     if training is not None:
         maker.original.train(training)

@@ -33,6 +33,7 @@ class Tally:
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self.deadline = time.monotonic() + seconds
+        self.tried = 0
         self.passed: list[Finding] = []
         self.wrong: Finding | None = None
         self.reason: str | None = None
@@ -40,10 +41,11 @@ class Tally:
 
     @property
     def over(self) -> bool:
-        late = time.monotonic() > self.deadline and bool(self.passed)
+        late = time.monotonic() > self.deadline and self.tried > 0
         return late or self.wrong is not None
 
     def add(self, finding: Finding) -> None:
+        self.tried += 1
         if finding.passed is False:
             self.wrong = finding
         elif finding.passed:
@@ -56,23 +58,29 @@ class Tally:
         if self.wrong is not None:
             return self.wrong
         if not self.passed:
-            return Finding(None, self.reason or nothing)
+            return Finding(None, (self.reason or nothing) + self._left_out)
         worst = max(self.passed, key=_ratio)
-        rest = f"; {self.left_out} more were left out for want of time" if self.left_out else ""
-        told = f"{len(self.passed)} {noun}; the worst: {worst.detail}"
-        return replace(worst, detail=told + rest)
+        told = f"{len(self.passed)} {noun}; the worst: {worst.detail}{self._left_out}"
+        return replace(worst, detail=told)
+
+    @property
+    def _left_out(self) -> str:
+        return f"; {self.left_out} more were left out for want of time" if self.left_out else ""
 
 
 def judge_all(
     subject: Subject, variations: Iterable[Variation], noun: str, nothing: str
 ) -> Finding:
-    """Every variation in turn."""
+    """Every variation in turn, behind a first call of the candidate."""
     tally = Tally()
+    attempted(lambda: subject.run_candidate(subject.draw(subject.small, 0)))
     for variation in variations:
         if tally.over:
             tally.left_out += tally.wrong is None
         elif not variation.optional or eager_accepts(subject, variation):
             tally.add(judge(subject, variation.case, variation.call))
+        else:
+            tally.tried += 1
     return tally.finding(noun, nothing)
 
 

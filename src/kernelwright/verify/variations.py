@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import functools
 import inspect
 import math
 import textwrap
@@ -25,7 +26,7 @@ def others(value: Any, literals: Iterable[str] = ()) -> list[Any]:
     elif isinstance(value, bool):
         found = [not value]
     elif isinstance(value, int):
-        found = [value + 1, value * 2, value // 2, value - 1]
+        found = [value + 1, value // 2, value * 2, value - 1]
     elif isinstance(value, float):
         found = _other_floats(value)
     elif isinstance(value, str):
@@ -48,13 +49,17 @@ def _other_floats(value: float) -> list[float]:
 
 def literals(source_of: Any, name: str) -> list[str]:
     """Strings that the source compares `name` with; if none, all that it compares anything with."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(source_of)))
-    except (OSError, TypeError, SyntaxError):
-        return []
-    compared = list(_compared(tree))
+    compared = _all_compared(getattr(source_of, "__func__", source_of))
     own = [text for names, text in compared if name in names]
     return list(dict.fromkeys(own or [text for _, text in compared]))
+
+
+@functools.cache
+def _all_compared(source_of: Any) -> list[tuple[set[str], str]]:
+    try:
+        return list(_compared(ast.parse(textwrap.dedent(inspect.getsource(source_of)))))
+    except (OSError, TypeError, SyntaxError):
+        return []
 
 
 def _compared(tree: ast.AST) -> Iterator[tuple[set[str], str]]:

@@ -73,7 +73,7 @@ TABLE: tuple[Row, ...] = (
     Row("eval and train", state.switched),
     Row("random numbers", values.random_numbers, quick=True),
     Row("arguments: defaults", arguments.defaults, quick=True),
-    Row("arguments: constructor", construction.other_arguments, "initial", quick=True),
+    Row("arguments: constructor", construction.other_arguments, "initial"),
     Row("seeds", construction.other_seed, "initial", quick=True),
     Row("attributes", changes.attributes, quick=True),
     Row("submodules", changes.submodules),

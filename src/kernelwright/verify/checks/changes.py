@@ -58,15 +58,14 @@ def submodules(subject: Subject) -> Finding:
 
 
 def _changed(subject: Subject, label: str, change: Change) -> Variation:
-    """The change made behind a first call, and another call after it was undone."""
+    """A call with the change, and another one after it was undone."""
 
     def call(module: nn.Module, inputs: Inputs) -> Any:
-        first = forward(module, copied(inputs))
         with preserved(module):
             change(module)
             changed = forward(module, copied(inputs))
         after = forward(module, inputs)
-        return Named({"before": first, "the result": changed, "after it was undone": after})
+        return Named({"the result": changed, "the result after it was undone": after})
 
     case = cases.renamed(cases.own(subject), f"the model with {label}")
     return Variation(case, call, optional=True)
@@ -83,7 +82,8 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, str, str, Any]]:
                 if value.is_floating_point() and not isinstance(value, nn.Parameter):
                     yield path, name, "another tensor", _scaled
                 continue
-            found = others(value, literals(type(child), name))
+            texts = literals(type(child), name) if isinstance(value, str) else []
+            found = others(value, texts)
             for other in found[: 1 if isinstance(value, float) else 2]:
                 yield path, name, repr(other), partial(_given, other)
 

@@ -26,7 +26,8 @@ from kernelwright.verify.tally import Variation, judge_all
 
 MODULES = 6  # of the tree that get a hook of their own, the root among them
 
-Register = Callable[[nn.Module], RemovableHandle]
+Note = Callable[[], None]
+Register = Callable[[nn.Module, Note], RemovableHandle]
 
 
 def hooks(subject: Subject) -> Finding:
@@ -44,11 +45,17 @@ def hooks(subject: Subject) -> Finding:
 
 def _variation(subject: Subject, label: str, path: str, register: Register) -> Variation:
     def call(module: nn.Module, inputs: Inputs) -> Any:
-        first = forward(module, copied(inputs))
-        with _registered(register(module.get_submodule(path))):
+        calls: list[None] = []
+        with _registered(register(module.get_submodule(path), lambda: calls.append(None))):
             hooked = forward(module, copied(inputs))
         after = forward(module, inputs)
-        return Named({"before": first, "the result": hooked, "after it was removed": after})
+        return Named(
+            {
+                "the number of calls": len(calls),
+                "the result": hooked,
+                "the result after it was removed": after,
+            }
+        )
 
     return Variation(cases.renamed(cases.own(subject), label), call, optional=True)
 
@@ -64,7 +71,6 @@ def _counted(subject: Subject, label: str, register: Callable[..., RemovableHand
             if id(child) in names:
                 called.append(names[id(child)])
 
-        forward(module, copied(inputs))
         with _registered(register(note)):
             hooked = forward(module, copied(inputs))
         order = ", ".join(called)
@@ -81,25 +87,34 @@ def _registered(handle: RemovableHandle) -> Iterator[None]:
         handle.remove()
 
 
-def _doubled(module: nn.Module, args: Any, outputs: Any) -> Any:
-    return map_floating(lambda x: x * 2, outputs)
+def _after(module: nn.Module, note: Note) -> RemovableHandle:
+    def double(module: nn.Module, args: Any, outputs: Any) -> Any:
+        note()
+        return map_floating(lambda x: x * 2, outputs)
+
+    return module.register_forward_hook(double)
 
 
-def _halved(module: nn.Module, args: Any) -> Any:
-    return map_floating(lambda x: x * 0.5, args)
+def _before(module: nn.Module, note: Note) -> RemovableHandle:
+    def halve(module: nn.Module, args: Any) -> Any:
+        note()
+        return map_floating(lambda x: x * 0.5, args)
+
+    return module.register_forward_pre_hook(halve)
 
 
-def _halved_with_kwargs(module: nn.Module, args: Any, kwargs: Any) -> Any:
-    return map_floating(lambda x: x * 0.5, (args, kwargs))
+def _before_with_keywords(module: nn.Module, note: Note) -> RemovableHandle:
+    def halve(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        note()
+        return map_floating(lambda x: x * 0.5, (args, kwargs))
+
+    return module.register_forward_pre_hook(halve, with_kwargs=True)
 
 
 KINDS: tuple[tuple[str, Register], ...] = (
-    ("a forward hook that doubles", lambda m: m.register_forward_hook(_doubled)),
-    ("a pre-hook that halves", lambda m: m.register_forward_pre_hook(_halved)),
-    (
-        "a pre-hook with keywords that halves",
-        lambda m: m.register_forward_pre_hook(_halved_with_kwargs, with_kwargs=True),
-    ),
+    ("a forward hook that doubles", _after),
+    ("a pre-hook that halves", _before),
+    ("a pre-hook with keywords that halves", _before_with_keywords),
 )
 
 GLOBAL: tuple[tuple[str, Callable[..., RemovableHandle]], ...] = (

@@ -1,0 +1,189 @@
+"""A Problem is traced by torch.export, and what the trace asked about sizes is noted.
+
+In: a Problem. Out: a Trace: a functionalised program that is not decomposed, and the questions
+about free sizes that the user's own code asked on the way. The module is left as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import keyword
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+from sympy.logic.boolalg import BooleanAtom
+from torch import nn
+from torch.export import Dim as ExportDim
+from torch.fx import graph as fx_graph
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from kernelwright.errors import UnsupportedError
+from kernelwright.probe import untouched
+from kernelwright.problem import Problem
+from kernelwright.structures import dynamic_shapes, registering_outputs
+
+TORCH = Path(torch.__file__).parent
+LIBRARIES = ("torch", "opt_einsum", "sympy", "numpy")  # that ask for themselves
+# Between a question and who asks it there is nothing but torch's machinery for symbols.
+MACHINERY = ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """`asked` holds conditions that were true of the example, each with its file and line."""
+
+    program: Any
+    asked: tuple[tuple[sympy.Basic, str], ...]
+
+
+def trace(problem: Problem, free: bool) -> Trace:
+    """Export the forward, with the batch free or for the very sizes of the example."""
+    args, kwargs = problem.inputs, dict(problem.kwargs)
+    shapes = None
+    if free:
+        args, kwargs = pytree.tree_map(partial(_traceable, problem.batch), (args, kwargs))
+        shapes = _batched(problem, args, kwargs)
+    try:
+        with _quietly(problem.module), _asked() as asked:
+            root = _Forward(problem.module)
+            with registering_outputs(root):
+                program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
+            return Trace(program.run_decompositions({}), tuple(asked))
+    except Exception as error:
+        raise UnsupportedError(_explain(error)) from error
+
+
+class _Forward(nn.Module):
+    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        own = dict(vars(self))
+        shared = {**vars(module), "forward": module.forward}
+        hooks = {name: value for name, value in own.items() if "hooks" in name}
+        self.__dict__.update({**shared, **hooks})
+
+
+@contextlib.contextmanager
+def _quietly(module: nn.Module) -> Iterator[None]:
+    """Without gradients, without torch's warnings, and without a trace on the user's module."""
+    with warnings.catch_warnings(), torch.no_grad(), untouched(module), _unfused(module):
+        warnings.simplefilter("ignore")
+        with _keywords_as_names():
+            yield
+
+
+@contextlib.contextmanager
+def _keywords_as_names() -> Iterator[None]:
+    """torch writes `self.def` for a submodule called def, and then cannot read its own text."""
+    write = fx_graph._format_target
+
+    def quoted(base: str, target: str) -> str:
+        if not any(keyword.iskeyword(part) for part in target.split(".")):
+            return write(base, target)
+        return reduce(lambda text, part: f"getattr({text}, {part!r})", target.split("."), base)
+
+    fx_graph._format_target = quoted
+    try:
+        yield
+    finally:
+        fx_graph._format_target = write
+
+
+@contextlib.contextmanager
+def _unfused(module: nn.Module) -> Iterator[None]:
+    """A module inside that was optimized before is traced as the original that it replaces."""
+    records = [vars(m) for m in module.modules() if "_kernelwright" in vars(m)]
+    for record in records:
+        record["_kernelwright_original"] = True
+    try:
+        yield
+    finally:
+        for record in records:
+            del record["_kernelwright_original"]
+
+
+@contextlib.contextmanager
+def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
+    """Questions about symbolic sizes that are asked outside of torch, with their answers.
+
+    torch.export keeps guards, but takes every free size to be at least two: `if x.shape[0] > 1`
+    leaves none. So the questions themselves are noted.
+    """
+    found: list[tuple[sympy.Basic, str]] = []
+    answer = ShapeEnv.evaluate_expr
+
+    def evaluate(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
+        result = answer(self, expr, *args, **kwargs)
+        if getattr(expr, "free_symbols", None) and isinstance(result, bool | BooleanAtom):
+            frame = _asker()
+            if frame is not None:
+                place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+                found.append((expr if result else sympy.Not(expr), place))
+        return result
+
+    ShapeEnv.evaluate_expr = evaluate  # type: ignore[assignment,method-assign]
+    try:
+        yield found
+    finally:
+        ShapeEnv.evaluate_expr = answer  # type: ignore[method-assign]
+
+
+def _asker() -> types.FrameType | None:
+    """The user's frame that asks, or None where torch asks for itself."""
+    frame: types.FrameType | None = sys._getframe(2)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.name == "<string>":  # generated, by whoever called it
+            frame = frame.f_back
+            continue
+        if TORCH not in path.parents:
+            library = str(frame.f_globals.get("__name__")).split(".")[0] in LIBRARIES
+            return None if library else frame
+        inside = path.relative_to(TORCH).parts
+        if inside[0] not in MACHINERY:
+            return None
+        frame = frame.f_back
+    return None
+
+
+def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
+    """Ask for a free leading dimension of every tensor that has one of the batch's size."""
+    size = max(problem.batch, 2)
+
+    def one(value: Any) -> Any:
+        batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
+        return {0: ExportDim.AUTO} if batched else None
+
+    bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
+    return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
+
+
+def _traceable(batch: int, value: Any) -> Any:
+    """A batch of one would be taken for a fixed size; trace with two samples instead."""
+    if batch == 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
+        return torch.cat([value, value])
+    return value
+
+
+def _explain(error: Exception | None) -> str:
+    text = str(error)
+    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        return (
+            "The forward branches on the values of tensors, so it has no single graph; "
+            "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."
+        )
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    return (
+        f"torch.export could not trace the forward ({type(error).__name__}: {first.strip()[:200]})."
+    )

@@ -1,0 +1,122 @@
+"""A live module in another process: saved in a folder by the parent, a Maker in the child.
+
+In: a Problem and a candidate. Out: files that `load_subject` takes in the place of a model's and a
+candidate's. The one idea: pickle finds classes by name, so the child gets the parent's import path,
+and classes of a script or a notebook from the text that an emitted file has of them. Model and
+candidate are saved apart, since an optimized module shares the parameters of its original.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.errors import InputError, KernelwrightError
+from kernelwright.live import adopt
+from kernelwright.problem import Problem, problem_from_module
+from kernelwright.verify.candidate import candidate_class
+from kernelwright.verify.inputs import Inputs, map_tensors
+from kernelwright.verify.maker import Arguments, Maker
+
+SUFFIX = ".pt"
+CONTEXT = "context.json"
+
+
+def save(folder: Path, problem: Problem, candidate: nn.Module | Path) -> tuple[Path, Path]:
+    """Write both down; the paths to verify, which are the candidate's own if it is a file."""
+    model = folder / f"model{SUFFIX}"
+    inputs = map_tensors(torch.Tensor.detach, Inputs(problem.inputs, problem.kwargs))
+    context = {"path": sys.path, "main": _main_text(problem)}
+    (folder / CONTEXT).write_text(json.dumps(context), encoding="utf-8")
+    _pickle((problem.module, tuple(inputs)), problem.module, model)
+    if isinstance(candidate, Path):
+        return model, candidate
+    path = folder / f"candidate{SUFFIX}"
+    _pickle(candidate, candidate, path)
+    return model, path
+
+
+def _pickle(value: Any, module: nn.Module, path: Path) -> None:
+    try:
+        torch.save(value, path)
+    except Exception as error:
+        raise InputError(
+            f"This {type(module).__name__} cannot be pickled for the process that checks it "
+            f"({type(error).__name__}: {error}); define its classes and hooks at the top of a file."
+        ) from error
+
+
+def _main_text(problem: Problem) -> str | None:
+    """The text of classes that only this process has; None where all can be imported."""
+    from kernelwright.emit.original import original_source
+
+    if all(type(m).__module__ != "__main__" for m in problem.module.modules()):
+        return None
+    try:
+        return original_source(problem)
+    except KernelwrightError:
+        return None
+
+
+@dataclass(frozen=True)
+class SavedMaker(Maker):
+    """Nothing can be constructed anew: there is one candidate."""
+
+    candidate: nn.Module
+
+    def make_candidate(self, arguments: Arguments, seed: int) -> nn.Module:
+        return self.candidate
+
+
+def from_saved(model: Path, candidate: Path, precision: str) -> SavedMaker:
+    """What `save` wrote down; a file's ModelNew takes over a copy of the original's state."""
+    context = json.loads((model.parent / CONTEXT).read_text(encoding="utf-8"))
+    sys.path.extend(entry for entry in context["path"] if entry not in sys.path)
+    if context["main"] is not None:
+        _define_in_main(context["main"])
+    module, inputs = _unpickle(model)
+    problem = problem_from_module(module, inputs[0], precision, inputs[1])
+    if candidate.suffix == SUFFIX:
+        new = _unpickle(candidate)
+    else:
+        new = adopt(candidate_class(candidate), copy.deepcopy(module))
+    return SavedMaker(
+        problem.device,
+        problem.precision,
+        module,
+        type(module),
+        candidate,
+        type(new),
+        None,
+        lambda: map_tensors(torch.clone, Inputs(problem.inputs, problem.kwargs)),
+        new,
+    )
+
+
+def _define_in_main(text: str) -> None:
+    """Give this process's __main__ the names that the parent's had."""
+    module = types.ModuleType("kernelwright_main")
+    sys.modules[module.__name__] = module
+    exec(compile(text, "<the classes of __main__>", "exec", dont_inherit=True), module.__dict__)
+    main = vars(sys.modules["__main__"])
+    main.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
+
+
+def _unpickle(path: Path) -> Any:
+    try:
+        return torch.load(path, weights_only=False)
+    except KernelwrightError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The module cannot be loaded in another process ({type(error).__name__}: {error}); "
+            "define its classes at the top of a file that can be imported."
+        ) from error
