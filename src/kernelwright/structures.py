@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
+import torch.export
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -68,7 +69,7 @@ def _is_container(leaf: Any) -> bool:
 
 def _register(kind: Any) -> None:
     if dataclasses.is_dataclass(kind):
-        pytree.register_dataclass(cast("type[Any]", kind))
+        torch.export.register_dataclass(cast("type[Any]", kind))
         return
     is_dict = issubclass(kind, dict)
     pytree.register_pytree_node(

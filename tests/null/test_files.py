@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import codecs
 import copy
+import importlib
 import pickle
 import sys
 import textwrap
@@ -278,6 +279,21 @@ def test_two_models_with_a_sibling_of_the_same_name(tmp_path: Path) -> None:
         expected = torch.softmax(x, dim=1) * number
         assert torch.equal(problem.module(x), expected)
         assert torch.equal(model(x), expected)
+
+
+def test_a_module_of_the_process_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notebook's own `helpers` is neither what the model imports nor lost afterwards."""
+    own = tmp_path / "own"
+    written(own, {"helpers.py": "Block = FACTOR = None\n"})
+    monkeypatch.syspath_prepend(own)
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    helpers = importlib.import_module("helpers")
+    problem = load_problem(written(tmp_path / "model", CASES["a sibling"]), "cpu")
+    assert sys.modules["helpers"] is helpers and helpers.Block is None
+    (x,) = problem.inputs
+    assert torch.equal(user_part(problem)["Model"]()(x), problem.module(x))  # type: ignore[operator]
 
 
 def test_the_path_is_left_as_it_was(tmp_path: Path) -> None:

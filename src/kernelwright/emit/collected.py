@@ -26,14 +26,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from kernelwright.emit import scopes
 from kernelwright.emit.annotations import quoted
 from kernelwright.emit.apart import free
 from kernelwright.emit.edits import Source
 from kernelwright.emit.snippets import Snippet, functions_of, plain, snippet_of
-from kernelwright.emit.values import classes, literal, parts, rebuild
+from kernelwright.emit.values import classes, is_named_tuple, literal, parts, rebuild
 from kernelwright.errors import UnsupportedError
 from kernelwright.loading import is_installed
 
@@ -140,6 +139,17 @@ class Collector:
         if rest:
             self.body.append(f"{name} = {path}")
 
+    def _import_inner(self, text: str, needs: _Needs) -> None:
+        """`import a.b` binds a alone, but without it a has no b."""
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found, module = needs.find(node.value.id)
+                if not found or not isinstance(module, types.ModuleType) or module is torch:
+                    continue
+                inner = sys.modules.get(f"{module.__name__}.{node.attr}")
+                if inner is not None and getattr(module, node.attr, None) is inner:
+                    self.name_of(inner, f"_{module.__name__}_{node.attr}".replace(".", "_"))
+
     def _remember_root(self, module: types.ModuleType) -> None:
         root = _root(module)
         if root is not None and not is_installed(root):
@@ -150,7 +160,7 @@ class Collector:
     def _define(self, name: str, value: Any) -> None:
         snippet = snippet_of(value)
         if snippet is None:
-            if isinstance(value, type) and pytree.is_namedtuple_class(value):
+            if isinstance(value, type) and is_named_tuple(value):
                 self.body.append(f"{name} = {self._named_tuple(value)}")
                 return
             raise UnsupportedError(
@@ -179,6 +189,7 @@ class Collector:
         renamed |= self._bring([n for n in later if n not in in_init], needs)
         with self._leniently():
             renamed |= self._bring([n for n in later if n in in_init], needs)
+        self._import_inner(module_level, needs)
         self.body[place] = scopes.renamed(module_level, renamed)
         if isinstance(value, type):
             self._patch(name, value, module_level, place)

@@ -59,7 +59,7 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
         return [(f".{name}", getattr(value, name)) for name in names]
     if isinstance(value, torch.Size):
         return None
-    if pytree.is_namedtuple_instance(value):
+    if is_named_tuple(kind):
         return [(f".{name}", part) for name, part in zip(value._fields, value, strict=True)]
     if isinstance(value, dict):
         keys = [literal(key) for key in value]
@@ -69,6 +69,10 @@ def parts(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, list | tuple | collections.deque):
         return [(f"[{i}]", part) for i, part in enumerate(value)]
     return None
+
+
+def is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and isinstance(getattr(kind, "_fields", None), tuple)
 
 
 def classes(value: Any) -> list[type]:
@@ -113,7 +117,7 @@ def constructed(value: Any, written: list[tuple[str, str]], names: Mapping[type,
     sequence = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
     if _is_return_type(kind):
         return f"torch.return_types.{kind.__name__}({sequence})"
-    if dataclasses.is_dataclass(kind) or pytree.is_namedtuple_class(kind):
+    if dataclasses.is_dataclass(kind) or is_named_tuple(kind):
         fields = ", ".join(f"{place[1:]}={text}" for place, text in written)
         return f"{names[kind]}({fields})"
     if isinstance(value, dict):
