@@ -50,8 +50,7 @@ def test_failures_are_named(
 
 
 def test_our_own_failure_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_check.tempfile, "gettempdir", lambda: str(tmp_path / "kept"))
-    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
     emitted = write(tmp_path / ".new.py", GOOD + "größe = undefined\n")
     original = write(tmp_path / "model.py", GOOD)
     with pytest.raises(KernelwrightError) as caught:
@@ -60,7 +59,7 @@ def test_our_own_failure_keeps_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     text = str(caught.value)
     assert "kernelwright's own mistake: NameError: name 'undefined' is not defined" in text
     assert "(line 7: `größe = undefined`)" in text
-    (kept,) = [p for p in (tmp_path / "kept").iterdir() if p.suffix == ".py"]
+    (kept,) = (tmp_path / "cache" / "kw_failed").glob("new_*.py")
     assert str(kept) in text
     assert kept.read_bytes() == emitted.read_bytes()
 
