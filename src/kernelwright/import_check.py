@@ -67,7 +67,8 @@ def check_imports(path: Path, original: Path | None = None) -> None:
                 f"{original} cannot be imported from another directory: {own.last} "
                 f"{_where(original, own)}. Make it find what it needs wherever it is started."
             )
-    name = path.stem.strip(".").rpartition(".")[0] or path.stem  # without a stage's number
+    shown = path.stem.strip(".")
+    name = shown.rpartition(".")[0] or shown  # without the number of a staged file
     kept = keep_for_report(name, path.read_text(encoding="utf-8"))
     raise InternalError(
         "The emitted file cannot be imported, which is kernelwright's own mistake: "

@@ -11,7 +11,7 @@ import checking
 import pytest
 
 from kernelwright import commands, import_check
-from kernelwright.errors import InputError, InternalError
+from kernelwright.errors import InputError, KernelwrightError
 from kernelwright.import_check import check_imports, import_failure
 
 GOOD = "class Model:\n    value = 1\n\n\nclass ModelNew(Model):\n    value = 2\n"
@@ -50,16 +50,16 @@ def test_failures_are_named(
 
 
 def test_our_own_failure_keeps_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
     emitted = write(tmp_path / ".new.py", GOOD + "größe = undefined\n")
     original = write(tmp_path / "model.py", GOOD)
-    with pytest.raises(InternalError) as caught:
+    with pytest.raises(KernelwrightError) as caught:
         check_imports(emitted, original)
     assert caught.value.exit_code == 1
     text = str(caught.value)
     assert "kernelwright's own mistake: NameError: name 'undefined' is not defined" in text
     assert "(line 7: `größe = undefined`)" in text
-    (kept,) = (tmp_path / "cache").rglob("*.py")
+    (kept,) = (tmp_path / "cache" / "kw_failed").glob("new_*.py")
     assert str(kept) in text
     assert kept.read_bytes() == emitted.read_bytes()
 
@@ -84,7 +84,7 @@ def test_the_process_does_not_know_this_package(
 def test_optimize_writes_nothing_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(import_check.tempfile, "gettempdir", lambda: str(tmp_path))
     whole = commands.compile_file
 
     def broken(*args: Any) -> Any:
@@ -93,6 +93,6 @@ def test_optimize_writes_nothing_that_cannot_be_imported(
 
     monkeypatch.setattr(commands, "compile_file", broken)
     model = checking.TESTS / "models" / "where_scale.py"
-    with pytest.raises(InternalError, match="own mistake: NameError"):
+    with pytest.raises(KernelwrightError, match="own mistake: NameError"):
         commands.optimize_file(model, tmp_path / "out.py", device="cpu", time_it=False)
     assert not (tmp_path / "out.py").exists()
