@@ -7,9 +7,12 @@ Lists, tuples, dicts, named tuples and torch.return_types are known to torch its
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -58,6 +61,47 @@ def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
 
 def _is_registered(part: Any) -> bool:
     return type(part) in pytree.SUPPORTED_NODES and type(part) not in pytree.BUILTIN_TYPES
+
+
+def neutral(value: Any) -> Any:
+    """The value with the user's classes by name, since a model and its candidate have their own."""
+    kind, fields = type(value), _fields(value)
+    if fields is not None:
+        return {kind.__name__: {name: neutral(part) for name, part in fields.items()}}
+    if kind in (list, tuple):
+        return kind(neutral(part) for part in value)
+    if isinstance(value, dict):
+        inner = {key: neutral(part) for key, part in value.items()}
+        return inner if kind in pytree.BUILTIN_TYPES else {kind.__name__: inner}
+    return value
+
+
+def in_classes_of(module: nn.Module, value: Any) -> Any:
+    """The value with the classes that the module's own file has under the same names."""
+    kind, fields = type(value), _fields(value)
+    if fields is not None:
+        own = _counterpart(kind, vars(sys.modules.get(type(module).__module__, sys)))
+        return own(**{name: in_classes_of(module, part) for name, part in fields.items()})
+    if kind in (list, tuple):
+        return kind(in_classes_of(module, part) for part in value)
+    if kind in (dict, collections.OrderedDict):
+        return kind((key, in_classes_of(module, part)) for key, part in value.items())
+    return value
+
+
+def _fields(value: Any) -> dict[str, Any] | None:
+    kind = type(value)
+    if dataclasses.is_dataclass(kind):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
+    if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
+        return dict(zip(kind._fields, value, strict=True))
+    return None
+
+
+def _counterpart(kind: type, space: dict[str, Any]) -> type:
+    inside = [getattr(v, kind.__name__, None) for v in space.values() if isinstance(v, ModuleType)]
+    found = [space.get(kind.__name__), *inside, kind]
+    return next(k for k in found if isinstance(k, type) and k.__qualname__ == kind.__qualname__)
 
 
 def _is_container(leaf: Any) -> bool:

@@ -22,6 +22,7 @@ from kernelwright.import_check import _environment
 from kernelwright.loading import load_source
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
+from kernelwright.verify import verify
 
 HEAD = "import torch\nfrom torch import nn\n"
 TAIL = "\n\ndef get_inputs():\n    return {inputs}\n\n\ndef get_init_inputs():\n    return []\n"
@@ -240,3 +241,16 @@ def in_the_classes_of(module: Any, value: Any) -> Any:
         changed = {n: in_the_classes_of(module, v) for n, v in fields.items()}
         return vars(module)[kind.__name__](**changed)
     return kind(in_the_classes_of(module, v) for v in value) if kind in (list, tuple) else value
+
+
+def test_nested_values_are_certified(tmp_path: Path, extensions: Path) -> None:
+    """Both files have classes of their own; verify gives each its own, and compares by name."""
+    inputs = '{"x": Pair(Output(torch.randn(8, 8)), [torch.randn(8, 8)])}'
+    body = (
+        "y = self.norm(x.first.y + x.second[0])\nreturn Output(Pair(torch.softmax(y, 1)), y.max(1))"
+    )
+    path = written(tmp_path, {"model.py": model(body, CLASSES, inputs)})
+    emitted = tmp_path / "model_new.py"
+    emitted.write_text(compile_problem(load_problem(path, "cpu")).source, encoding="utf-8")
+    certificate = verify(path, emitted, device="cpu", quick=True)
+    assert certificate.passed, certificate.failures

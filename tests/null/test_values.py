@@ -245,3 +245,23 @@ def test_the_batch_is_free_inside_of_every_container(value: Any) -> None:
     program = torch.export.export(Sums(), (value,), dynamic_shapes=(shapes,))
     larger = pytree.tree_map_only(Tensor, lambda x: torch.randn(7, 3), value)
     assert torch.equal(program.module()(larger), Sums()(larger))
+
+
+def test_classes_of_two_files_are_compared_by_name() -> None:
+    other = dataclasses.make_dataclass("Output", ["logits", "hidden"])
+    pair = collections.namedtuple("Pair", "a b")
+    x = t()
+    ours = structures.neutral([Output(x, Pair(1, Bag(c=x)))])
+    assert str(ours) == str(structures.neutral([other(x, pair(1, Bag(c=x)))]))
+    assert pytree.tree_leaves(ours)[0] is x
+    assert structures.neutral(x.max(dim=1)).values.shape == (2,)
+    assert structures.neutral((x, None, {"a": 3})) == (x, None, {"a": 3})
+
+
+def test_a_value_in_the_classes_of_another_file() -> None:
+    other = dataclasses.make_dataclass("Output", ["logits", "hidden"])
+    given = (other(t(), [other(1, None)]), {"a": Point(1, 2)})
+    (changed, named) = structures.in_classes_of(Returns(None), given)
+    assert type(changed) is Output and type(changed.hidden[0]) is Output
+    assert type(named["a"]) is Point and named["a"] == Point(1, 2)
+    assert changed.logits is given[0].logits

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from kernelwright.structures import in_classes_of, neutral, register, tensors
+
 
 class Inputs(NamedTuple):
     """The arguments of one call."""
@@ -26,7 +28,9 @@ Tree = TypeVar("Tree")
 
 
 def forward(module: nn.Module, inputs: Inputs) -> Any:
-    return module(*inputs.args, **inputs.kwargs)
+    """One call; dataclasses and named tuples are those of the module's own file on the way in."""
+    args, kwargs = in_classes_of(module, (inputs.args, inputs.kwargs))
+    return neutral(module(*args, **kwargs))
 
 
 def on_device(inputs: Inputs, device: torch.device) -> Inputs:
@@ -46,6 +50,7 @@ def _wide(x: Tensor) -> Tensor:
 
 def map_tensors(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     """A function of tensors over every tensor in a tree; all else stays."""
+    register(tree)
     mapped: Tree = pytree.tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, tree)
     return mapped
 
@@ -60,7 +65,7 @@ def copied(inputs: Inputs) -> Inputs:
 
 
 def tensors_in(tree: Any) -> list[Tensor]:
-    return [x for x in pytree.tree_leaves(tree) if isinstance(x, Tensor)]
+    return tensors(tree)
 
 
 def with_size(x: Tensor, dim: int, size: int) -> Tensor:

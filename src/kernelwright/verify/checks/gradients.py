@@ -200,7 +200,7 @@ def changed_in_place(module: nn.Module, inputs: Inputs) -> Named:
 
 def under_checkpoint(module: nn.Module, inputs: Inputs) -> Named:
     leaves = as_leaves(inputs)
-    outputs = checkpoint(module, *leaves.args, use_reentrant=False, **leaves.kwargs)
+    outputs = checkpoint(forward, module, leaves, use_reentrant=False)
     return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
 
 
