@@ -53,7 +53,8 @@ def as_original(module: nn.Module) -> nn.Module:
         return module
     mro = type(module).__mro__
     emitted = next(i for i, kind in enumerate(mro) if kind.__name__ == "ModelNew")
-    original: nn.Module = mro[emitted + 1].__new__(mro[emitted + 1])
+    kind: Any = mro[emitted + 1]
+    original: nn.Module = kind.__new__(kind)
     kept = {k: v for k, v in vars(module).items() if not k.startswith("_kernelwright")}
     original.__dict__ = kept
     return original

@@ -36,7 +36,7 @@ def test_memory_layouts(subject: checking.Subject) -> None:
 
 
 def test_nan_and_infinities(subject: checking.Subject) -> None:
-    checking.check_values(subject, checking.with_specials(subject.inputs()), "special values")
+    checking.check_values(subject, checking.with_specials(subject.inputs()), checking.SPECIAL)
 
 
 def test_state(subject: checking.Subject) -> None:

@@ -27,6 +27,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.pipeline import Compiled
 from zoo.case import Case
 
+LAUNCH = "Run a kernel"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -126,20 +127,23 @@ def launches(module: nn.Module) -> Iterator[list[str]]:
     """The names of the kernels that the emitted file of a module launches meanwhile."""
     namespace = type(module).forward.__globals__
     names: list[str] = []
-    original = namespace.get("_launch")
-    if original is None:
+    # A user's own `_launch` stays what it is; then the emitted one has another name.
+    ours = [k for k, v in namespace.items() if (getattr(v, "__doc__", "") or "").startswith(LAUNCH)]
+    if not ours:
         yield names
         return
+    key = ours[0]
+    original = namespace[key]
 
     def spy(name: str, *given: Any, **options: Any) -> Any:
         names.append(name)
         return original(name, *given, **options)
 
-    namespace["_launch"] = spy
+    namespace[key] = spy
     try:
         yield names
     finally:
-        namespace["_launch"] = original
+        namespace[key] = original
 
 
 def fallbacks(module: nn.Module) -> Counter[str]:

@@ -30,9 +30,10 @@ from kernelwright.graph import (
 
 Lowering = Callable[["Builder", Node], str | None]
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NARROW = (torch.float16, torch.bfloat16)
+FLOATS = (torch.float32, *NARROW)
 WINDOWS = ("pool",)
-UNKNOWN, DECLINED = "unknown", "declined"
+UNKNOWN, DECLINED, ROUNDED = "unknown", "declined", "rounded"
 
 
 class Builder:
@@ -46,6 +47,7 @@ class Builder:
         self.results: dict[str, dict[int, str]] = {}
         self.viewed: dict[str, str] = {}
         self.current = graph.nodes[0]
+        self.rounds = any(graph[name].type.dtype is torch.float32 for name in graph.results)
 
     def run(self, lowerings: Mapping[str, Lowering], shapes: Mapping[str, Lowering]) -> Graph:
         """`shapes` are the lowerings that compute nothing, and so may take empty values."""
@@ -59,9 +61,18 @@ class Builder:
             lowering = lowerings.get(node.op)
             if lowering is None:
                 self.opaque(node, UNKNOWN)
+            elif node.op not in shapes and self._rounded(node):
+                self.opaque(node, ROUNDED)
             elif (self._empty(node) and node.op not in shapes) or lowering(self, node) is None:
                 self.opaque(node, DECLINED)
         return self.graph.with_nodes(self.nodes)
+
+    def _rounded(self, node: Node) -> bool:
+        """Whether a narrow value ends up in a float32 result, so that its rounding shows there.
+
+        Kernels keep values in float32 between operators, which a narrow result hides.
+        """
+        return self.rounds and node.type.dtype in NARROW
 
     def _empty(self, node: Node) -> bool:
         """Whether there is nothing to compute, or to compute from: no kernel has such loops."""

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 import torch
 
-from kernelwright.expand.builder import FLOATS, Builder, Lowering, widens
+from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import OPS, Expr, call, const, load, size
 from kernelwright.graph import Node, Ref, Scalar, broadcast
 from kernelwright.scalars import as_expr
@@ -199,9 +199,6 @@ def _converted(builder: Builder, node: Node) -> str | None:
     dtype = builder.type(value.name).dtype
     if any(rest) or node.type.dtype not in FLOATS or dtype not in (*FLOATS, torch.bool):
         return None
-    last = node.name in builder.graph.results and not builder.graph.users[node.name]
-    if dtype is not torch.bool and not (last or widens(dtype, node.type.dtype)):
-        return None  # whoever reads it must find it rounded
     expr = call("where", load(0), 1.0, 0.0) if dtype is torch.bool else load(0)
     return builder.map(expr, [value.name], node.type)
 

@@ -283,6 +283,8 @@ class _Walk:
         if node.op == "window":
             return reason(Code.WINDOW)
         op = node.origin.op
+        if "rounded" in node.args:
+            return reason(Code.ROUNDED, op=op, dtype=str(node.type.dtype)[6:])
         if "declined" not in node.args:
             return reason(Code.OPAQUE, op=op)
         types = [self.graph[i].type.dtype for i in node.inputs]

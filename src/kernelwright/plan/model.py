@@ -40,6 +40,7 @@ class Code(Enum):
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
     GEMM = (
         "a generated product ({loop}) with {count} operator(s) in its epilogue;"
