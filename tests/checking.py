@@ -252,6 +252,8 @@ def check_state(subject: Subject) -> None:
 def check_fallbacks(subject: Subject) -> None:
     """Nothing fell back, but for statistics over a batch that has none."""
     causes = set(subject.fallbacks) - {NEEDS_TWO}
+    # A size that torch's trace had to tell apart from others, such as a half that is one sample.
+    causes = {cause for cause in causes if not cause.startswith("compiled for ")}
     assert not causes, causes
 
 
@@ -285,8 +287,9 @@ def programs(compiled: Compiled) -> str:
     return text[text.rindex("\n\n", 0, struct) + 2 :]
 
 
-def model_class(compiled: Compiled) -> str:
-    return compiled.source[compiled.source.index("class ModelNew(Model):") :]
+def model_functions(compiled: Compiled) -> str:
+    """The Python that is written for this model alone: the kernels in order, to the class."""
+    return compiled.source[compiled.source.index("def state(") :]
 
 
 LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"

@@ -67,7 +67,7 @@ def run_plan(
 
     def value_of(name: str) -> Any:
         if name not in values and graph[name].op == "view":
-            return interpret._step(graph[name], look)
+            return interpret.carry_out(graph[name], look)
         return values[name]
 
     def run(program: Program, partials: tuple[Buffer, ...] = (), width: int = 0) -> None:

@@ -300,9 +300,24 @@ def test_a_class_of_main_with_helpers(tmp_path: Path, extensions: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_class_typed_interactively() -> None:
-    """Classes without a file: `python -c`, a notebook's cell, exec."""
-    assert "done" in in_another_process(IN_MAIN)
+def test_a_class_of_a_notebook(tmp_path: Path) -> None:
+    """A cell has no file, but its lines are in linecache, as notebooks put them there."""
+    (tmp_path / "cell.txt").write_text(IN_MAIN)
+    code = """
+        import linecache, sys
+        text, name = open(sys.argv[1]).read(), "<cell 1>"
+        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        exec(compile(text, name, "exec"), sys.modules["__main__"].__dict__)
+    """
+    assert "done" in in_another_process(code, tmp_path / "cell.txt")
+
+
+def test_a_class_without_any_source() -> None:
+    """`python -c` keeps no source (before Python 3.13): it works, or the error says what to do."""
+    asked = "try:\n" + textwrap.indent(IN_MAIN, "    ")
+    asked += "except kernelwright.errors.UnsupportedError as error:\n"
+    asked += "    assert 'into a file' in str(error), error\n    print('done')\n"
+    assert "done" in in_another_process("import kernelwright.errors\n" + asked)
 
 
 # Counters, modes and wrappers.

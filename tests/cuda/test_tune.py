@@ -13,6 +13,7 @@ from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
 from kernelwright.tile_cache import cache_file
 from kernelwright.tune import tune
+from kernelwright.verify.inputs import Inputs
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = pytest.mark.skipif(not HOPPER, reason="generated products need compute capability 9.0")
@@ -57,7 +58,7 @@ def test_a_linear_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.M
     assert tile.why.split("; ")[-1][:40] in compiled.source.replace("\n// ", " ")
     model = compiled.instantiate()
     with torch.no_grad():
-        assert not check(problem, model, [problem.inputs])
+        assert not check(problem, model, [Inputs(problem.inputs, {})])
     assert not model.fallbacks
 
     again: list[str] = []

@@ -9,7 +9,7 @@ class Model(nn.Module):
         open_end = x.clamp(min=-1.0, max=float("inf"))
         masked = torch.softmax(x.masked_fill(x > 1.5, float("-inf")), dim=-1)
         chosen = torch.where(x > 0, x, torch.tensor(float("-inf")))
-        filled = torch.full((9,), float("inf")).minimum(x)
+        filled = x.new_full((9,), float("inf")).minimum(x)
         return (
             open_end * masked,
             torch.exp(chosen),

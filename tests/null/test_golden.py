@@ -50,7 +50,7 @@ def test_golden(
     extension = "cu" if target == "cuda" else "cpp"
     golden(f"{name}/plan.{target}.txt", f"{compiled}\n")
     golden(f"{name}/programs.{extension}", checking.programs(compiled))
-    golden(f"{name}/model_new.{target}.py", checking.model_class(compiled))
+    golden(f"{name}/model_new.{target}.py", checking.model_functions(compiled))
 
 
 def test_compiling_twice_gives_the_same_text(tmp_path: Path) -> None:

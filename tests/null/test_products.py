@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -28,16 +29,16 @@ def compiled() -> Compiled:
     return compile_problem(load_problem(PATH, "cpu", precision="highest"), target="cuda")
 
 
-def forward(compiled: Compiled) -> str:
-    text = checking.model_class(compiled)
-    return text[text.index("    def forward(") :]
+def fused(compiled: Compiled) -> str:
+    text = checking.model_functions(compiled)
+    return text[text.index("def fused(") : text.index("def blank(")]
 
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
-    text = forward(compiled)
+    text = fused(compiled)
     test = "if GENERATED_GEMM and batch >= 1 and _hopper(x.device):"
     assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
-    ours, _, library = text.partition("        else:\n")
+    ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
         assert f'"{kernel}"' in ours
     assert "torch.nn.functional.linear" not in ours and "_weight_halves" in ours
@@ -66,14 +67,14 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
 def test_native_types_need_no_halves() -> None:
     compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda")
     assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
-    assert FREEZE not in compiled.source and "batch >= 1 " in forward(compiled)
+    assert FREEZE not in compiled.source and "batch >= 1 " in fused(compiled)
 
 
 def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if GENERATED_GEMM and _hopper(x.device):" in forward(compiled)
+    assert "if GENERATED_GEMM and _hopper(x.device):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
@@ -85,7 +86,7 @@ def test_models_without_products_have_none_of_it() -> None:
 def test_a_weight_that_is_computed_cannot_be_frozen() -> None:
     compiled = planned(lambda self, x: F.linear(x, torch.relu(self.weight)), 3, 4,
                        weight=nn.Parameter(torch.randn(16, 4)))  # fmt: skip
-    assert "frozen = False" in forward(compiled) and FREEZE not in compiled.source
+    assert "frozen = False" in fused(compiled) and FREEZE not in compiled.source
 
 
 def test_a_method_of_the_user_is_not_replaced() -> None:
@@ -95,8 +96,8 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
 
     module = Own(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(4, 16))
     compiled = compile_problem(problem_from_module(module, (torch.randn(3, 4),)), target="cuda")
-    assert "frozen = False" in forward(compiled)
-    assert FREEZE not in checking.model_class(compiled)
+    assert "frozen = False" in fused(compiled)
+    assert FREEZE not in checking.model_functions(compiled)
 
 
 # ---- freezing, with a launch that only takes notes ---------------------------------------------
@@ -123,7 +124,8 @@ def model(emitted: ModuleType) -> Any:
 
 
 def halves(model: Any) -> tuple[Any, Any, bool]:
-    return model._weight_halves("linear.weight", model.linear.weight)
+    emitted = sys.modules[type(model).__module__]
+    return emitted._weight_halves(emitted.FUSION.memo(model), "linear.weight", model.linear.weight)
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:

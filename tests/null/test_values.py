@@ -127,6 +127,7 @@ def test_how_it_reads() -> None:
 @pytest.mark.parametrize("case", STRUCTURES)
 def test_leaves_are_reached_in_the_order_of_the_tree(case: str) -> None:
     value = STRUCTURES[case]
+    structures.register(value)
     reached = [eval(text, {**SPACE, "value": value}) for text, _ in leaves(value, "value")]
     assert [x for x in reached if isinstance(x, Tensor)] == structures.tensors(value)
     assert all(found is leaf for found, (_, leaf) in zip(reached, leaves(value, "v"), strict=True))

@@ -16,6 +16,8 @@ from kernelwright.embedded.baked import (
 )
 from kernelwright.emit.lines import listed, python
 
+WIDTH = 86
+
 if TYPE_CHECKING:
     from kernelwright.emit.forward import ForwardWriter
 
@@ -35,4 +37,13 @@ def _row(path: str, module: nn.Module, follows_mode: bool) -> list[str]:
     others = {name: described(value) for name, value in fields.items() if name not in plain}
     kind = class_name(type(module)) if path else "Model"
     items = [path, kind, present(module), traced_hooks(module), plain, others]
-    return listed("", "(", [python(item) for item in items], "),", margin=4)
+    return listed("", "(", [_item(item) for item in items], "),", margin=4)
+
+
+def _item(value: object) -> str:
+    """On one line where it fits, else a line for each entry of the dict."""
+    text = python(value)
+    if not isinstance(value, dict) or len(text) <= WIDTH:
+        return text
+    inside = [f"        {python(k)}: {python(v)}," for k, v in value.items()]
+    return "\n".join(["{", *inside, "    }"])

@@ -106,7 +106,7 @@ def _fusion(writer: ForwardWriter) -> str:
             "# What tracing took for granted, module by module: place, class, what is there,",
             "# hooks, plain attributes, others as text. Otherwise the original forward runs.",
             "BAKED_IN = (",
-            *(f"    {line}" for line in rows),
+            *(f"    {line}" for row in rows for line in row.splitlines()),
             ")",
             "",
             "FUSION = Fusion(",

@@ -1,3 +1,109 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.conv.weight, module.conv.bias)
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 4 or x.shape[1:] != (4, 9, 9):
+        return "x is not of shape batch x 4 x 9 x 9"
+    if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+        return "x is in channels_last order"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, conv_weight, conv_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    with _Precision():
+        conv_product = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
+    tanh_2 = torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device)
+    _launch(
+        "bias_min_tanh",
+        x.device,
+        [conv_product, conv_bias, tanh_2],
+        batch,
+    )
+    return (tanh_2,)
+
+
+def blank(x, conv_weight, conv_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("conv",), (), {}, {}),
+    (
+        "conv",
+        "torch.nn.modules.conv.Conv2d",
+        ("weight", "bias"),
+        (),
+        {
+            "in_channels": 4,
+            "out_channels": 6,
+            "kernel_size": (3, 3),
+            "stride": (1, 1),
+            "padding": (0, 0),
+            "dilation": (1, 1),
+            "transposed": False,
+            "output_padding": (0, 0),
+            "groups": 1,
+            "padding_mode": "zeros",
+            "_reversed_padding_repeated_twice": (0, 0, 0, 0),
+        },
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_conv2d_min_tanh_tanh",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -13,61 +119,19 @@ class ModelNew(Model):
                                          over the same rows
     """
 
-    fallbacks = collections.Counter()
-
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
-
-    state_types = (
-        (torch.float32, (6, 4, 3, 3)),  # conv.weight
-        (torch.float32, (6,)),  # conv.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cuda":
-            return "x is not on a cuda device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 4 or x.shape[1:] != (4, 9, 9):
-            return "x is not of shape batch x 4 x 9 x 9"
-        if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
-            return "x is in channels_last order"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cuda"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        state = (
-            self.conv.weight,
-            self.conv.bias,
-        )
-        cause = self._outside(state, x)
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
         if cause is not None:
-            self._fall_back(cause)
+            memo.fall_back(cause)
             return super().forward(x)
-        (conv_weight, conv_bias) = state
-        batch = x.shape[0]
-        with _Precision():
-            conv_product = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
-        tanh_2 = torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_min_tanh",
-            x.device,
-            [conv_product, conv_bias, tanh_2],
-            batch,
-        )
+        (tanh_2,) = FUSION.run(memo, (x,))
         return tanh_2
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks

@@ -1,3 +1,121 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (
+        module.bias,
+        module.gemm.weight,
+        module.gemm.bias,
+        module.group_norm.weight,
+        module.group_norm.bias,
+    )
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (256,):
+        return "x is not of shape batch x 256"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
+    gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
+    for start in range(0, batch, 4096):
+        stop = min(start + 4096, batch)
+        panel = gemm_product[: stop - start]
+        torch.mm(x[start:stop], gemm_weight.t(), out=panel)
+        _launch(
+            "add_bias_hardtanh_mish_group_norm",
+            x.device,
+            [panel, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm[start:stop]],
+            stop - start,
+        )
+    return (group_norm,)
+
+
+def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs.reshape((batch, 8, 32)),)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (
+        "gemm",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 256, "out_features": 256},
+        {},
+    ),
+    (
+        "hardtanh",
+        "torch.nn.modules.activation.Hardtanh",
+        (),
+        (),
+        {"min_val": -1.0, "max_val": 1.0, "inplace": False},
+        {},
+    ),
+    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (
+        "group_norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 8, "num_channels": 256, "eps": 1e-05, "affine": True},
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_gemm_bias_hardtanh_mish_groupnorm",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2, 3, 4, 5)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -27,68 +145,20 @@ class ModelNew(Model):
                                                           rows
     """
 
-    fallbacks = collections.Counter()
-
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
-
-    state_types = (
-        (torch.float32, (256,)),  # bias
-        (torch.float32, (256, 256)),  # gemm.weight
-        (torch.float32, (256,)),  # gemm.bias
-        (torch.float32, (256,)),  # group_norm.weight
-        (torch.float32, (256,)),  # group_norm.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cpu":
-            return "x is not on a cpu device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (256,):
-            return "x is not of shape batch x 256"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cpu"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        state = (
-            self.bias,
-            self.gemm.weight,
-            self.gemm.bias,
-            self.group_norm.weight,
-            self.group_norm.bias,
-        )
-        cause = self._outside(state, x)
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
         if cause is not None:
-            self._fall_back(cause)
+            memo.fall_back(cause)
             return super().forward(x)
-        (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
         batch = x.shape[0]
-        group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
-        gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
-        for start in range(0, batch, 4096):
-            stop = min(start + 4096, batch)
-            panel = gemm_product[: stop - start]
-            torch.mm(x[start:stop], gemm_weight.t(), out=panel)
-            _launch(
-                "add_bias_hardtanh_mish_group_norm",
-                x.device,
-                [panel, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm[start:stop]],
-                stop - start,
-            )
+        (group_norm,) = FUSION.run(memo, (x,))
         return group_norm.reshape((batch, 256))
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks

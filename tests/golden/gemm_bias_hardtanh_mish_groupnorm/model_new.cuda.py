@@ -1,3 +1,153 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (
+        module.bias,
+        module.gemm.weight,
+        module.gemm.bias,
+        module.group_norm.weight,
+        module.group_norm.bias,
+    )
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (256,):
+        return "x is not of shape batch x 256"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
+        left_halves, left_scales = _halves(x, 2)
+        right_halves, right_scales, frozen = _weight_halves(memo, "gemm.weight", gemm_weight)
+        progress = torch.empty((5,), dtype=torch.int32, device=x.device)
+        group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
+        _launch(
+            "linear_hardtanh_mish_group_norm",
+            x.device,
+            [
+                x,
+                gemm_weight,
+                left_halves,
+                left_scales,
+                right_halves,
+                right_scales,
+                progress,
+                gemm_bias,
+                bias,
+                group_norm_weight,
+                group_norm_bias,
+                group_norm,
+            ],
+            batch,
+            frozen,
+        )
+    else:
+        if GENERATED_GEMM and batch <= 16:
+            gemm_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
+            _launch(
+                "gemm_product_few_rows",
+                x.device,
+                [x, gemm_weight, gemm_product],
+                batch,
+            )
+        else:
+            with _Precision():
+                gemm_product = torch.nn.functional.linear(x, gemm_weight)
+        group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
+        _launch(
+            "add_bias_hardtanh_mish_group_norm",
+            x.device,
+            [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
+            batch,
+        )
+    return (group_norm,)
+
+
+def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs.reshape((batch, 8, 32)),)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (
+        "gemm",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 256, "out_features": 256},
+        {},
+    ),
+    (
+        "hardtanh",
+        "torch.nn.modules.activation.Hardtanh",
+        (),
+        (),
+        {"min_val": -1.0, "max_val": 1.0, "inplace": False},
+        {},
+    ),
+    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (
+        "group_norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 8, "num_channels": 256, "eps": 1e-05, "affine": True},
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_gemm_bias_hardtanh_mish_groupnorm",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2, 3, 4, 5)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -34,15 +184,23 @@ class ModelNew(Model):
                                                           rows
     """
 
-    fallbacks = collections.Counter()
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
+    def forward(self, x):
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return super().forward(x)
+        batch = x.shape[0]
+        (group_norm,) = FUSION.run(memo, (x,))
+        return group_norm.reshape((batch, 256))
 
-    _frozen = {}
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks
 
     def freeze(self):
         """Split the weights now instead of at every call, and return self.
@@ -58,23 +216,13 @@ class ModelNew(Model):
                 halves, scales = _halves(weight, 2)
                 _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
                 frozen[name] = (halves, scales, _stamp(weight))
-        self._frozen = frozen
+        FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        self._frozen = {}
+        FUSION.memo(self).frozen = {}
         return self
-
-    def _weight_halves(self, name, weight):
-        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
-        if name not in self._frozen:
-            return (*_halves(weight, 2), False)
-        halves, scales, stamp = self._frozen[name]
-        if stamp != _stamp(weight):
-            again = "call freeze() again or unfreeze()"
-            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
-        return halves, scales, True
 
     def _apply(self, *args, **kwargs):
         self.unfreeze()
@@ -83,96 +231,3 @@ class ModelNew(Model):
     def _load_from_state_dict(self, *args, **kwargs):
         self.unfreeze()
         return super()._load_from_state_dict(*args, **kwargs)
-
-    def __getstate__(self):
-        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
-
-    state_types = (
-        (torch.float32, (256,)),  # bias
-        (torch.float32, (256, 256)),  # gemm.weight
-        (torch.float32, (256,)),  # gemm.bias
-        (torch.float32, (256,)),  # group_norm.weight
-        (torch.float32, (256,)),  # group_norm.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cuda":
-            return "x is not on a cuda device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (256,):
-            return "x is not of shape batch x 256"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cuda"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
-
-    def forward(self, x):
-        state = (
-            self.bias,
-            self.gemm.weight,
-            self.gemm.bias,
-            self.group_norm.weight,
-            self.group_norm.bias,
-        )
-        cause = self._outside(state, x)
-        if cause is not None:
-            self._fall_back(cause)
-            return super().forward(x)
-        (bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias) = state
-        batch = x.shape[0]
-        if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
-            left_halves, left_scales = _halves(x, 2)
-            right_halves, right_scales, frozen = self._weight_halves("gemm.weight", gemm_weight)
-            progress = torch.empty((5,), dtype=torch.int32, device=x.device)
-            group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
-            _launch(
-                "linear_hardtanh_mish_group_norm",
-                x.device,
-                [
-                    x,
-                    gemm_weight,
-                    left_halves,
-                    left_scales,
-                    right_halves,
-                    right_scales,
-                    progress,
-                    gemm_bias,
-                    bias,
-                    group_norm_weight,
-                    group_norm_bias,
-                    group_norm,
-                ],
-                batch,
-                frozen,
-            )
-        else:
-            if GENERATED_GEMM and batch <= 16:
-                gemm_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-                _launch(
-                    "gemm_product_few_rows",
-                    x.device,
-                    [x, gemm_weight, gemm_product],
-                    batch,
-                )
-            else:
-                with _Precision():
-                    gemm_product = torch.nn.functional.linear(x, gemm_weight)
-            group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
-            _launch(
-                "add_bias_hardtanh_mish_group_norm",
-                x.device,
-                [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
-                batch,
-            )
-        return group_norm.reshape((batch, 256))

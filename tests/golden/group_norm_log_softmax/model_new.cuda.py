@@ -1,3 +1,93 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.norm.weight, module.norm.bias)
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (60,):
+        return "x is not of shape batch x 60"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, norm_weight, norm_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    log_softmax = torch.empty((batch, 60), dtype=torch.float32, device=x.device)
+    _launch(
+        "group_norm_log_softmax",
+        x.device,
+        [x, norm_weight, norm_bias, log_softmax],
+        batch,
+    )
+    return (log_softmax,)
+
+
+def blank(x, norm_weight, norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 60), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("norm",), (), {}, {}),
+    (
+        "norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 5, "num_channels": 60, "eps": 1e-05, "affine": True},
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_group_norm_log_softmax",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -7,57 +97,19 @@ class ModelNew(Model):
                                                 for 2 operator(s) over the same rows
     """
 
-    fallbacks = collections.Counter()
-
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
-
-    state_types = (
-        (torch.float32, (60,)),  # norm.weight
-        (torch.float32, (60,)),  # norm.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cuda":
-            return "x is not on a cuda device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (60,):
-            return "x is not of shape batch x 60"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cuda"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        state = (
-            self.norm.weight,
-            self.norm.bias,
-        )
-        cause = self._outside(state, x)
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
         if cause is not None:
-            self._fall_back(cause)
+            memo.fall_back(cause)
             return super().forward(x)
-        (norm_weight, norm_bias) = state
-        batch = x.shape[0]
-        log_softmax = torch.empty((batch, 60), dtype=torch.float32, device=x.device)
-        _launch(
-            "group_norm_log_softmax",
-            x.device,
-            [x, norm_weight, norm_bias, log_softmax],
-            batch,
-        )
+        (log_softmax,) = FUSION.run(memo, (x,))
         return log_softmax
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks

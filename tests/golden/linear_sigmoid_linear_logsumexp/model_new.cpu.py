@@ -1,3 +1,110 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.linear.weight, module.linear.bias, module.second.weight, module.second.bias)
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (30,):
+        return "x is not of shape batch x 30"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, linear_weight, linear_bias, second_weight, second_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    linear_product = torch.nn.functional.linear(x, linear_weight)
+    sigmoid = torch.empty((batch, 41), dtype=torch.float32, device=x.device)
+    _launch(
+        "bias_sigmoid",
+        x.device,
+        [linear_product, linear_bias, sigmoid],
+        batch,
+    )
+    second_product = torch.nn.functional.linear(sigmoid, second_weight)
+    logsumexp = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
+    _launch(
+        "bias_logsumexp",
+        x.device,
+        [second_product, second_bias, logsumexp],
+        batch,
+    )
+    return (logsumexp,)
+
+
+def blank(x, linear_weight, linear_bias, second_weight, second_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 1), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs.reshape((batch, 1)),)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("linear", "second"), (), {}, {}),
+    (
+        "linear",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 30, "out_features": 41},
+        {},
+    ),
+    (
+        "second",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 41, "out_features": 77},
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_linear_sigmoid_linear_logsumexp",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2, 3, 4)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -19,70 +126,20 @@ class ModelNew(Model):
                                                        2 operator(s) over the same rows
     """
 
-    fallbacks = collections.Counter()
-
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
-
-    state_types = (
-        (torch.float32, (41, 30)),  # linear.weight
-        (torch.float32, (41,)),  # linear.bias
-        (torch.float32, (77, 41)),  # second.weight
-        (torch.float32, (77,)),  # second.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cpu":
-            return "x is not on a cpu device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (30,):
-            return "x is not of shape batch x 30"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cpu"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        state = (
-            self.linear.weight,
-            self.linear.bias,
-            self.second.weight,
-            self.second.bias,
-        )
-        cause = self._outside(state, x)
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
         if cause is not None:
-            self._fall_back(cause)
+            memo.fall_back(cause)
             return super().forward(x)
-        (linear_weight, linear_bias, second_weight, second_bias) = state
         batch = x.shape[0]
-        linear_product = torch.nn.functional.linear(x, linear_weight)
-        sigmoid = torch.empty((batch, 41), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_sigmoid",
-            x.device,
-            [linear_product, linear_bias, sigmoid],
-            batch,
-        )
-        second_product = torch.nn.functional.linear(sigmoid, second_weight)
-        logsumexp = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_logsumexp",
-            x.device,
-            [second_product, second_bias, logsumexp],
-            batch,
-        )
+        (logsumexp,) = FUSION.run(memo, (x,))
         return logsumexp.reshape((batch,))
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks

@@ -1,3 +1,89 @@
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return ()
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (21,):
+        return "x is not of shape batch x 21"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    softmax = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
+    _launch(
+        "softmax",
+        x.device,
+        [x, softmax],
+        batch,
+    )
+    sort = torch.ops.aten.sort.default(softmax, 1, False)
+    sort_result = sort[0]
+    mul = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
+    _launch(
+        "mul",
+        x.device,
+        [softmax, sort_result, mul],
+        batch,
+    )
+    return (mul,)
+
+
+def blank(x):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 21), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", (), (), {}, {}),
+)
+
+FUSION = Fusion(
+    "kw_sort_diamond",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0,)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
@@ -9,51 +95,19 @@ class ModelNew(Model):
                                  element
     """
 
-    fallbacks = collections.Counter()
-
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
-
-    def _outside(self, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cpu":
-            return "x is not on a cpu device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (21,):
-            return "x is not of shape batch x 21"
-        if torch.is_autocast_enabled("cpu"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        cause = self._outside(x)
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
         if cause is not None:
-            self._fall_back(cause)
+            memo.fall_back(cause)
             return super().forward(x)
-        batch = x.shape[0]
-        softmax = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
-        _launch(
-            "softmax",
-            x.device,
-            [x, softmax],
-            batch,
-        )
-        sort = torch.ops.aten.sort.default(softmax, 1, False)
-        sort_result = sort[0]
-        mul = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
-        _launch(
-            "mul",
-            x.device,
-            [softmax, sort_result, mul],
-            batch,
-        )
+        (mul,) = FUSION.run(memo, (x,))
         return mul
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks

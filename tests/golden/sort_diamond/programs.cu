@@ -28,6 +28,7 @@ struct Softmax {
   struct Scalars {
     kw::Vec<L> softmax_max;
     kw::Vec<L> softmax_exp_sum;
+    kw::Vec<L> softmax_reciprocal_sum;
   };
 
   template <int V, int L>
@@ -66,6 +67,7 @@ struct Softmax {
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
     for (int l = 0; l < L; ++l) {
       s.softmax_exp_sum[l] = total[l];
+      s.softmax_reciprocal_sum[l] = kw::reciprocal(s.softmax_exp_sum[l]);
     }
   }
 
@@ -75,7 +77,7 @@ struct Softmax {
     auto softmax_out = kw::store_row<V>(a.softmax_out + at.row * 21 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      softmax_out[v] = f.softmax_exp[v] / s.softmax_exp_sum[v];
+      softmax_out[v] = f.softmax_exp[v] * s.softmax_reciprocal_sum[v];
     }
     softmax_out.commit();
   }
