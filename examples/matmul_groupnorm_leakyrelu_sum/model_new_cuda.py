@@ -36,17 +36,28 @@ def get_init_inputs():
 
 
 import collections
+import contextlib
 import ctypes
+import enum
 import fcntl
 import functools
 import hashlib
+import itertools
+import operator
 import os
 import platform
 import struct
 import sys
+import types
 import warnings
+import weakref
 
 import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils import _pytree as pytree
 from torch.utils.cpp_extension import load_inline
 
 MATMUL_PRECISION = "highest"
@@ -2729,7 +2740,9 @@ def _build():
     text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "kw_model_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.expanduser("~/.cache/kernelwright")
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
+    )
     folder = os.path.join(root, name)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     with open(os.path.join(folder, "building"), "w") as guard:
@@ -2796,6 +2809,17 @@ def _stamp(weight):
     return weight.data_ptr(), None if weight.is_inference() else weight._version
 
 
+def _weight_halves(memo, name, weight):
+    """The halves of a frozen weight, or memory for them, and whether they are frozen."""
+    if name not in memo.frozen:
+        return (*_halves(weight, 2), False)
+    halves, scales, stamp = memo.frozen[name]
+    if stamp != _stamp(weight):
+        again = "call freeze() again or unfreeze()"
+        raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
+    return halves, scales, True
+
+
 class _Precision:
     """Runs float32 contractions at the precision this file was compiled for."""
 
@@ -2812,6 +2836,694 @@ class _Precision:
             torch.set_float32_matmul_precision(self.matmul)
         if self.conv != CONV_TF32:
             torch.backends.cudnn.allow_tf32 = self.conv
+
+
+# What tracing took for granted: the tree of modules, their classes and their plain attributes.
+#
+# A trace holds for the module as it was. `examine` says, in a sentence, what is no longer so. The
+# compiler writes the table with the same functions that read it.
+
+
+PLAIN = (bool, int, str, type(None))
+NUMBERS = (*PLAIN, float, complex, bytes, enum.Enum)
+DATA = (*NUMBERS, list, tuple, dict, set, torch.Tensor, torch.dtype, torch.device)
+OWN_FIELDS = {*vars(nn.Module()), "_kernelwright"}
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def class_name(kind):
+    """With its module for torch's own classes; a user's class may live in another file later."""
+    home = kind.__module__
+    return f"{home}.{kind.__qualname__}" if home.startswith("torch.") else kind.__name__
+
+
+def attributes(module):
+    """What a module keeps besides tensors, submodules and hooks."""
+    found = {k: v for k, v in vars(module).items() if k not in OWN_FIELDS}
+    return {k: v for k, v in found.items() if not isinstance(v, torch.Tensor)}
+
+
+def is_plain(value):
+    """Whether a literal stands for the value, and `==` compares it."""
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(is_plain(v) for v in value)
+    return type(value) in PLAIN or (type(value) is float and value - value == 0.0)
+
+
+def is_record(value):
+    """Whether an object is data, such as a configuration, and no trainer, logger or function."""
+    if not hasattr(value, "__dict__") or isinstance(value, (type, types.ModuleType)):
+        return False
+    return not callable(value) and all(isinstance(v, DATA) for v in vars(value).values())
+
+
+def present(module):
+    """The names of children, parameters and buffers that are there."""
+    tables = (module._modules, module._parameters, module._buffers)
+    return tuple(name for table in tables for name in table if table[name] is not None)
+
+
+def traced_hooks(module):
+    """Hooks of torch's own reparametrisations, which a trace follows; any other hook it cannot."""
+    if not any(getattr(module, name) for name in HOOKS):
+        return ()
+    return tuple(
+        class_name(type(hook)) if class_name(type(hook)).startswith("torch.nn.utils.") else ""
+        for name in HOOKS
+        for hook in getattr(module, name).values()
+    )
+
+
+def described(value, seen=()):
+    """A text that is the same wherever the value means the same, also in another process."""
+    if isinstance(value, (*PLAIN, float, complex, bytes, range, slice)) and not isinstance(
+        value, enum.Enum
+    ):
+        return repr(value)
+    if id(value) in seen:
+        return "..."
+    seen = (*seen, id(value))
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)):
+        return str(value)
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, dict):
+        inside = [f"{described(k, seen)}: {described(v, seen)}" for k, v in value.items()]
+        return f"{class_name(type(value))}({', '.join(inside)})"
+    if isinstance(value, (list, tuple)):
+        return f"{class_name(type(value))}({', '.join(described(v, seen) for v in value)})"
+    if isinstance(value, (set, frozenset)):
+        return f"{class_name(type(value))}({', '.join(sorted(described(v, seen) for v in value))})"
+    if isinstance(value, type):
+        return class_name(value)
+    if isinstance(value, types.FunctionType):
+        return _described_function(value, seen)
+    if isinstance(value, types.MethodType):
+        return f"{value.__func__.__name__} of {class_name(type(value.__self__))}"
+    if callable(getattr(value, "tobytes", None)):  # an array of NumPy
+        return f"{class_name(type(value))}({hashlib.sha256(value.tobytes()).hexdigest()[:16]})"
+    if isinstance(value, nn.Module):
+        return _described_fields(value, {**attributes(value), **value._modules}, seen)
+    if is_record(value):
+        return _described_fields(value, vars(value), seen)
+    return getattr(value, "__name__", class_name(type(value)))
+
+
+def _described_fields(value, fields, seen):
+    inside = [f"{name}={described(field, seen)}" for name, field in sorted(fields.items())]
+    return f"{class_name(type(value))}({', '.join(inside)})"
+
+
+def _described_function(function, seen):
+    """Its name, and what two functions of one name can differ in: constants, defaults, closure."""
+    code = function.__code__
+    constants = [c for c in code.co_consts[1:] if not isinstance(c, types.CodeType)]
+    kept = [cell.cell_contents for cell in function.__closure__ or () if cell != types.CellType()]
+    inside = [*constants, *(function.__defaults__ or ()), *kept]
+    listed = ", ".join([*code.co_names, *(described(v, seen) for v in inside)])
+    return f"{function.__name__}({listed})"
+
+
+def _mentioned(kind):
+    """Every name that the methods of a class use: what is added under another concerns no one."""
+    methods = [f for base in kind.__mro__ for f in vars(base).values() if hasattr(f, "__code__")]
+    words = {word for f in methods for word in (*f.__code__.co_names, *f.__code__.co_consts)}
+    return {*words, *(name for base in kind.__mro__ for name in vars(base))}
+
+
+def examine(root, table):
+    """Why the trace does not hold for this module any more, or None."""
+    for path, kind, names, hooks, plain, others in table:
+        module = root
+        for part in path.split(".") if path else ():
+            module = module._modules.get(part) if module is not None else None
+        if module is None:
+            return f"{path} is gone"
+        place = path or "the model"
+        if path and class_name(type(module)) != kind:
+            return f"{path} is a {type(module).__name__} now"
+        if present(module) != names:
+            return f"the tensors or submodules of {place} are not those it was traced with"
+        if path and traced_hooks(module) != hooks:
+            return f"{path} has hooks"
+        dot = f"{path}." if path else ""
+        for name in plain:
+            if not hasattr(module, name):
+                return f"{dot}{name} is gone"
+            value = getattr(module, name)
+            if type(value) is not type(plain[name]) or value != plain[name]:
+                now = "another" if torch.compiler.is_compiling() else repr(value)
+                return f"{dot}{name} is {now} and was {plain[name]!r}"
+        if not torch.compiler.is_compiling():  # a compiler would have to follow all of this
+            cause = _other_attributes(module, dot, plain, others)
+            if cause is not None:
+                return cause
+    return None
+
+
+def _other_attributes(module, dot, plain, others):
+    found = attributes(module)
+    for name in found:
+        if name not in plain and name not in others and name in _mentioned(type(module)):
+            return f"{dot}{name} was not there"
+    for name, text in others.items():
+        if name not in found or described(found[name]) != text:
+            return f"{dot}{name} has changed"
+    return None
+
+
+# What a module remembers between calls: how it was found, what fell back, what is frozen.
+#
+# Looking at everything that a trace took for granted is slow. Looking whether anything was touched
+# since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
+# lists and dicts among the attributes) is compared by identity, at once, in C.
+
+
+END = object()  # ends both sides of a comparison, so that neither may be longer
+
+
+def live_views(value, seen):
+    """Iterables over everything inside a value that can be replaced, now and later."""
+    if id(value) in seen or isinstance(value, (torch.Tensor, Memo)):
+        return
+    if isinstance(value, dict):
+        inside = value.values()
+    elif isinstance(value, (list, set, collections.deque)):
+        inside = value
+    elif isinstance(value, tuple):
+        inside = ()
+    elif isinstance(value, nn.Module) or is_record(value):
+        inside = vars(value).values()
+    else:
+        return
+    seen.add(id(value))
+    yield inside
+    for item in list(value if isinstance(value, tuple) else inside):
+        yield from live_views(item, seen)
+
+
+class Memo:
+    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    def __init__(self, module, fusion, before=None):
+        self.module = module
+        self.fusion = fusion
+        self.namespace = vars(module)
+        self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}
+        self.look()
+
+    def __reduce__(self):
+        return type(None), ()
+
+    def look(self):
+        """Examine the module, and remember what there was to see."""
+        self.cause = self.fusion.refused or examine(self.module, self.fusion.baked_in)
+        self.state = self.fusion.state(self.module) if self.cause is None else ()
+        self.namespace["_kernelwright"] = self
+        self.modules = list(self.module.modules())
+        self.types = [type(m) for m in self.modules]
+        everywhere = vars(nn.modules.module)
+        self.views = [everywhere[f"_global{name}"].values() for name in HOOKS]
+        if any(self.views) and self.cause is None:
+            self.cause = "there are global hooks"
+        self.views += [*live_views(self.module, set()), (END,)]
+        self.seen = list(itertools.chain.from_iterable(self.views))
+
+    def is_current(self, module):
+        """Whether this is the record of that very module, and nothing was touched since."""
+        return (
+            self.namespace is vars(module)
+            and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
+            and all(map(operator.is_, map(type, self.modules), self.types))
+        )
+
+    def fall_back(self, cause):
+        """Count and, once per cause, say that the original forward runs instead of the kernels."""
+        if torch.compiler.is_compiling():
+            return
+        if cause not in self.fallbacks:
+            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
+        self.fallbacks[cause] += 1
+
+
+# The kernels inside an autograd function; its backward runs the original forward once more.
+#
+# The kernels keep no activations. If gradients are asked for, the original forward runs on the
+# tensors of the call, and autograd differentiates that: values, double backward and what is unused
+# are eager's own. Generated backward kernels will take the place of `gradients`.
+
+
+
+class StandIns(TorchFunctionMode):
+    """Inside, every operation that is given one of these tensors gets another in its place.
+
+    So the parameters of a module need not be replaced in the module itself, which other threads
+    may be using, and hooks on the parameters do not run for gradients that are not theirs yet.
+    """
+
+    def __init__(self, pairs):
+        super().__init__()
+        self.pairs = {id(old): (old, new) for old, new in pairs}
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        args, kwargs = pytree.tree_map(self.replaced, (args, kwargs or {}))
+        return function(*args, **kwargs)
+
+    def replaced(self, value):
+        return self.pairs.get(id(value), (value, value))[1]
+
+
+@contextlib.contextmanager
+def as_at_first(device, random):
+    """The generators as they were in the forward, for models that draw random numbers."""
+    if random is None:
+        yield
+        return
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        torch.set_rng_state(random[0])
+        if on_gpu:
+            torch.cuda.set_rng_state(random[1], device)
+        yield
+
+
+def random_state(device):
+    state = [torch.get_rng_state()]
+    return [*state, torch.cuda.get_rng_state(device)] if device.type == "cuda" else state
+
+
+def alias(tensor, again):
+    """Another tensor with the same values to differentiate by; for `again`, one with a history."""
+    if again and tensor.requires_grad:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_()
+
+
+def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
+    """The gradients of the wanted tensors, by the original forward and autograd."""
+    again = torch.is_grad_enabled()
+    device = tensors[0].device
+    with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        fresh = [alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
+        inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
+        written = fusion.written(module)
+        pairs = [(w, w.detach().clone()) for w in written]
+        named = zip(fusion.state(module), state, strict=True)
+        pairs += [(own, given) for own, given in named if given is not None]
+        with as_at_first(device, random), StandIns(pairs):
+            results = fusion.original(module, *inputs, *constants)
+    pairs = zip(results, cotangents, strict=False)  # new values of buffers have none
+    used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
+    found = iter(())
+    if used:
+        found = iter(
+            torch.autograd.grad(
+                [r for r, _ in used],
+                [f for f, w in zip(fresh, wanted, strict=True) if w],
+                [c for _, c in used],
+                create_graph=again,
+                allow_unused=True,
+            )
+        )
+    return [next(found, None) if w else None for w in wanted]
+
+
+def kept(tensors, fusion):
+    """What backward needs of a call: a buffer that the call rewrites only where outputs read it."""
+    found = list(tensors)
+    for i in fusion.rewritten:
+        found[i] = found[i].clone() if i in fusion.recalled else None
+    return found
+
+
+class Recorded(torch.autograd.Function):
+    """The kernels as one node of autograd's graph."""
+
+    @staticmethod
+    def forward(ctx, memo, constants, *tensors):
+        fusion = memo.fusion
+        ctx.memo, ctx.constants = memo, constants
+        ctx.random = random_state(tensors[0].device) if fusion.random else None
+        ctx.save_for_backward(*kept(tensors, fusion))
+        ctx.set_materialize_grads(False)
+        results = fusion.fused(memo, *tensors)
+        apart = fusion.apart(ctx.needs_input_grad[2:])
+        if apart:
+            ctx.mark_non_differentiable(*[results[i] for i in apart])
+        return results
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        wanted = ctx.needs_input_grad[2:]
+        memo, tensors = ctx.memo, ctx.saved_tensors
+        call = (memo.fusion, memo.module, ctx.constants, ctx.random)
+        found = gradients(*call, tensors, wanted, cotangents)
+        return None, None, *found
+
+
+# The kernels as an operator of torch.library, for everything that traces instead of running.
+#
+# torch.compile, torch.export, fake tensors and the JIT's tracer see one call with a fake
+# implementation and a backward. An eager call does not come this way: a dispatch costs more than a
+# small kernel.
+
+
+LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
+
+
+class Glance:
+    """What a traced call knows of its module; the tracer guards whatever this reads."""
+
+    def __init__(self, module, fusion, original=False):
+        self.cause = fusion.refused or examine(module, fusion.baked_in)
+        if original:  # a model around it is being compiled, or differentiated
+            self.cause = "the original is wanted"
+        self.state = fusion.state(module) if self.cause is None else ()
+
+    def fall_back(self, cause):
+        """Nothing to count: the tracer follows the original forward instead."""
+
+
+class Unfrozen:
+    """The record of no module in particular."""
+
+    frozen = {}  # noqa: RUF012
+
+
+class Operator:
+    """An operator for the kernels of one file.
+
+    Tensors are all it is given. For gradients it runs the original forward of any module that is as
+    the trace found it, with the call's tensors in the place of that module's own.
+    """
+
+    def __init__(self, fusion, stem):
+        self.fusion = fusion
+        self.modules = weakref.WeakSet()
+        names = (f"{stem}_{i}" if i else stem for i in itertools.count())
+        name = next(n for n in names if not hasattr(torch.ops.kernelwright, n))
+        backward = f"{name}_backward"
+        LIBRARY.define(f"{name}(Tensor[] tensors) -> Tensor[]")
+        LIBRARY.define(
+            f"{backward}(Tensor?[] cotangents, Tensor[] tensors, bool[] wanted) -> Tensor[]"
+        )
+        LIBRARY.impl(name, self.run, "CompositeExplicitAutograd")
+        LIBRARY.impl(backward, self.run_backward, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"kernelwright::{name}", self.blank, lib=LIBRARY)
+        torch.library.register_fake(f"kernelwright::{backward}", self.blank_backward, lib=LIBRARY)
+        torch.library.register_autograd(
+            f"kernelwright::{name}", self.backward, setup_context=self.save, lib=LIBRARY
+        )
+        self.call = getattr(torch.ops.kernelwright, name).default
+        self.call_backward = getattr(torch.ops.kernelwright, backward).default
+
+    def run(self, tensors):
+        return list(self.fusion.fused(Unfrozen, *tensors))
+
+    def blank(self, tensors):
+        return list(self.fusion.blank(*tensors))
+
+    def save(self, ctx, inputs, output):
+        (tensors,) = inputs
+        ctx.save_for_backward(*kept(tensors, self.fusion))
+        ctx.wanted = [t.requires_grad for t in tensors]
+
+    def backward(self, ctx, cotangents):
+        rest = torch.empty(0)  # in the place of buffers that were rewritten and are not needed
+        tensors = [rest if t is None else t for t in ctx.saved_tensors]
+        given = [c if isinstance(c, torch.Tensor) else None for c in cotangents]
+        found = self.call_backward(given, tensors, ctx.wanted)
+        return [g if w else None for g, w in zip(found, ctx.wanted, strict=True)]
+
+    def run_backward(self, cotangents, tensors, wanted):
+        alike = (m for m in self.modules if examine(m, self.fusion.baked_in) is None)
+        module = next(alike, None)
+        if module is None:
+            raise RuntimeError("There is no ModelNew left whose forward could be differentiated.")
+        for i in {*self.fusion.rewritten} - {*self.fusion.recalled}:
+            tensors[i] = None
+        call = (self.fusion, module, (), None)
+        found = gradients(*call, tensors, wanted, cotangents)
+        triples = zip(found, tensors, wanted, strict=True)
+        return [_gradient(g, t) if w else torch.empty(0) for g, t, w in triples]
+
+    def blank_backward(self, cotangents, tensors, wanted):
+        blank = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in tensors]
+        return [b if w else torch.empty(0) for b, w in zip(blank, wanted, strict=True)]
+
+
+def _gradient(found, tensor):
+    return torch.zeros_like(tensor).contiguous() if found is None else found.contiguous()
+
+
+# Which way a call takes: the kernels at once, inside an autograd function, or as an operator.
+
+
+
+class Fusion:
+    """All that the emitted functions of one model are to the code around them.
+
+    `fused(memo, *inputs, *state)` computes the results; `original(module, *inputs, *constants)`
+    computes the same with the user's own forward; `state(module)` reads parameters and buffers,
+    `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
+    that its gradient flows to, `blank` empty results for tracers.
+    """
+
+    def __init__(self, stem, **parts):
+        self.__dict__.update(parts)
+        self.operator = Operator(self, stem)
+        self.parted = {}
+
+    def register(self, module):
+        """Every ModelNew comes by here when it is made."""
+        self.operator.modules.add(module)
+        vars(module)["_kernelwright"] = None
+        return module
+
+    def apart(self, needed):
+        """The results that no gradient flows from, where these tensors need one."""
+        if needed not in self.parted:
+            flows = [any(needed[i] for i in of) for of in self.reaches]
+            self.parted[needed] = [i for i, flow in enumerate(flows) if not flow]
+        return self.parted[needed]
+
+    def memo(self, module):
+        """The module's record, made anew where anything was touched since it was made."""
+        if hasattr(module, "_kernelwright_original") or is_recomputing():
+            return Glance(module, self, original=True)
+        if torch.compiler.is_compiling():
+            return Glance(module, self)
+        memo = vars(module).get("_kernelwright")
+        if memo is None or not memo.is_current(module):
+            mine = memo is not None and memo.module is module
+            memo = Memo(module, self, memo if mine else None)
+        return memo
+
+    def run(self, memo, inputs, constants=()):
+        """The results of a call that the kernels cover."""
+        tensors = (*inputs, *memo.state)
+        if torch.compiler.is_compiling() or is_traced(inputs):
+            return self.operator.call(list(tensors))
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return Recorded.apply(memo, constants, *tensors)
+        return self.fused(memo, *tensors)
+
+
+def is_recomputing():
+    """Whether the backward of a module around this one runs its original forward."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack() == 0:
+        return False
+    modes = _get_current_function_mode_stack()
+    return any(type(mode).__name__ == StandIns.__name__ for mode in modes)
+
+
+def is_ordinary(value):
+    """Whether this is a tensor with memory of its own, or a fake one that stands for such."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
+
+
+def is_traced(inputs):
+    """Whether a dispatch mode, the JIT's tracer or fake tensors stand between us and the memory."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or isinstance(inputs[0], FakeTensor)
+    )
+
+
+def transformed(untraceable):
+    """Why tensors are not what they seem, or None: inside vmap or jvp they wrap others.
+
+    An operator is given tensors alone, so a traced call that draws random numbers, or that has
+    arguments of other kinds, is left to the original forward.
+    """
+    if torch.compiler.is_compiling():
+        return untraceable
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is active"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation is active"
+    return untraceable if torch._C._len_torch_dispatch_stack() > 0 else None
+
+
+def in_order(tensor):
+    """Whether memory follows the axes from the last to the first, gaps and repeats aside."""
+    if tensor.is_contiguous():
+        return True
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    steps = [stride for size, stride in pairs if size > 1 and stride > 0]
+    return steps == sorted(steps, reverse=True)
+
+
+STATE_TYPES = (
+    (torch.float32, (8192, 8192), None),  # fc.weight
+    (torch.float32, (8192,), None),  # fc.bias
+    (torch.float32, (8192,), None),  # norm.weight
+    (torch.float32, (8192,), None),  # norm.bias
+)
+
+
+def state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.fc.weight, module.fc.bias, module.norm.weight, module.norm.bias)
+
+
+def written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+def outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = transformed(None)
+    if cause is not None:
+        return cause
+    if not is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (8192,):
+        return "x is not of shape batch x 8192"
+    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def fused(memo, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """The kernels: inputs and state in, results out."""
+    batch = x.shape[0]
+    if GENERATED_GEMM and batch >= 96 and _hopper(x.device):
+        left_halves, left_scales = _halves(x, 2)
+        right_halves, right_scales, frozen = _weight_halves(memo, "fc.weight", fc_weight)
+        progress = torch.empty((65,), dtype=torch.int32, device=x.device)
+        add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
+        _launch(
+            "linear_group_norm_leaky_relu_add",
+            x.device,
+            [
+                x,
+                fc_weight,
+                left_halves,
+                left_scales,
+                right_halves,
+                right_scales,
+                progress,
+                fc_bias,
+                norm_weight,
+                norm_bias,
+                add,
+            ],
+            batch,
+            frozen,
+        )
+    else:
+        if GENERATED_GEMM and batch <= 8:
+            fc_product = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
+            _launch(
+                "fc_product_few_rows",
+                x.device,
+                [x, fc_weight, fc_product],
+                batch,
+            )
+        else:
+            with _Precision():
+                fc_product = torch.nn.functional.linear(x, fc_weight)
+        add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
+        _launch(
+            "bias_group_norm_leaky_relu_add",
+            x.device,
+            [fc_product, fc_bias, norm_weight, norm_bias, add],
+            batch,
+        )
+    return (add,)
+
+
+def blank(x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 8192), dtype=torch.float32, device=x.device),)
+
+
+def original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+BAKED_IN = (
+    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
+    (
+        "fc",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 8192, "out_features": 8192},
+        {},
+    ),
+    (
+        "norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 512, "num_channels": 8192, "eps": 1e-05, "affine": True},
+        {},
+    ),
+    (
+        "activation",
+        "torch.nn.modules.activation.LeakyReLU",
+        (),
+        (),
+        {"negative_slope": 0.01, "inplace": False},
+        {},
+    ),
+)
+
+FUSION = Fusion(
+    "kw_model",
+    fused=fused,
+    original=original,
+    blank=blank,
+    state=state,
+    written=written,
+    baked_in=BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2, 3, 4)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+)
 
 
 class ModelNew(Model):
@@ -2831,15 +3543,22 @@ class ModelNew(Model):
                               operator(s) in its epilogue; the library below 96 rows
     """
 
-    fallbacks = collections.Counter()
+    def __new__(cls, *args, **kwargs):
+        return FUSION.register(super().__new__(cls))
 
-    def _fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in ModelNew.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        ModelNew.fallbacks[cause] += 1
+    def forward(self, x):
+        memo = FUSION.memo(self)
+        cause = memo.cause or outside(memo.state, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return super().forward(x)
+        (add,) = FUSION.run(memo, (x,))
+        return add
 
-    _frozen = {}
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks
 
     def freeze(self):
         """Split the weights now instead of at every call, and return self.
@@ -2855,23 +3574,13 @@ class ModelNew(Model):
                 halves, scales = _halves(weight, 2)
                 _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
                 frozen[name] = (halves, scales, _stamp(weight))
-        self._frozen = frozen
+        FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        self._frozen = {}
+        FUSION.memo(self).frozen = {}
         return self
-
-    def _weight_halves(self, name, weight):
-        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
-        if name not in self._frozen:
-            return (*_halves(weight, 2), False)
-        halves, scales, stamp = self._frozen[name]
-        if stamp != _stamp(weight):
-            again = "call freeze() again or unfreeze()"
-            raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
-        return halves, scales, True
 
     def _apply(self, *args, **kwargs):
         self.unfreeze()
@@ -2880,93 +3589,3 @@ class ModelNew(Model):
     def _load_from_state_dict(self, *args, **kwargs):
         self.unfreeze()
         return super()._load_from_state_dict(*args, **kwargs)
-
-    def __getstate__(self):
-        return {**super().__getstate__(), "_frozen": {}}  # a copy has weights of its own
-
-    state_types = (
-        (torch.float32, (8192, 8192)),  # fc.weight
-        (torch.float32, (8192,)),  # fc.bias
-        (torch.float32, (8192,)),  # norm.weight
-        (torch.float32, (8192,)),  # norm.bias
-    )
-
-    def _outside(self, state, x):
-        """Why the kernels cannot take this call, or None when they can."""
-        if not isinstance(x, torch.Tensor):
-            return "x is not a tensor"
-        if x.device.type != "cuda":
-            return "x is not on a cuda device"
-        if x.dtype != torch.float32:
-            return "x is not float32"
-        if x.ndim != 2 or x.shape[1:] != (8192,):
-            return "x is not of shape batch x 8192"
-        for tensor, (dtype, shape) in zip(state, self.state_types):
-            if tensor.dtype != dtype or tensor.shape != shape:
-                return "a parameter has another type or shape"
-            if tensor.device != x.device:
-                return "a parameter is on another device"
-        if torch.is_autocast_enabled("cuda"):
-            return "autocast is on"
-        if torch.is_grad_enabled():
-            if x.requires_grad or any(p.requires_grad for p in self.parameters()):
-                return "gradients are needed, and no backward was generated"
-        return None
-
-    def forward(self, x):
-        state = (
-            self.fc.weight,
-            self.fc.bias,
-            self.norm.weight,
-            self.norm.bias,
-        )
-        cause = self._outside(state, x)
-        if cause is not None:
-            self._fall_back(cause)
-            return super().forward(x)
-        (fc_weight, fc_bias, norm_weight, norm_bias) = state
-        batch = x.shape[0]
-        if GENERATED_GEMM and batch >= 96 and _hopper(x.device):
-            left_halves, left_scales = _halves(x, 2)
-            right_halves, right_scales, frozen = self._weight_halves("fc.weight", fc_weight)
-            progress = torch.empty((65,), dtype=torch.int32, device=x.device)
-            add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
-            _launch(
-                "linear_group_norm_leaky_relu_add",
-                x.device,
-                [
-                    x,
-                    fc_weight,
-                    left_halves,
-                    left_scales,
-                    right_halves,
-                    right_scales,
-                    progress,
-                    fc_bias,
-                    norm_weight,
-                    norm_bias,
-                    add,
-                ],
-                batch,
-                frozen,
-            )
-        else:
-            if GENERATED_GEMM and batch <= 8:
-                fc_product = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
-                _launch(
-                    "fc_product_few_rows",
-                    x.device,
-                    [x, fc_weight, fc_product],
-                    batch,
-                )
-            else:
-                with _Precision():
-                    fc_product = torch.nn.functional.linear(x, fc_weight)
-            add = torch.empty((batch, 8192), dtype=torch.float32, device=x.device)
-            _launch(
-                "bias_group_norm_leaky_relu_add",
-                x.device,
-                [fc_product, fc_bias, norm_weight, norm_bias, add],
-                batch,
-            )
-        return add

@@ -7,9 +7,9 @@ from torch import nn
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(32, 64)
+        self.linear = nn.Linear(32, 128)
         self.first = nn.Parameter(torch.randn(24))
-        self.second = nn.Parameter(torch.randn(40))
+        self.second = nn.Parameter(torch.randn(104))
 
     def forward(self, x):
         scale = torch.cat([self.first, self.second.exp()])

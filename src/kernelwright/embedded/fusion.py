@@ -1,8 +1,8 @@
 """Which way a call takes: the kernels at once, inside an autograd function, or as an operator."""
 
 import torch
-import torch.overrides
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import _get_current_function_mode_stack
 
 from kernelwright.embedded.memo import Memo
 from kernelwright.embedded.recorded import Recorded, StandIns
@@ -62,7 +62,7 @@ def is_recomputing():
     """Whether the backward of a module around this one runs its original forward."""
     if torch.compiler.is_compiling() or torch._C._len_torch_function_stack() == 0:
         return False
-    modes = torch.overrides._get_current_function_mode_stack()
+    modes = _get_current_function_mode_stack()
     return any(type(mode).__name__ == StandIns.__name__ for mode in modes)
 
 
