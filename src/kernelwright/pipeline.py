@@ -26,7 +26,7 @@ from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Panel, Tile, lower, panels
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import Plan, limits_for, plan, seat
+from kernelwright.plan import Plan, leave_alone, limits_for, plan, seat
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
 
@@ -139,7 +139,10 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     planned = plan(primitives, limits_for(device))
-    planned = seat(planned, problem.precision, problem.batch) if device == "cuda" else planned
+    if device == "cuda":
+        planned = seat(planned, problem.precision, problem.batch)
+    else:
+        planned = leave_alone(planned, rewritten)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 

@@ -65,14 +65,16 @@ struct ResidentRow {
     // A copy, since the fields are written meanwhile: in the same object as these, the compiler
     // would read them again for every lane, and not vectorise.
     const Scalars scalars = segment.scalars;
+    BlockwiseTotal<kOp, V> sum;
     segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
       const auto x = P::contribution(stage, f, scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
-        accumulate<kOp, V>(total, x);
+        sum.add(x);
       } else {
-        total.lanes[0] = combine<kOp>(total.lanes[0], x.lanes[0]);
+        sum.add_one(x.lanes[0]);
       }
     });
+    accumulate<kOp, V>(total, sum.all());
   }
 
   // Stages I up to End for N segments side by side: the long chains of one (a sum across lanes, a

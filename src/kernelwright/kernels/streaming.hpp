@@ -14,19 +14,19 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
   for_each_stage<P>([&](auto stage) KW_INLINE {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
-    Vec<V> total = identities<kOp, V>();
+    BlockwiseTotal<kOp, V> total;
     for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
       replay<P, I, W, 1>(f, s, a, Cursor{row, e});
       const Vec<W> x = P::contribution(stage, f, s, a, Cursor{row, e});
       if constexpr (W == V) {
-        accumulate<kOp, V>(total, x);
+        total.add(x);
       } else {
-        total.lanes[0] = combine<kOp>(total.lanes[0], x.lanes[0]);
+        total.add_one(x.lanes[0]);
       }
     });
-    P::finish(stage, s, Vec<1>{{combine_lanes<kOp, V>(total)}}, a);
+    P::finish(stage, s, Vec<1>{{combine_lanes<kOp, V>(total.all())}}, a);
   });
   if constexpr (P::kStoresElements) {
     for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {

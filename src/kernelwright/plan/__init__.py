@@ -1,5 +1,6 @@
 """Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
 
+from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.limits import Limits, limits_for
@@ -37,6 +38,7 @@ __all__ = [
     "Tail",
     "decompose",
     "element_type",
+    "leave_alone",
     "limits_for",
     "needs_whole_tiles",
     "plan",

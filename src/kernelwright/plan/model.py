@@ -40,6 +40,7 @@ class Code(Enum):
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
     GEMM = (
