@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ def where_it_pays() -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden with what tests produce"
+    )
+    parser.addoption(
+        "--whole-zoo", action="store_true", help="every module of tests/zoo, not every second one"
     )
 
 
@@ -56,8 +60,10 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def extensions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A build cache of this session's own, so that tests compile for real."""
-    folder = tmp_path_factory.mktemp("extensions")
+    """A build cache of this session's own, so that tests compile for real; its workers share it."""
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "extensions"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(folder))
         yield folder

@@ -460,6 +460,33 @@ KW_FN Vec<V> identities() {
   return x;
 }
 
+// A total over a long row. So many chunks are summed before they join it: then the error grows with
+// the number of blocks, and not with the length of the row.
+template <Combine C, int V>
+struct BlockwiseTotal {
+  static constexpr int kBlock = 128;
+  Vec<V> done = identities<C, V>();
+  Vec<V> block = identities<C, V>();
+  int chunks = 0;
+
+  KW_FN void add(const Vec<V>& x) {
+    accumulate<C, V>(block, x);
+    if (++chunks == kBlock) {
+      accumulate<C, V>(done, block);
+      block = identities<C, V>();
+      chunks = 0;
+    }
+  }
+
+  KW_FN void add_one(float x) { done.lanes[0] = combine<C>(done.lanes[0], x); }
+
+  KW_FN Vec<V> all() const {
+    Vec<V> total = done;
+    accumulate<C, V>(total, block);
+    return total;
+  }
+};
+
 // Threads for a program: waking others costs more than a few thousand elements of work.
 template <class P>
 KW_FN int threads_for(const typename P::Args& a, int threads) {
@@ -540,14 +567,16 @@ struct ResidentRow {
     // A copy, since the fields are written meanwhile: in the same object as these, the compiler
     // would read them again for every lane, and not vectorise.
     const Scalars scalars = segment.scalars;
+    BlockwiseTotal<kOp, V> sum;
     segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
       const auto x = P::contribution(stage, f, scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
-        accumulate<kOp, V>(total, x);
+        sum.add(x);
       } else {
-        total.lanes[0] = combine<kOp>(total.lanes[0], x.lanes[0]);
+        sum.add_one(x.lanes[0]);
       }
     });
+    accumulate<kOp, V>(total, sum.all());
   }
 
   // Stages I up to End for N segments side by side: the long chains of one (a sum across lanes, a
