@@ -53,8 +53,8 @@ class Fusion:
         tensors = (*inputs, *memo.state)
         if torch.compiler.is_compiling() or is_traced(inputs):
             return self.operator.call(list(tensors))
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return Recorded.apply(memo, constants, *tensors)
+        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
+            return Recorded.record(memo, constants, *tensors)
         return self.fused(memo, *tensors)
 
 

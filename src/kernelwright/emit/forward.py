@@ -369,17 +369,15 @@ class ForwardWriter:
         names = [*self.inputs.values(), *(leaf.name for leaf in self.arguments.constants)]
         called = ", ".join([module, *self.arguments.rebuilt])
         lines = listed("", "def original(", [module, *names], "):", margin=0)
-        lines += [
-            '    """What fused() computes, by the original forward."""',
-            *(self.sized() if self.graph.symbols else []),
-            f"    {outputs} = Model.forward({called})",
-        ]
+        lines.append('    """What fused() computes, by the original forward."""')
         places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
         made = []
         for result in self.results:
             if result.leaf is not None:
                 leaf = pytree.tree_leaves(self.graph.outputs)[result.leaf]
                 made.append(self._undone(leaf.name, places[result.leaf]))
+        needed = [local for local in self.sized() if _mentions(made, local.split()[0])]
+        lines += [*needed, f"    {outputs} = Model.forward({called})"]
         return [*lines, *listed("    ", "return (", made, ")", margin=0)]
 
     def forward(self) -> list[str]:
@@ -421,7 +419,7 @@ class ForwardWriter:
         return [
             f"        {local} = {self._given_size(symbol)}"
             for symbol, local in self.local.items()
-            if symbol in self.graph.symbols and re.search(rf"\b{local}\b", text)
+            if symbol in self.graph.symbols and _mentions([text], local)
         ]
 
     def _given_size(self, symbol: str) -> str:
@@ -620,6 +618,10 @@ class ForwardWriter:
 def is_path(target: str) -> bool:
     """Whether a target is a parameter's or a buffer's, and no expression of places.py."""
     return "[" not in target and not target.startswith(".") and bool(target)
+
+
+def _mentions(texts: list[str], name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", text) for text in texts)
 
 
 def _tuple(items: list[str]) -> str:
