@@ -1314,6 +1314,8 @@ def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
 
 def kept(tensors, fusion):
     """What backward needs of a call: a buffer that the call rewrites only where outputs read it."""
+    if not fusion.rewritten:
+        return tensors
     found = list(tensors)
     for i in fusion.rewritten:
         found[i] = found[i].clone() if i in fusion.recalled else None
@@ -1335,6 +1337,11 @@ class Recorded(torch.autograd.Function):
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])
         return results
+
+    @classmethod
+    def record(cls, *arguments):
+        """apply() without its search for wrappers of torch.func, which are known not to be here."""
+        return super(torch.autograd.Function, cls).apply(*arguments)
 
     @staticmethod
     def backward(ctx, *cotangents):
@@ -1488,8 +1495,8 @@ class Fusion:
         tensors = (*inputs, *memo.state)
         if torch.compiler.is_compiling() or is_traced(inputs):
             return self.operator.call(list(tensors))
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return Recorded.apply(memo, constants, *tensors)
+        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
+            return Recorded.record(memo, constants, *tensors)
         return self.fused(memo, *tensors)
 
 
@@ -1616,7 +1623,6 @@ def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
 
 def original(module, x):
     """What fused() computes, by the original forward."""
-    batch = x.shape[0]
     outputs = Model.forward(module, x)
     return (outputs,)
 

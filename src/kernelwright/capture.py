@@ -101,6 +101,8 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
         sizes = _example_sizes(problem, graph)
         broken = [guard for guard in graph.contract.guards if not guard.holds(sizes)]
         if not broken:
+            if free and not graph.symbols and any(x.ndim for x in problem.tensors):
+                why = "torch took the batch for a constant while it traced"
             return replace(graph, contract=replace(graph.contract, fixed=why)), free
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")
