@@ -1362,7 +1362,8 @@ class Fusion:
     `fused(memo, *inputs, *state)` computes the results; `original(module, *inputs, *constants)`
     computes the same with the user's own forward; `state(module)` reads parameters and buffers,
     `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
-    that its gradient flows to, `blank` empty results for tracers.
+    that its gradient flows to, `blank` empty results for tracers; `globals` says that some of the
+    state lies in the file, where no memo watches it.
     """
 
     def __init__(self, stem, **parts):
@@ -1393,6 +1394,8 @@ class Fusion:
         if memo is None or not memo.is_current(module):
             mine = memo is not None and memo.module is module
             memo = Memo(module, self, memo if mine else None)
+        elif self.globals and memo.cause is None:
+            memo.state = self.state(module)
         return memo
 
     def run(self, memo, inputs, constants=()):
@@ -1562,6 +1565,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

@@ -39,7 +39,7 @@ from kernelwright.graph import (
     identifier,
     without_floors,
 )
-from kernelwright.places import find_places
+from kernelwright.places import find_places, is_place, look_up
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.tracing import TORCH, Trace, trace
@@ -140,6 +140,8 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     for name, target in graph.targets.items():
         if graph[name].op == "parameter":
             names[id(problem.module.get_parameter(target))] = name
+        elif is_place(target):
+            names[id(look_up(problem.module, target))] = name
     reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
     changes = f"the forward changes {seen.changes}" if seen.changes else None
     return replace(

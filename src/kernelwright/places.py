@@ -1,47 +1,59 @@
 """Where a tensor that is neither parameter nor buffer is found again: as an attribute or a global.
 
-In: the module. Out: for each such tensor a Python expression. `.scale` and `.tables["a"][0]` are
-behind the module; anything else is a name of the file that the model's class is in. What has no
-place was made by the forward itself, and its value is part of the program.
+In: the module. Out: for each such tensor a Python expression, in which `{}` stands for the module:
+`{}.scale`, `{}.tables["a"][0]`, `Model.forward.__globals__["TABLE"]`. What has no place was made by
+the forward itself, and its value is part of the program.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+TABLES = ("_parameters", "_buffers", "_modules")
+
 
 def find_places(module: nn.Module) -> dict[int, str]:
     """Expressions by the address of the tensor's memory; an attribute goes before a global."""
     found: dict[int, str] = {}
-    for path, owner in module.named_modules():
-        prefix = "".join(f".{p}" if p.isidentifier() else f"._modules[{p!r}]" for p in _parts(path))
+    owners = [(_expression(path), owner) for path, owner in module.named_modules()]
+    for text, owner in owners:
         for name, value in vars(owner).items():
-            if name not in ("_parameters", "_buffers", "_modules"):
-                _note(found, value, f"{prefix}.{name}")
-    home = sys.modules.get(type(module).__module__)
-    for name, value in vars(home).items() if home is not None else ():
-        if not isinstance(value, nn.Module):
-            _note(found, value, name)
+            if name not in TABLES:
+                _note(found, value, f"{text}.{name}")
+    for text, owner in owners:
+        kind = "Model" if owner is module else f"type({text})"
+        for name, value in _globals(type(owner)).items():
+            if not isinstance(value, nn.Module):
+                _note(found, value, f'{kind}.forward.__globals__["{name}"]')
     return found
+
+
+def is_place(target: str) -> bool:
+    """Whether this is an expression from here, and not the path of a parameter or a buffer."""
+    return "{}" in target or "[" in target
 
 
 def look_up(module: nn.Module, place: str) -> torch.Tensor:
     """The tensor at a place that `find_places` gave."""
-    if place.startswith("."):
-        found = eval(f"module{place}", {"module": module})
-    else:
-        found = eval(place, vars(sys.modules[type(module).__module__]))
+    known = {"module": module, "Model": type(module)}
+    found = eval(place.replace("{}", "module"), known)
     assert isinstance(found, torch.Tensor)
     return found
 
 
-def _parts(path: str) -> list[str]:
-    return path.split(".") if path else []
+def _expression(path: str) -> str:
+    parts = path.split(".") if path else []
+    return "{}" + "".join(f".{p}" if p.isidentifier() else f"._modules[{p!r}]" for p in parts)
+
+
+def _globals(kind: type[nn.Module]) -> dict[str, Any]:
+    """What the forward of a user's class sees in its file."""
+    space: dict[str, Any] = getattr(kind.forward, "__globals__", {})
+    return {} if kind.__module__.startswith("torch.") else space
 
 
 def _note(found: dict[int, str], value: Any, place: str) -> None:

@@ -22,7 +22,7 @@ from kernelwright.emit.products import product_steps
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel
-from kernelwright.places import look_up
+from kernelwright.places import is_place, look_up
 from kernelwright.plan import Buffer, Plan, Region
 from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
@@ -211,9 +211,12 @@ class ForwardWriter:
         if self.device == "cpu":
             return []
         places = {n.name: self.graph.targets[n.name] for n in self.state()}
-        loose = [n for n in self.state() if not is_path(places[n.name])]
+        loose = [n for n in self.state() if is_place(places[n.name])]
         module = self.problem.module
         return [n for n in loose if look_up(module, places[n.name]).device.type == "cpu"]
+
+    def reads_globals(self) -> bool:
+        return any("__globals__" in self.graph.targets[n.name] for n in self.state())
 
     def state_types(self) -> list[str]:
         """The table that outside() compares the state with."""
@@ -224,7 +227,7 @@ class ForwardWriter:
             shape = tuple(int(str(d)) for d in n.type.shape)
             where = "cpu" if n in self.on_host() else None
             row = f"({n.type.dtype}, {shape}, {python(where)})"
-            lines.append(f"    {row},  # {self.graph.targets[n.name]}")
+            lines.append(f"    {row},  # {self.graph.targets[n.name].removeprefix('{}.')}")
         return [*lines, ")"]
 
     def state_reader(self) -> list[str]:
@@ -570,8 +573,8 @@ class ForwardWriter:
     def attribute(self, target: str, owner: str | None = None) -> str:
         """`module.net[0].weight`: the user's own way to write where a tensor lives."""
         text = owner or self.local["module"]
-        if not is_path(target):
-            return f"{text}{target}" if target.startswith(".") else target
+        if is_place(target):
+            return target.replace("{}", text)
         *parents, last = target.split(".")
         for part in parents:
             plain = part.isidentifier() and not keyword.iskeyword(part)
@@ -613,11 +616,6 @@ class ForwardWriter:
         if isinstance(value, torch.device):
             return self.device_of()
         return self.size(value) if isinstance(value, sympy.Expr) else None
-
-
-def is_path(target: str) -> bool:
-    """Whether a target is a parameter's or a buffer's, and no expression of places.py."""
-    return "[" not in target and not target.startswith(".") and bool(target)
 
 
 def _mentions(texts: list[str], name: str) -> bool:

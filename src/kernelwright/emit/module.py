@@ -123,6 +123,7 @@ def _fusion(writer: ForwardWriter) -> str:
             f"    recalled={recalled},",
             f"    random={writer.graph.contract.random},",
             f"    refused={python(writer.graph.contract.refused)},",
+            f"    globals={writer.reads_globals()},",
             ")",
         ]
     )

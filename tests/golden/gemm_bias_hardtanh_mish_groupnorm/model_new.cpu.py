@@ -113,6 +113,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

@@ -108,7 +108,6 @@ def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
 
 def original(module, x):
     """What fused() computes, by the original forward."""
-    batch = x.shape[0]
     outputs = Model.forward(module, x)
     return (outputs,)
 
@@ -149,6 +148,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

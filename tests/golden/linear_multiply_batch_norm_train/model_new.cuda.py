@@ -136,7 +136,6 @@ def blank(
 
 def original(module, x):
     """What fused() computes, by the original forward."""
-    batch = x.shape[0]
     outputs = Model.forward(module, x)
     return (outputs,)
 
@@ -184,6 +183,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

@@ -149,6 +149,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

@@ -88,7 +88,6 @@ def blank(x, fc_weight, fc_bias, norm_weight, norm_bias):
 
 def original(module, x):
     """What fused() computes, by the original forward."""
-    batch = x.shape[0]
     outputs = Model.forward(module, x)
     return (outputs,)
 
@@ -137,6 +136,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 

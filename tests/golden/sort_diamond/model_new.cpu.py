@@ -56,7 +56,6 @@ def blank(x):
 
 def original(module, x):
     """What fused() computes, by the original forward."""
-    batch = x.shape[0]
     outputs = Model.forward(module, x)
     return (outputs,)
 
@@ -81,6 +80,7 @@ FUSION = Fusion(
     recalled=[],
     random=False,
     refused=None,
+    globals=False,
 )
 
 
