@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import torch
@@ -150,10 +151,11 @@ def launcher(compiled: Compiled, kernel: Kernel) -> str:
 
 
 def forward(compiled: Compiled) -> str:
+    """The kernels of the emitted file in their order, and the method that calls them."""
     text = compiled.source
-    start = text.rindex("    def forward(", 0)
-    lines = text[start:].rstrip().splitlines()
-    return "\n".join(line.removeprefix("    ") for line in lines)
+    kernels = text[text.rindex("def fused(") : text.rindex("def blank(")]
+    method = text[text.rindex("    def forward(") : text.rindex("    @property")]
+    return kernels.rstrip() + "\n\n\n" + textwrap.dedent(method).rstrip()
 
 
 # ---- markdown --------------------------------------------------------------------------------
@@ -267,9 +269,11 @@ same signature, an array of addresses and an array of numbers, so that Python ca
 ctypes and no binding has to be compiled."""
 
 FORWARD_TEXT = """\
-What `class ModelNew(Model)` does, here for CUDA. `_outside` returns the reason why the kernels
-cannot take a call, if there is one; then the original forward runs, counted and with a warning.
-Otherwise the product is that of the kernel for a few rows, or the library's."""
+What `class ModelNew(Model)` does, here for CUDA. `memo` knows whether the module is still as it was
+traced, and `outside` returns the reason why the kernels cannot take a call, if there is one; then
+the original forward runs, counted and with a warning. Otherwise `fused` runs: at once, or inside an
+autograd function where gradients are needed. The product is that of the kernel for a few rows, or
+the library's."""
 
 LEDGER_TEXT = """\
 Where every operator of the original went. The same text is the docstring of `ModelNew`."""
