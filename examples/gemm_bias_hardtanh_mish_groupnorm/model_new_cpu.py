@@ -1509,10 +1509,10 @@ class Fusion:
 
     def memo(self, module):
         """The module's record, made anew where anything was touched since it was made."""
-        if hasattr(module, "_kernelwright_original") or is_recomputing():
-            return Glance(module, self, original=True)
         if torch.compiler.is_compiling():
-            return Glance(module, self)
+            return Glance(module, self, hasattr(module, "_kernelwright_original"))
+        if "_kernelwright_original" in vars(module) or is_recomputing():
+            return Glance(module, self, original=True)
         memo = vars(module).get("_kernelwright")
         if memo is None or not memo.is_current(module):
             mine = memo is not None and memo.module is module
@@ -1533,7 +1533,7 @@ class Fusion:
 
 def is_recomputing():
     """Whether the backward of a module around this one runs its original forward."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_function_stack() == 0:
+    if torch._C._len_torch_function_stack() == 0:
         return False
     modes = _get_current_function_mode_stack()
     return any(type(mode).__name__ == StandIns.__name__ for mode in modes)
