@@ -1251,8 +1251,6 @@ class Memo:
 
     def fall_back(self, cause):
         """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if torch.compiler.is_compiling():
-            return
         if cause not in self.fallbacks:
             warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
         self.fallbacks[cause] += 1

@@ -14,7 +14,8 @@ from kernelwright.embedded.baked import (
     present,
     traced_hooks,
 )
-from kernelwright.emit.lines import listed, python
+from kernelwright.emit.lines import listed
+from kernelwright.emit.values import python
 
 WIDTH = 86
 

@@ -17,8 +17,9 @@ from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
-from kernelwright.emit.lines import listed, python
+from kernelwright.emit.lines import listed
 from kernelwright.emit.products import product_steps
+from kernelwright.emit.values import python
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
 from kernelwright.lower import Kernel, Panel

@@ -6,9 +6,7 @@ forward. What the kernels do not cover runs the original forward, counted and wa
 
 from __future__ import annotations
 
-import math
 import re
-from typing import Any
 
 from kernelwright.emit import products, runtime, values
 from kernelwright.emit.apart import keep_apart
@@ -16,10 +14,10 @@ from kernelwright.emit.baked import baked_in
 from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.few import few_products
 from kernelwright.emit.forward import ForwardWriter
-from kernelwright.emit.lines import python
 from kernelwright.emit.original import original
 from kernelwright.emit.paste import embedded_parts
 from kernelwright.emit.sources import source
+from kernelwright.emit.values import python
 from kernelwright.errors import UnsupportedError
 from kernelwright.lower import Kernel, Panel
 from kernelwright.plan import Plan
@@ -169,16 +167,8 @@ def _constants(plan: Plan) -> list[str]:
                 raise UnsupportedError(
                     "The forward builds a large constant tensor; register a buffer."
                 )
-            lines.append(f"_{name} = torch.tensor({_numbers(value.tolist())}, dtype={value.dtype})")
+            lines.append(f"_{name} = torch.tensor({python(value.tolist())}, dtype={value.dtype})")
     return [*lines, runtime.CONSTANTS] if lines else []
-
-
-def _numbers(value: Any) -> str:
-    """Nested lists of numbers as Python, which has no literal for infinity and NaN."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_numbers, value))}]"
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return repr(value) if finite else f'float("{value}")'
 
 
 def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:

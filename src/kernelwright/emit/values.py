@@ -111,6 +111,11 @@ def rebuild(value: Any, leaf: Callable[[Any], str | None], names: Mapping[type, 
     return constructed(value, written, names)
 
 
+def python(value: Any) -> str:
+    """A value that is made of literals alone."""
+    return rebuild(value, lambda part: None, {})
+
+
 def constructed(value: Any, written: list[tuple[str, str]], names: Mapping[type, str]) -> str:
     kind = type(value)
     texts = [text for _, text in written]
