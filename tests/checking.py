@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.emit.cpp import camel
+from kernelwright.emit import library
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import load_problem, load_source
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
@@ -148,17 +148,17 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
 def spied(subject: Subject) -> Iterator[set[str]]:
     """The names of the kernels that are launched meanwhile."""
     names: set[str] = set()
-    launch = subject.emitted._launch
+    launch = subject.emitted._kw_launch
 
     def spy(name: str, *arguments: Any, **options: Any) -> None:
         names.add(name)
         launch(name, *arguments, **options)
 
-    subject.emitted._launch = spy
+    subject.emitted._kw_launch = spy
     try:
         yield names
     finally:
-        subject.emitted._launch = launch
+        subject.emitted._kw_launch = launch
 
 
 def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
@@ -277,19 +277,23 @@ def check_expectations(subject: Subject) -> None:
 
 def kernel_text(compiled: Compiled) -> str:
     """The C++ or CUDA source inside the emitted file."""
-    return compiled.source.split('KERNELS = r"""\n', 1)[1].split('"""', 1)[0]
+    return library.headers(compiled.source) + "\n" + programs(compiled)
 
 
 def programs(compiled: Compiled) -> str:
-    """The generated part of it: what follows the templates."""
-    text = kernel_text(compiled)
-    struct = text.index(f"struct {camel(compiled.kernels[0].name)} {{")
-    return text[text.rindex("\n\n", 0, struct) + 2 :]
+    """The generated part of it."""
+    return library.programs(compiled.source)
 
 
 def model_functions(compiled: Compiled) -> str:
-    """The Python that is written for this model alone: the kernels in order, to the class."""
-    return compiled.source[compiled.source.index("def state(") :]
+    """The Python that is written for this model alone."""
+    return library.fused_model(compiled.source)
+
+
+def fused(compiled: Compiled) -> str:
+    """The function with the kernels in order."""
+    text = model_functions(compiled)
+    return text[text.index("def _kw_fused(") : text.index("def _kw_outside(")]
 
 
 LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"

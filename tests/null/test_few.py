@@ -61,8 +61,8 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
 @pytest.mark.usefixtures("where_it_pays")
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
-    assert "if GENERATED_GEMM and batch <= 16:" in compiled.source
-    assert "GENERATED_GEMM = True" in compiled.source
+    assert "if _KW_GENERATED_GEMM and batch <= 16:" in compiled.source
+    assert "_KW_GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
     launcher = text[text.index('extern "C" int launch_linear_few_rows') :]
     assert "tensors[2]),  // bias" in launcher and "tensors[3]),  // out" in launcher

@@ -30,19 +30,18 @@ def compiled() -> Compiled:
 
 
 def fused(compiled: Compiled) -> str:
-    text = checking.model_functions(compiled)
-    return text[text.index("def fused(") : text.index("def blank(")]
+    return checking.fused(compiled)
 
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if GENERATED_GEMM and batch >= 1 and _hopper(x.device):"
-    assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_hopper(x.device):"
+    assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
         assert f'"{kernel}"' in ours
     assert "torch.nn.functional.linear" not in ours and "_weight_halves" in ours
-    assert "with _Precision():" in library and '"bias_group_norm_min"' in library
+    assert "with _kw_Precision():" in library and '"bias_group_norm_min"' in library
 
 
 def test_the_product_has_no_address(compiled: Compiled) -> None:
@@ -66,7 +65,7 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
 
 def test_native_types_need_no_halves() -> None:
     compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda")
-    assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
+    assert "def _kw_halves" not in compiled.source and "nullptr" in checking.programs(compiled)
     assert FREEZE not in compiled.source and "batch >= 1 " in fused(compiled)
 
 
@@ -74,12 +73,12 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if GENERATED_GEMM and _hopper(x.device):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_hopper(x.device):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("GENERATED_GEMM", "_hopper", "functools", "_halves", FREEZE):
+    for word in ("_KW_GENERATED_GEMM", "_kw_hopper", "functools", "_kw_halves", FREEZE):
         assert word not in compiled.source
 
 
@@ -113,8 +112,8 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
     def launch(name: str, device: Any, tensors: Any, *sizes: int, verb: str = "launch") -> None:
         module.launched.append((verb, name, len(tensors)))
 
-    module._hopper = lambda device: True
-    module._launch = launch
+    module._kw_hopper = lambda device: True
+    module._kw_launch = launch
     yield module
 
 
@@ -125,7 +124,8 @@ def model(emitted: ModuleType) -> Any:
 
 def halves(model: Any) -> tuple[Any, Any, bool]:
     emitted = sys.modules[type(model).__module__]
-    return emitted._weight_halves(emitted.FUSION.memo(model), "linear.weight", model.linear.weight)
+    memo = emitted._KW_FUSION.memo(model)
+    return emitted._kw_weight_halves(memo, "linear.weight", model.linear.weight)
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:

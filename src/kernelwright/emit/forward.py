@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
+from kernelwright.emit.apart import prefixed
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.epilogue import SPLIT_OPERANDS
 from kernelwright.emit.few import few_steps
@@ -84,6 +85,11 @@ class ForwardWriter:
         self.first = next(n.name for n in self.graph if n.op == "input")
         self.known: dict[str, str] = {}
         self.results = self._results()
+        self.prefix = "_kw"
+
+    def own(self, name: str) -> str:
+        """A name of the file where the user's parameters stand, which might hide it otherwise."""
+        return prefixed(name, self.prefix)
 
     def _locals(self) -> dict[str, str]:
         """The names of emitted locals, out of the way of forward's own parameters."""
@@ -394,13 +400,13 @@ class ForwardWriter:
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo} = FUSION.memo(self)",
-            f"        {cause} = {memo}.cause or outside({handed})",
+            f"        {memo} = {self.own('FUSION')}.memo(self)",
+            f"        {cause} = {memo}.cause or {self.own('outside')}({handed})",
             f"        if {cause} is not None:",
             f"            {memo}.fall_back({cause})",
             f"            return {self._original_forward()}",
             *self.sized_in_forward(),
-            *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
+            *listed("        ", "(", names, f") = {self.own('FUSION')}.run({called})", margin=0),
         ]
         for (target, _), result in zip(
             self.graph.mutations,

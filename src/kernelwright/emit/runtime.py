@@ -24,7 +24,7 @@ BUILD = '''
 def _build():
     """Compile the kernels, or load what an earlier process compiled from the same text."""
     flags = {flags}
-    text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
+    text = [HEADERS, PROGRAMS, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
@@ -116,19 +116,17 @@ def _launch(name, device, tensors, *sizes, verb="launch"):
         _KERNELS.cuda_error_text.restype = ctypes.c_char_p
         text = _KERNELS.cuda_error_text(code).decode()
         raise RuntimeError(f"The {verb} of {name} failed: {text}.")
-
-
-_KERNELS = _build() if ARCHITECTURE else None
 '''
+
+CUDA_BUILT = "_KERNELS = _build() if ARCHITECTURE else None\n"
 
 CPU_LAUNCH = '''
 def _launch(name, device, tensors, *sizes):
     """Run a kernel with as many threads as torch itself uses."""
     _call(f"launch_{name}", tensors, (*sizes, torch.get_num_threads()))
-
-
-_KERNELS = _build()
 '''
+
+CPU_BUILT = "_KERNELS = _build()\n"
 
 PRECISION = '''
 class _Precision:

@@ -1,6 +1,8 @@
-"""The C++ or CUDA source of an emitted file: templates, programs, configurations, launchers."""
+"""The C++ or CUDA of an emitted file: programs, configurations, launchers, and their headers."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
@@ -14,8 +16,16 @@ from kernelwright.plan import Region
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 
 
-def source(graph: Graph, kernels: tuple[Kernel, ...], few: list[Region], device: str) -> str:
-    """Headers first, then for each kernel its program, its configuration and its launcher."""
+@dataclass(frozen=True)
+class Sources:
+    """The generated text, and what it needs of the library; a unit is `headers + programs`."""
+
+    programs: str
+    headers: str
+
+
+def source(graph: Graph, kernels: tuple[Kernel, ...], few: list[Region], device: str) -> Sources:
+    """For each kernel its program, its configuration and its launcher."""
     parts: list[str] = []
     for kernel in kernels:
         if isinstance(kernel, GemmKernel):
@@ -31,7 +41,7 @@ def source(graph: Graph, kernels: tuple[Kernel, ...], few: list[Region], device:
         headers.append(FEW_HEADER)
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
-    return f"{flatten(headers, programs)}\n\n{programs}"
+    return Sources(programs, flatten(headers, programs, device))
 
 
 def _configs(kernel: Kernel) -> list[str]:
