@@ -19,12 +19,12 @@ from torch import nn
 from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.emit import emit
-from kernelwright.emit.few import few_products
+from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Panel, Tile, lower, panels
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import Plan, leave_alone, limits_for, plan, seat
 from kernelwright.problem import Problem
@@ -54,12 +54,19 @@ class Compiled:
     captured: Graph
     primitives: Graph
     planned: Plan
-    kernels: tuple[Kernel, ...]
-    panels: tuple[Panel, ...]
+    lowered: Lowered
     rewrites: tuple[str, ...]
     refused_laws: tuple[str, ...]
     ledger: tuple[LedgerRow, ...]
     source: str
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.lowered.kernels
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        return self.lowered.panels
 
     @property
     def regions(self) -> tuple[RegionRow, ...]:
@@ -80,8 +87,7 @@ class Compiled:
     @property
     def fused(self) -> bool:
         """Whether any kernel of ours runs."""
-        few = few_products(self.planned) if self.problem.device.type == "cuda" else []
-        return bool(self.kernels or few)
+        return bool(self.lowered.kernels or self.lowered.few)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -146,18 +152,17 @@ def compile_problem(
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 
-    kernels = lower(planned, device, tiles)
-    paired = panels(planned) if device == "cpu" else ()
-    report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
+    own = any(hasattr(problem.module, word) for word in FREEZING_NAMES)
+    lowered = lower(planned, device, tiles, keeps=not own)
+    said = [f"{k.name} as {k.config.shape}" for k in lowered.kernels]
+    report("lower", "; ".join(said) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, kernels, paired, render(rows), device)
+    source = emit(problem, planned, lowered, render(rows), device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
     refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))
-    return Compiled(
-        problem, captured, primitives, planned, kernels, paired, laws, refused, rows, source
-    )
+    return Compiled(problem, captured, primitives, planned, lowered, laws, refused, rows, source)
 
 
 def _count(graph: Graph) -> int:
