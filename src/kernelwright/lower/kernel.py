@@ -10,6 +10,7 @@ from kernelwright.lower.config import Config, configure
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Gemm, Program, Region, decompose
+from kernelwright.targets import Target
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,14 @@ class GemmKernel(Kernel):
         return [*super().writes, *self.row_partials.values()]
 
 
-def rowwise(graph: Graph, region: Region, program: Program, device: str) -> Kernel:
-    config = configure(graph, program, device)
+def rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
+    config = configure(graph, program, target)
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 
 
-def product(graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None) -> list[Kernel]:
+def product(
+    graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None, target: Target
+) -> list[Kernel]:
     """The product, and the kernel that finishes its rows if there is one."""
     program = region.program
     assert program is not None
@@ -123,7 +126,7 @@ def product(graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None) -> li
         GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
     ]
     if seat.finish is not None:
-        kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, "cuda"))
+        kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
     return kernels
 
 

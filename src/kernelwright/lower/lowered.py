@@ -14,6 +14,7 @@ from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.share import key, shared
 from kernelwright.lower.steps import Frozen, Step, StepMaker
 from kernelwright.plan import Gemm, Plan, Region
+from kernelwright.targets import Target
 
 
 @dataclass(frozen=True)
@@ -32,24 +33,24 @@ class Lowered:
 
 
 def lower(
-    plan: Plan, device: str, tiles: Mapping[str, Tile] | None = None, keeps: bool = True
+    plan: Plan, target: Target, tiles: Mapping[str, Tile] | None = None, keeps: bool = True
 ) -> Lowered:
     """Kernels for every region that is not a library call, and for the library's way with it.
 
     `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
     `keeps` says that ModelNew may have the methods that freeze weights.
     """
-    every = _kernels(plan, device, dict(tiles or {}))
-    few = few_kernels(plan) if device == "cuda" else ()
+    every = _kernels(plan, target, dict(tiles or {}))
+    few = few_kernels(plan)
     names = shared(plan.graph, [*every, *few])
-    paired = panels(plan) if device == "cpu" else ()
+    paired = panels(plan) if target.lanes is None else ()
     maker = StepMaker(
         plan,
         {k.name: k for k in every},
         {k.region.name: k for k in few},
         names,
         paired,
-        device,
+        target,
         keeps,
     )
     users: dict[str, tuple[Region, ...]] = {}
@@ -66,16 +67,16 @@ def lower(
     )
 
 
-def _kernels(plan: Plan, device: str, tiles: dict[str, Tile]) -> list[Kernel]:
+def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]:
     found: list[Kernel] = []
     alike: dict[Hashable, Tile | None] = {}
     for region in plan.regions:
         if region.gemm is not None:
             chosen = tiles.pop(region.name, None)
-            found += _product(plan.graph, region, region.gemm, chosen, alike)
+            found += _product(plan.graph, region, region.gemm, chosen, target, alike)
         for step in region.gemm.library if region.gemm else (region,):
             if step.program is not None:
-                found.append(rowwise(plan.graph, step, step.program, device))
+                found.append(rowwise(plan.graph, step, step.program, target))
     if tiles:
         names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
         raise InputError(f"{next(iter(tiles))!r} is no generated product; choose from: {names}.")
@@ -87,11 +88,12 @@ def _product(
     region: Region,
     gemm: Gemm,
     chosen: Tile | None,
+    target: Target,
     alike: dict[Hashable, Tile | None],
 ) -> list[Kernel]:
     """A product with the tile that was chosen for it, or for one that it could be shared with."""
-    plain = product(graph, region, gemm, None)
+    plain = product(graph, region, gemm, None, target)
     tile = alike.setdefault(key(graph, plain[0]), chosen)
     if chosen is None and tile is None:
         return plain
-    return product(graph, region, gemm, chosen or tile)
+    return product(graph, region, gemm, chosen or tile, target)

@@ -20,6 +20,7 @@ from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.plan import Buffer, Gemm, Plan, Region
+from kernelwright.targets import Target
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
@@ -157,13 +158,13 @@ class StepMaker:
         few: Mapping[str, FewKernel],
         shared: Mapping[str, str],
         panels: tuple[Panel, ...],
-        device: str,
+        target: Target,
         keeps: bool,
     ) -> None:
         self.plan, self.graph = plan, plan.graph
         self.kernels, self.few, self.shared = kernels, few, shared
         self.panels = {p.product: p for p in panels}
-        self.device, self.keeps = device, keeps
+        self.target, self.keeps = target, keeps
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -188,7 +189,7 @@ class StepMaker:
         if region.program is not None:
             return [*map(Alloc, region.outputs), self.launch(region.name, self.sizes)]
         assert region.call is not None
-        contracts = region.kind == "contract" and self.device == "cuda"
+        contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
         return [self.few_rows(region, step)] if region.name in self.few else [step]
 
