@@ -1,8 +1,9 @@
 """What the GEMM's measuring scripts share: emitted models, times in turns, tables with a name.
 
 The scripts know of an emitted file only that its switch _KW_GENERATED_GEMM, where it has one, turns
-the generated product off, and that kernels start through `_kw_launch`. So what ran is found by
-running it: a kernel that is launched with the switch on and not with it off is a generated product.
+the generated product off, and that kernels start through _KW_KERNEL_LIBRARY. So what ran is found
+by running it: a kernel that is launched with the switch on and not with it off is a generated
+product.
 """
 
 from __future__ import annotations
@@ -138,20 +139,21 @@ def path_taken(model: nn.Module, x: Tensor) -> str:
 def launches(model: nn.Module, x: Tensor) -> set[str]:
     """The names of the kernels that one call launches."""
     emitted = emitted_file(model)
-    if not hasattr(emitted, "_kw_launch"):  # a file without kernels
+    kernels = getattr(emitted, "_KW_KERNEL_LIBRARY", None)
+    if kernels is None:  # a file without kernels
         return set()
     names: set[str] = set()
-    launch = emitted._kw_launch
+    start = kernels.start
 
-    def spy(name: str, *arguments: Any, **options: Any) -> None:
-        names.add(name)
-        launch(name, *arguments, **options)
+    def spy(launches: Any, addresses: bytes) -> int:
+        names.update(name.removeprefix("launch_") for name in launches.names)
+        return start(launches, addresses)
 
-    emitted._kw_launch = spy
+    kernels.start = spy
     try:
         model(x)
     finally:
-        emitted._kw_launch = launch
+        kernels.start = start
     return names
 
 

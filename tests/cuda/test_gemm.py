@@ -1,7 +1,7 @@
 """The generated GEMM in emitted models: its values, its hard rows, its weights, its behaviour.
 
 Everything is asked of whole emitted files. Whether the generated product ran is found by a spy on
-`_kw_launch`: it is a kernel that is launched with the file's _KW_GENERATED_GEMM on and not with it
+the launches: it is a kernel that is launched with the file's _KW_GENERATED_GEMM on and not with it
 off.
 """
 

@@ -16,7 +16,6 @@ from kernelwright.emit import paste, products, runtime, values
 from kernelwright.emit.apart import keep_apart, prefix_for
 from kernelwright.emit.baked import baked_in
 from kernelwright.emit.cpp import unmarked
-from kernelwright.emit.few import few_products
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.library import (
     CXX,
@@ -34,10 +33,11 @@ from kernelwright.emit.scopes import used
 from kernelwright.emit.sources import source
 from kernelwright.emit.values import python
 from kernelwright.errors import UnsupportedError
-from kernelwright.lower import Kernel, Panel
+from kernelwright.lower import Lowered
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
+KERNELS = {"cuda": runtime.CUDA_KERNELS, "cpu": runtime.CPU_KERNELS}
 HEAD = f"""\
 {RULE}
 # ModelNew is Model, faster: written by kernelwright {__version__} for {{device}}.
@@ -56,25 +56,21 @@ HEAD = f"""\
 def emit(
     problem: Problem,
     plan: Plan,
-    kernels: tuple[Kernel, ...],
-    panels: tuple[Panel, ...],
+    lowered: Lowered,
     ledger: str,
     device: str,
 ) -> str:
     """The whole text of the emitted file, for `cuda` or `cpu`."""
     structures = (problem.inputs, problem.kwargs, plan.graph.outputs)
     user = original(problem, values.classes(structures))
-    writer = ForwardWriter(problem, plan, kernels, panels, device, user.names)
+    writer = ForwardWriter(problem, plan, lowered, device, user.names)
     writer.prefix = prefix_for(user.text, writer.arguments.taken)
-    few = few_products(plan) if device == "cuda" else []
-    text = source(plan.graph, kernels, few, device) if kernels or few else None
-    model = _fused_model(writer, ledger, bool(few))
-    built = ""
-    if text is not None:
-        built = runtime.CUDA_BUILT if device == "cuda" else runtime.CPU_BUILT
-    started = f"{built}FUSION = _together()\n"
+    compiles = bool(lowered.kernels or lowered.few)
+    text = source(plan.graph, lowered, device) if compiles else None
+    model = _fused_model(writer, ledger, compiles)
+    started = (KERNELS[device].lstrip() if compiles else "") + "FUSION = _together()\n"
     machinery = paste.pruned(_runtime(writer, device), used(model) | used(started))
-    library = paste.library(used(model) | used(machinery))
+    library = paste.library(used(model) | used(machinery) | used(started))
     parts = [
         section(2, f"{FUSED}: where each operator went, and the steps of a call."),
         model,
@@ -95,18 +91,17 @@ def emit(
     return sealed(HEAD.format(device=device) + above.strip("\n") + "\n\n\n" + below)
 
 
-def _fused_model(writer: ForwardWriter, ledger: str, few: bool) -> str:
+def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
-    generated = few or any(r.gemm is not None for r in writer.plan.regions)
-    _, freezing = products.freezing(writer)
-    settings = products.SWITCH.strip() + "\n" if generated else ""
+    generated = any(r.gemm is not None for r in writer.plan.regions)
+    switched = generated or bool(writer.lowered.few)
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
-        settings,
-        _model(writer, ledger, freezing),
+        products.SWITCH if switched else "",
+        _model(writer, ledger, products.freezing(writer, writer.lowered.frozen)),
         *_functions(writer),
-        *_constants(writer.plan),
-        _fusion(writer),
+        "\n".join(_constants(writer.plan)),
+        _fusion(writer, switched, compiles),
     ]
     text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
     imports = [f"import {name}" for name in ("inspect", "torch") if name in used(text)]
@@ -114,24 +109,22 @@ def _fused_model(writer: ForwardWriter, ledger: str, few: bool) -> str:
 
 
 def _runtime(writer: ForwardWriter, device: str) -> str:
-    """What runs the programs of any model; the file holds what it uses of it."""
+    """What builds the programs of any model; the file holds what it uses of it."""
     problem = writer.problem
     precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
-    halves_of, _ = products.freezing(writer)
     if device == "cuda":
-        listed = "cpp_sources=[],\n            cuda_sources=[HEADERS + PROGRAMS]"
+        listed = "cpp_sources=[],\n            cuda_sources=_units()"
         flags, machine = runtime.CUDA_FLAGS, runtime.CUDA_MACHINE
-        ready, launch = runtime.CUDA_READY, runtime.CUDA_LAUNCH
+        together = runtime.CUDA_TOGETHER
     else:
-        listed = "cpp_sources=[HEADERS + PROGRAMS]"
+        listed = "cpp_sources=_units()"
         flags, machine = runtime.CPU_FLAGS, runtime.CPU_NATIVE + runtime.CPU_MACHINE
-        ready, launch = runtime.CPU_READY, runtime.CPU_LAUNCH
+        together = runtime.CPU_TOGETHER
     build = _fill(runtime.BUILD, flags=flags, sources=listed, stem=_stem(problem))
     parts = [
         f"import functools\n{runtime.IMPORTS}",
-        *(machine, build, ready, runtime.CALL, launch),
-        *(products.HOPPER, products.HALVES, halves_of, precision, runtime.PRECISION),
-        runtime.CONSTANTS,
+        *(machine, _fill(runtime.UNITS, together=str(together)), build),
+        *(products.HOPPER, precision, runtime.PRECISION, runtime.CONSTANTS),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
@@ -158,9 +151,10 @@ def _functions(writer: ForwardWriter) -> list[str]:
     return ["\n".join(lines) for lines in functions if lines]
 
 
-def _fusion(writer: ForwardWriter) -> str:
+def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     """The table of what tracing took for granted, and everything together."""
-    rows = [line for entry in baked_in(writer) for line in entry]
+    baked = baked_in(writer.problem.module, writer.graph.mode != "any")
+    rows = [line for entry in baked for line in entry]
     stem = _stem(writer.problem)
     rewritten, recalled = writer.rewritten()
     return "\n".join(
@@ -176,6 +170,11 @@ def _fusion(writer: ForwardWriter) -> str:
             '    """All of this as one value, which ModelNew asks."""',
             "    return Fusion(",
             f'        "{stem}",',
+            f'        device="{writer.device}",',
+            f"        kernels={'KERNEL_LIBRARY' if compiles else None},",
+            "        precision=_Precision,",
+            f"        switch=lambda: {'GENERATED_GEMM' if switched else None},",
+            "        outside=outside,",
             "        fused=fused,",
             "        original=original,",
             "        blank=blank,",
