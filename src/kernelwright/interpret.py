@@ -101,6 +101,8 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
             }
             for leaf in leaves(node.payload, "size"):
                 env["size", leaf.value] = torch.tensor(float(look(leaf.value)), dtype=wide)
+            for leaf in leaves(node.payload, "index"):
+                env["index", leaf.value] = _places(look(node.type.shape), leaf.value, args[0], wide)
             full = evaluate(node.payload, env).expand(look(node.type.shape))
             return full.to(torch.bool) if node.type.dtype is torch.bool else full
         case Reduction(kind, axes, keepdim):
@@ -118,3 +120,9 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
         case View():
             return args[0].reshape(look(node.type.shape))
     return operator.getitem(args[0], args[1])
+
+
+def _places(shape: Sequence[int], axis: Any, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """0, 1, 2, ... along one axis of a shape."""
+    places = torch.arange(shape[axis], dtype=dtype, device=like.device)
+    return places.reshape(*(-1 if i == axis else 1 for i in range(len(shape))))

@@ -107,13 +107,22 @@ class Builder:
         return self.map(load(0), [value], TensorType(self.shape(value), dtype), label="cast")
 
     def reduce(
-        self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
+        self,
+        kind: str,
+        value: str,
+        axes: Sequence[int],
+        keepdim: bool,
+        label: str | None = None,
+        split: bool = True,
     ) -> str:
-        """Combine over axes; over everything in two steps, so that no thread block is alone."""
+        """Combine over axes; over everything in two steps, so that no thread block is alone.
+
+        Without `split`, in one: for the results of rows, of which there are not many.
+        """
         shape = self.shape(value)
         gone = {a % len(shape) for a in axes}
         long = sorted(a for a in gone if shape[a] != 1)
-        if len(long) > 1 and all(d == 1 for i, d in enumerate(shape) if i not in gone):
+        if split and len(long) > 1 and all(d == 1 for i, d in enumerate(shape) if i not in gone):
             value = self.reduce(kind, value, long[1:], keepdim=True, label="partial")
             shape = self.shape(value)
         kept: list[Dim] = [

@@ -58,7 +58,7 @@ class _Walk:
 
     def offer_reduce(self, node: Node) -> None:
         candidates = self.candidates(node.inputs)
-        for region in candidates or self.siblings(node.inputs[0]):
+        for region in dict.fromkeys([*candidates, *self.siblings(node.inputs[0])]):
             if self.admit(node, region):
                 return
         region = self.open(node)
@@ -142,8 +142,24 @@ class _Walk:
         return sorted(found, key=self.builders.index, reverse=True)
 
     def siblings(self, source: str) -> list[Builder]:
-        """Regions that already read this whole value for a reduction of their own."""
-        return [r for r in reversed(self.builders) if source in r.seen and r.reduces]
+        """Regions with a reduction that reads this value, or a part of it, or one of its shape.
+
+        The last only where everything becomes one number: no row of either has to wait.
+        """
+        made = {source, *self.made_of(source)}
+        return [
+            r
+            for r in reversed(self.builders)
+            if r.reduces and (made & r.seen.keys() or r.alongside(source) is not None)
+        ]
+
+    def made_of(self, name: str) -> set[str]:
+        """What is read when this value is computed on the way."""
+        node, found = self.graph[name], set[str]()
+        if name not in self.homes and node.op in (*LAZY, "view"):
+            for i in node.inputs:
+                found |= {i, *self.made_of(i)}
+        return found
 
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""

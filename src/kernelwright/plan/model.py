@@ -223,7 +223,9 @@ class Program:
     @cached_property
     def coordinates(self) -> list[Coordinate]:
         """Everything that a place of the loop nest is turned into."""
-        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges)]
+        places = [leaf.value for expr in self.exprs for leaf in leaves(expr, "index")]
+        used = [at for at in places if isinstance(at, Coordinate)]
+        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges), *used]
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:
