@@ -361,9 +361,8 @@ class ProgramPrinter:
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
-            # Only a kernel that keeps its row reads it once; others find it in the cache again.
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
-            once = self.kernel.template.reads_once and whole
+            once = self.kernel.template.spares_cache and whole
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
