@@ -112,7 +112,7 @@ def _nudged(subject: Sides, case: Case, seed: int, call: Call, trial: Trial) -> 
         inputs = case.make(seed)
         torch.manual_seed(nudge)
         eager = subject.run(subject.original, map_floating(_nudge, inputs), call, seed)
-        compared = compare(case.name, eager, eager, trial.exact)
+        compared = trial_of(case.name, eager, eager, trial.exact)
         if isinstance(compared, Trial):
             samples.append(compared.figures)
     by_output = zip(*samples, strict=True)
@@ -136,13 +136,13 @@ def attempt(subject: Sides, case: Case, seed: int, call: Call = forward) -> Tria
     drew = subject.drew
     exact = attempted(lambda: exactly(subject, case, seed, call, drew))
     if isinstance(exact, Unreplayable):
-        trial = compare(case.name, ours, theirs, map_floating(Tensor.double, theirs))
+        trial = trial_of(case.name, ours, theirs, map_floating(Tensor.double, theirs))
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Exception):
         return Finding(
             None, f"there is no oracle: the original in float64 raised {in_short(exact)}"
         )
-    trial = compare(case.name, ours, theirs, exact)
+    trial = trial_of(case.name, ours, theirs, exact)
     return replace(trial, drew=drew) if isinstance(trial, Trial) else trial
 
 
@@ -156,7 +156,7 @@ def exactly(subject: Sides, case: Case, seed: int, call: Call, drew: bool) -> An
         return subject.run_oracle(case.make(seed), call, seed)
 
 
-def compare(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
+def trial_of(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
     """Outputs of the same structure: exact where they must be, figures for the rest."""
     triples = zip(*(_leaves(x) for x in (ours, theirs, exact)), strict=True)
     trial = Trial(exact, [], [], [], [])
