@@ -24,10 +24,9 @@ def few_products(plan: Plan) -> list[Region]:
 
 def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> list[str]:
     """The kernel for up to `region.few` rows, else the library."""
-    assert region.call is not None
     count = product(region.outputs[0].shape[:-1])
     rows = writer.size(count)
-    operands = [writer.value(ref.name) for ref in region.call.args if ref is not None]
+    operands = [writer.value(name) for name in (*region.operands, region.bias) if name]
     operands.append(writer.variable(region.outputs[0].name))
     launch = [
         *writer.allocate(region.outputs),
@@ -40,9 +39,8 @@ def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> li
 
 
 def few_launcher(graph: Graph, region: Region) -> str:
-    assert region.call is not None
-    columns, depth = graph[region.call.args[1].name].type.shape
-    given = [ref is not None for ref in (*region.call.args, None)[:3]]
+    columns, depth = graph[region.operands[1]].type.shape
+    given = [name is not None for name in (*region.operands, region.bias)]
     names = ["left", "right", "bias"]
     fields = [
         f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"

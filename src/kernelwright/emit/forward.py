@@ -486,12 +486,11 @@ class ForwardWriter:
 
     def panel(self, product: Region, kernel: Region, rows: int) -> list[str]:
         """A library GEMM and its tail, a panel of rows at a time."""
-        assert product.call is not None
         panel, start, stop = (self.local[w] for w in ("panel", "start", "stop"))
         (batch,) = (self.local[s] for s in self.graph.symbols)
         buffer = product.outputs[0]
         name = self.variable(buffer.name)
-        left, weight = (self.value(r.name) for r in product.call.args[:2])
+        left, weight = (self.value(name) for name in product.operands)
         tensors = [panel if r == buffer.name else self.value(r) for r in kernel.reads]
         tensors += [f"{self.variable(b.name)}[{start}:{stop}]" for b in kernel.outputs]
         shape = f"(min({batch}, {rows}), {buffer.shape[1]})"

@@ -88,8 +88,8 @@ FREEZING = '''
 
 def product_steps(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
     """Both ways to a product: the generated kernel, or the library's and the kernels after it."""
-    tests = ["GENERATED_GEMM", f"{writer.size(gemm.rows)} >= {gemm.fewest}"]
-    if isinstance(gemm.rows, int):
+    tests = ["GENERATED_GEMM", f"{writer.size(gemm.all_rows)} >= {gemm.fewest}"]
+    if isinstance(gemm.all_rows, int):
         tests.pop()  # the planner has compared them
     return [
         f"if {' and '.join([*tests, f'_hopper({writer.device_of()})'])}:",
@@ -101,8 +101,8 @@ def product_steps(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str
 
 def _generated(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
     kernel = writer.kernels[region.name]
-    assert isinstance(kernel, GemmKernel) and region.call is not None
-    operands = [writer.value(ref.name) for ref in region.call.args[:2]]
+    assert isinstance(kernel, GemmKernel)
+    operands = [writer.value(o.buffer) for o in (gemm.left, gemm.right)]
     lines, sizes = [], writer.sizes()
     if kernel.splits:
         lines += _halves(writer, kernel, region, *operands)
@@ -139,11 +139,11 @@ def _halves(
 
 def weight_of(writer: ForwardWriter, region: Region) -> str | None:
     """The parameter that is the weight of a split product: freeze() can keep its halves."""
-    if region.gemm is None or not region.gemm.loop.planes or region.call is None:
+    if region.gemm is None or not region.gemm.loop.planes:
         return None
     if any(hasattr(writer.problem.module, word) for word in FREEZING_NAMES):
         return None  # the user's methods of these names must stay what they are
-    name = str(region.call.args[1].name)
+    name = region.gemm.right.buffer
     return name if writer.graph[name].op in ("parameter", "buffer") else None
 
 
