@@ -115,8 +115,9 @@ class _Choice:
         here, usual = hint(form.all_rows, self.batch), hint(form.all_rows)
         if self.policy.generate_always:
             return Way(form, loop, 1, here)
+        each = hint(form.rows, self.batch) if form.batch != (1, 1) else None
         for typical in (here, usual):
-            fewest = loop.fewest(typical, columns, depth)
+            fewest = loop.fewest(typical, columns, depth, each)
             if fewest is not None and fewest <= typical:
                 return Way(form, loop, fewest, typical)
         return None if fewest is None else Way(form, loop, fewest, usual)
