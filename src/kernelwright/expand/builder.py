@@ -12,6 +12,7 @@ from kernelwright.graph import (
     SOURCES,
     Call,
     Cat,
+    Contraction,
     Dim,
     Graph,
     Node,
@@ -170,14 +171,23 @@ class Builder:
         joined = TensorType((*shape[:axis], total, *shape[axis + 1 :]), type.dtype)
         return self._add(label, "cat", tuple(Ref(v) for v in values), joined, Cat(axis))
 
-    def contract(self, payload: Call, operands: Sequence[str], label: str | None = None) -> str:
+    def contract(
+        self,
+        payload: Contraction,
+        operands: Sequence[str],
+        label: str | None = None,
+        shape: Shape | None = None,
+    ) -> str:
+        """A contraction of the captured node's type, or of another shape."""
         args = tuple(Ref(o) for o in operands)
+        type = self.current.type
+        type = type if shape is None else TensorType(shape, type.dtype)
         if label is None:
-            return self._add(None, "contract", args, self.current.type, payload)
+            return self._add(None, "contract", args, type, payload)
         # A law may have merged a second bias into it; the product is still the user's module's.
         owner = self.current.origin.module or self.current.name
         name = fresh_name(identifier(f"{owner}_{label}"), self.taken)
-        return self._append(name, "contract", args, self.current.type, payload)
+        return self._append(name, "contract", args, type, payload)
 
     def opaque(self, node: Node, why: str) -> str:
         """A call that stays with ATen; `why` stands as its only argument, for the planner."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.graph import SOURCES, Call, Dim, Graph, Node, Ref, hint
+from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.limits import Limits
@@ -228,7 +228,7 @@ class _Walk:
         for node in self.graph:
             if node.op in CALLS or node.name in self.homes:
                 visit(self.unit(node.name))
-        return _return_biases(self.graph, steps)
+        return steps
 
     def step(self, unit: Unit, names: set[str]) -> Region | None:
         if isinstance(unit, Builder):
@@ -278,15 +278,19 @@ class _Walk:
         return tuple(n.name for n in self.graph if n.name in found)
 
     def library_call(self, node: Node) -> Region:
-        assert isinstance(node.payload, Call)
-        flops: Dim = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
+        of = node.payload if isinstance(node.payload, Contraction) else None
+        call = of.call if of is not None else node.payload
+        assert isinstance(call, Call)
+        flops: Dim = of.flops if of is not None else 0
         size = cost.call_bytes(self.graph, node)
         return Region(
             name=node.name,
             kind=node.op,
             nodes=(node.name,),
             why=self.why_library(node, flops, size),
-            call=node.payload,
+            call=call,
+            contraction=of,
+            operands=node.inputs[:2] if of is not None else (),
             outputs=(Buffer(node.name, node.type.shape, node.type.dtype),),
             reads=tuple(dict.fromkeys(node.inputs)),
             bytes=size,
@@ -308,48 +312,3 @@ class _Walk:
         if other:
             return reason(Code.NOT_FLOAT, op=op, dtype=str(other[0])[6:])
         return reason(Code.DECLINED, op=op)
-
-
-def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
-    """A kernel that would only add a contraction's bias goes back into the library call."""
-    by_output = {b.name: s for s in steps for b in s.outputs}
-    result = list(steps)
-    for step in steps:
-        maps = [n for n in step.nodes if graph[n].op != "view"]
-        if step.kind != "rowwise" or len(maps) != 1 or len(graph[maps[0]].inputs) != 2:
-            continue
-        add = graph[maps[0]]
-        product = by_output.get(add.inputs[0])
-        if product is None or product.kind != "contract":
-            continue
-        is_bias = graph[add.inputs[0]].sources == add.sources  # one operator of the user's program
-        if not is_bias or graph.users[add.inputs[0]] != [add.name]:
-            continue
-        merged = _with_bias(graph, product, step, add)
-        result[result.index(step)] = merged
-        result.remove(product)
-    return result
-
-
-def _with_bias(graph: Graph, product: Region, step: Region, add: Node) -> Region:
-    assert product.call is not None
-    bias = add.inputs[1]
-    reshaped = graph[bias].op == "view" and graph[bias].sources == add.sources
-    base = graph[bias].inputs[0] if reshaped else bias
-    call = product.call
-    if call.target.endswith("mm.default"):
-        call = Call("torch.addmm", (Ref(base), *call.args))
-    else:
-        args = tuple(Ref(base) if i == 2 else a for i, a in enumerate(call.args))
-        call = Call(call.target, args, call.kwargs)
-    return Region(
-        name=add.name,
-        kind="contract",
-        nodes=(*product.nodes, *step.nodes),
-        why=reason(Code.BIAS_KEPT),
-        call=call,
-        outputs=step.outputs,
-        reads=(*product.reads, base),
-        bytes=product.bytes,
-        flops=product.flops,
-    )

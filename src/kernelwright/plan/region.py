@@ -21,10 +21,11 @@ from kernelwright.plan.domain import (
     Layout,
     Misaligned,
     NeedSplit,
-    Piece,
     align,
     broadcast_axes,
     flat,
+    replace_atom,
+    view_down,
 )
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
@@ -409,20 +410,7 @@ class Builder:
         return expr
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
-        view, shape = node.payload, self.graph[node.inputs[0]].type.shape
-        assert isinstance(view, View)
-        if view.kind == "permute":
-            return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
-        if view.kind == "expand":
-            return align(layout, shape)
-        if view.kind == "slice":
-            axis = view.dims[0]
-            window = self.atoms.window(layout[axis], view.start, view.step, shape[axis])
-            return (*layout[:axis], window, *layout[axis + 1 :])
-        try:
-            return self.atoms.regroup(layout, shape)
-        except Misaligned:
-            raise Misaligned(node.name) from None
+        return view_down(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
 
     def _refining(self, attempt: Callable[[], T]) -> T:
         """Run; where an atom has to be cut, cut it everywhere and run again."""
@@ -434,13 +422,6 @@ class Builder:
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
-
-
-def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
-    def cut(piece: Piece) -> Axis:
-        return parts if piece == atom else (piece,)
-
-    return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:
