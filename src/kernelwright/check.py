@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright import __version__
 from kernelwright.emit import library
 from kernelwright.emit.library import CXX, PYTHON, Section
 from kernelwright.errors import InputError, VerificationError
+from kernelwright.version import __version__
 
 IDENTICAL, EDITED, DIFFERENT, OTHER = "identical", "edited", "different", "other version"
 NO_BANNER = "has no banner, or one that was edited"

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernelwright import __version__
 from kernelwright.emit import paste
 from kernelwright.emit.apart import new_names, own_names, prefixed
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.scopes import bound, imports, renamed, used
+from kernelwright.version import __version__
 
 RULE = "# " + "-" * 98
 FUSED, PROGRAMS = "The fused model", "The generated programs"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 
-from kernelwright import __version__
 from kernelwright.emit import paste, products, runtime, values
 from kernelwright.emit.apart import keep_apart, prefix_for
 from kernelwright.emit.baked import baked_in
@@ -36,6 +35,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.lower import Lowered
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
+from kernelwright.version import __version__
 
 KERNELS = {"cuda": runtime.CUDA_KERNELS, "cpu": runtime.CPU_KERNELS}
 HEAD = f"""\
