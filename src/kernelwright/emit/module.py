@@ -135,11 +135,14 @@ def _machinery(problem: Problem, kernels: str, device: str) -> list[str]:
     text = f'KERNELS = r"""\n{kernels}"""\n'
     stem = _stem(problem)
     if device == "cuda":
-        listed = "cpp_sources=[],\n            cuda_sources=_units()"
-        build = _fill(runtime.BUILD, flags=runtime.CUDA_FLAGS, sources=listed, stem=stem)
+        given = "cpp_sources=[], cuda_sources=units"
+        build = _fill(
+            runtime.BUILD, flags=runtime.CUDA_FLAGS, sources=given, stem=stem, suffix="cu"
+        )
         units = _fill(runtime.UNITS, together=str(runtime.CUDA_TOGETHER))
         return [text, runtime.CUDA_MACHINE, units, build]
-    build = _fill(runtime.BUILD, flags=runtime.CPU_FLAGS, sources="cpp_sources=_units()", stem=stem)
+    given = "cpp_sources=units"
+    build = _fill(runtime.BUILD, flags=runtime.CPU_FLAGS, sources=given, stem=stem, suffix="cpp")
     units = _fill(runtime.UNITS, together=str(runtime.CPU_TOGETHER))
     return [text, runtime.CPU_NATIVE + runtime.CPU_MACHINE, units, build]
 
