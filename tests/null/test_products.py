@@ -63,8 +63,11 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
     names = [line.rpartition("// ")[2] for line in operands.splitlines()[1:-1]]
     assert names == [
         "left", "right", "left_halves", "left_scales", "right_halves", "right_scales",
-        "progress", "rows", "columns", "depth", "frozen",
+        "progress", "batch", "rows", "columns", "depth",
     ]  # fmt: skip
+    decided = text[text.index("kw::GemmDecision how{") :].split("};")[0]
+    names = [line.rpartition("// ")[2] for line in decided.splitlines()[1:-1]]
+    assert names == ["tiles", "clusters", "early", "frozen"]
 
 
 def test_native_types_need_no_halves() -> None:
@@ -89,7 +92,7 @@ def test_models_without_products_have_none_of_it() -> None:
 def test_a_weight_that_is_computed_cannot_be_frozen() -> None:
     compiled = planned(lambda self, x: F.linear(x, torch.relu(self.weight)), 3, 4,
                        weight=nn.Parameter(torch.randn(16, 4)))  # fmt: skip
-    assert "frozen = False" in fused(compiled) and FREEZE not in compiled.source
+    assert " frozen," not in fused(compiled) and FREEZE not in compiled.source
 
 
 def test_a_method_of_the_user_is_not_replaced() -> None:
@@ -101,7 +104,7 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
     compiled = compile_problem(
         problem_from_module(module, (torch.randn(3, 4),)), target="cuda", policy=ALWAYS
     )
-    assert "frozen = False" in fused(compiled)
+    assert " frozen," not in fused(compiled)
     assert FREEZE not in checking.model_functions(compiled)
 
 
@@ -130,13 +133,14 @@ def model(emitted: ModuleType) -> Any:
 
 def halves(model: Any) -> tuple[Any, Any, bool]:
     emitted = sys.modules[type(model).__module__]
-    return emitted._weight_halves(emitted.FUSION.memo(model), "linear.weight", model.linear.weight)
+    weight, memo = model.linear.weight, emitted.FUSION.memo(model)
+    return emitted._weight_halves(memo, "linear.weight", weight, (128, 64))
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:
     high, scales, frozen = halves(model)
     # two panels of 64 rows, one step of 64 of depth, hi and lo
-    assert high.shape == (2, 1, 2, 64, 64) and scales.shape == (128, 2) and not frozen
+    assert high.shape == (1, 2, 1, 2, 64, 64) and scales.shape == (1, 128, 2) and not frozen
     assert halves(model)[0] is not high
 
 

@@ -41,7 +41,7 @@ FRIENDLY = {
 
 
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen")
+OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen", "how")
 LOCALS = (*OWN, *SPLIT_OPERANDS)
 BIJECTIVE = ("reshape", "permute")
 

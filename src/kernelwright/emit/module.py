@@ -43,7 +43,7 @@ def emit(
     few = few_products(plan) if device == "cuda" else []
     text = source(plan.graph, kernels, few, device)
     halves_of, freezing = products.freezing(writer)
-    lines, embedded = embedded_parts()
+    lines, embedded = embedded_parts(generated)
     needed = ["import functools"] if generated else []
     needed += ["import inspect"] if writer.arguments.defaults else []
     parts = [

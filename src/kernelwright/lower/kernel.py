@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kernelwright.errors import InputError
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
+from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Gemm, Plan, Program, Region, decompose
@@ -78,11 +80,25 @@ class GemmKernel(Kernel):
     gemm: Gemm
     given: Expr
     partials: tuple[Buffer, ...]
+    tile: Tile
 
     @property
     def splits(self) -> bool:
         """Whether the operands are split, into memory that the launch is given."""
         return self.gemm.loop.planes > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the right operand can be split once for all calls: one matrix that stays."""
+        right = self.gemm.right
+        places = (right.offset, right.row, right.depth)
+        alone = (right.outer, right.inner) == (0, 0)
+        return self.splits and alone and all(isinstance(n, int) for n in places)
+
+    @property
+    def rule(self) -> tuple[Any, ...]:
+        """What its launches are decided by."""
+        return launch_rule(self.gemm, self.tile.shape[:3], self.tile.at_once)
 
     @property
     def interleaves(self) -> bool:
@@ -147,7 +163,7 @@ def _product(
     plan = schedule(seat.epilogue, given)
     template = TEMPLATES[config.shape]
     kernels: list[Kernel] = [
-        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
+        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
         kernels.append(_rowwise(graph, _finishing(region, seat.finish), seat.finish, target))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
@@ -276,6 +277,38 @@ def element_type(graph: Graph, name: str) -> torch.dtype:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """Where the matrices of a product's operand lie in a buffer: strides in elements.
+
+    A product has two axes of batches, and an operand the stride 0 along one that it does not have.
+    """
+
+    buffer: str
+    offset: Dim
+    outer: Dim
+    inner: Dim
+    row: Dim
+    depth: Dim
+
+    @property
+    def along(self) -> bool:
+        """Whether neighbours in memory are neighbours along the depth."""
+        return self.depth == 1
+
+    def unreadable(self, multiple: int) -> str:
+        """Why a loop cannot read it as it lies; empty: it can. A dense copy is always readable.
+
+        `multiple` is that of the loop: how many elements the copy engine moves at least.
+        """
+        if self.depth != 1 and self.row != 1:
+            return "neither its rows nor its depth lie along memory"
+        others = (self.offset, self.outer, self.inner, self.row if self.along else self.depth)
+        if any(sympy.Mod(n, multiple) != 0 for n in others):
+            return f"its rows or matrices do not begin at multiples of {multiple} elements"
+        return ""
+
+
+@dataclass(frozen=True)
 class Gemm:
     """A product that a generated kernel makes and keeps in registers for the region's program.
 
@@ -286,6 +319,9 @@ class Gemm:
 
     product: str
     loop: Loop
+    left: Operand
+    right: Operand
+    batch: tuple[Dim, Dim]
     rows: Dim
     columns: int
     depth: int

@@ -20,6 +20,7 @@ from kernelwright.plan.model import (
     Code,
     Coordinate,
     Gemm,
+    Operand,
     Plan,
     Program,
     Refusal,
@@ -198,12 +199,23 @@ class _Seating:
             program = _with_bias(program, contraction.outputs[0].name, own.name, bias.name)
         rows, depth = product(own.type.shape[:-1]), self.graph[right.name].type.shape[1]
         sizes = (rows, columns, int(str(depth)))
+        dense = [Operand(ref.name, 0, 0, 0, sizes[2], 1) for ref in (left, right)]
         return replace(
             region,
             kind="gemm",
             call=Call(LINEAR, (left, right, None)),
             program=program,
-            gemm=Gemm(own.name, way.loop, *sizes, way.fewest, way.typical, library),
+            gemm=Gemm(
+                own.name,
+                way.loop,
+                dense[0],
+                dense[1],
+                (1, 1),
+                *sizes,
+                way.fewest,
+                way.typical,
+                library,
+            ),
         )
 
     def columns(self, region: Region) -> int:
