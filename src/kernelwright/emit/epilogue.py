@@ -9,6 +9,7 @@ from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.graph import Dim
 from kernelwright.lower import GemmKernel
+from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS
 from kernelwright.plan import Operand
 
 MAIN_LOOPS = {
@@ -18,10 +19,6 @@ MAIN_LOOPS = {
     "float16": "Float16",
 }
 OPERANDS = ("left", "right")
-# What loops that split work with besides the operands; the others have null pointers there.
-SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
-# The numbers behind the sizes: what embedded/products.py decides, and whether a weight is frozen.
-DECISIONS = ("tiles", "clusters", "early", "frozen")
 
 
 @dataclass
