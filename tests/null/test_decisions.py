@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import sympy
+import torch
+from torch import nn
 
 from kernelwright.embedded.products import ProductRule, can_pair, product_launch
-from kernelwright.plan import Operand
+from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
+from kernelwright.lower import GemmKernel
+from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS, Operand
+from kernelwright.problem import problem_from_module
 
 PAIRS, WIDE, ALONE = (128, 2, 8), (256, 2, 8), (64, 1, 8)
 CHIP = 132
@@ -108,3 +115,30 @@ def test_what_a_loop_can_read(name: str) -> None:
     strides, multiple, why = READABLE[name]
     found = Operand("x", *strides).unreadable(multiple)
     assert why in found and bool(why) == bool(found)
+
+
+# ---- as C++ -------------------------------------------------------------------------------------
+
+
+def test_strides_and_batches_reach_the_kernel() -> None:
+    """Heads of attention: queries times keys, of a projection (batch, token, 3 x 12 x 64)."""
+    problem = problem_from_module(nn.Linear(64, 197), (torch.randn(200, 64),), "highest")
+    compiled = compile_problem(problem, target="cuda", policy=ALWAYS)
+    (kernel,) = (k for k in compiled.kernels if isinstance(k, GemmKernel))
+    graph, (symbol,) = compiled.planned.graph, compiled.planned.graph.symbols
+    batch = sympy.Symbol(symbol, integer=True, positive=True)
+    buffer = kernel.gemm.left.buffer
+    heads = replace(
+        kernel.gemm,
+        left=Operand(buffer, 0, 197 * 2304, 64, 2304, 1),
+        right=Operand(buffer, 768, 197 * 2304, 64, 1, 2304),
+        batch=(batch, 12),
+        rows=197,
+    )
+    (text,) = product_launchers(EpiloguePrinter(graph, replace(kernel, gemm=heads)))
+    assert "{tensors[0], 453888, 64, 2304, 1},  // left" in text
+    address = "static_cast<const float*>(tensors[1]) + 768"
+    assert f"{{{address}, 453888, 64, 1, 2304}},  // right" in text
+    assert f"{{static_cast<int>((a.{symbol})), 12}},  // batch" in text
+    majors = "kw::hopper::Major::kDepth, kw::hopper::Major::kRow"
+    assert f"kw::GemmLayout<true, {majors}>" in " ".join(text.split())

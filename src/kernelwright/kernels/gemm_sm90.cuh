@@ -573,7 +573,7 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
 template <class Loop, class P, class C>
 __device__ __forceinline__ void consume(const GemmOperands& g, const typename P::Args& a,
                                         const uint8_t* stages, GemmBarriers<C>& barriers,
-                                        int warpgroup) {
+                                        Turned* turned, int warpgroup) {
   using S = GemmShape<Loop, C>;
   using Product = hopper::Product<Loop::kElement, C::kBlockN, S::kLeft, S::kRight>;
   constexpr uint64_t kLeftStep = hopper::kDepthStep<S::kLeft>;
@@ -694,7 +694,12 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
           settle<C>(sum[0], doubt, g, matrix, warp_row, first);
         }
         const int64_t before = matrix.at * g.rows;
-        Epilogue<P, C>{a, before + warp_row + lane / 4, before + g.rows, first}.run(sum[0]);
+        Epilogue<P, C> epilogue{a, before + warp_row + lane / 4, before + g.rows, first};
+        if constexpr (Epilogue<P, C>::kTurns) {
+          epilogue.turn(sum[0], turned[threadIdx.x / 32 - 4]);
+        } else {
+          epilogue.run(sum[0]);
+        }
       }
       if constexpr (C::kTiles == 2) {
 #pragma unroll
@@ -713,6 +718,7 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
   extern __shared__ uint8_t raw[];
   __shared__ GemmBarriers<C> barriers;
   __shared__ GemmRow row;
+  __shared__ Turned turned[Epilogue<P, C>::kTurns ? 8 : 1];
   uint8_t* const stages = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
   if (threadIdx.x == 0) {
     hopper::prefetch(&left);
@@ -737,7 +743,7 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     }
   } else {
     hopper::take_registers<S::kConsumerRegisters>();
-    consume<Loop, P, C>(g, a, stages, barriers, warpgroup);
+    consume<Loop, P, C>(g, a, stages, barriers, turned, warpgroup);
   }
   // No block may leave while another one still signals its barriers or delivers to it.
   hopper::sync_cluster();
@@ -825,7 +831,9 @@ template <class Loop, class P, class Group>
 cudaError_t multiply(const GemmOperands& g, const GemmDecision& how, const typename P::Args& a,
                      cudaStream_t stream) {
   using S = GemmShape<Loop, Group>;
-  static_assert(Group::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  constexpr int kTurned = Epilogue<P, Group>::kTurns ? 8 * sizeof(Turned) : 0;
+  static_assert(Group::kBlockM == S::kBlockM && S::kShared + kTurned <= 226 * 1024,
+                "the tile must fit");
   static_assert(S::kLeftShare % split::kPanel == 0 && S::kRightShare % split::kPanel == 0 &&
                     Group::kBlockN % split::kPanel == 0,
                 "whole boxes");

@@ -266,9 +266,7 @@ struct Team {
   static constexpr int kKept = 4;
   static constexpr int kTeams = 512 / kThreads;
   static __device__ __forceinline__ void sync() {
-    if constexpr (kWarps == 1) {
-      __syncwarp();
-    } else if constexpr (kTeams == 1) {
+    if constexpr (kTeams == 1) {
       __syncthreads();
     } else {
       hopper::sync_threads<kThreads>(1 + static_cast<int>(threadIdx.x) / kThreads);
@@ -377,16 +375,23 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
   }
 }
 
-// Rows so short that kLanes threads hold them, four elements each: a thread has one place in four
-// neighbouring rows, which are all on their way before the first is needed.
-template <int kLanes, int kPlanes, bool kVector>
+// Rows so short that kLanes threads hold them, each kChunks times four elements: a thread has its
+// places in several neighbouring rows, which are all on their way before the first is needed.
+template <int kLanes, int kChunks>
+struct Short {
+  static constexpr int kStep = kLanes * 4;
+  static constexpr int kHeld = kChunks * kStep;
+  static constexpr int kRows = kChunks > 2 ? 2 : 4;
+  static_assert(kPanel % kRows == 0, "of one matrix");
+};
+
+template <int kLanes, int kChunks, int kPlanes, bool kVector>
 __global__ void __launch_bounds__(256)
     split_short_kernel(const Job first, const Job second, int depth) {
-  constexpr int kRows = 4;
-  static_assert(kPanel % kRows == 0, "of one matrix");
+  using S = Short<kLanes, kChunks>;
   const int thread = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
-  const int place_at = thread % kLanes * 4;
-  const int64_t at = int64_t{thread / kLanes} * kRows;
+  const int begin = thread % kLanes * 4;
+  const int64_t at = int64_t{thread / kLanes} * S::kRows;
   await_turn();
   const bool is_first = at < first.count;
   const Job job = is_first ? first : second;
@@ -394,36 +399,48 @@ __global__ void __launch_bounds__(256)
   const bool counts = at < first.count + second.count;
   const Row<true> row(job, !counts ? 0 : is_first ? at : at - first.count);
   const float* const from = row.from(job);
-  float4 kept[kRows];
-  Extent extent[kRows];
+  float4 kept[S::kRows][kChunks];
 #pragma unroll
-  for (int n = 0; n < kRows; ++n) {
+  for (int n = 0; n < S::kRows; ++n) {
     const int length = row.at + n < job.rows ? depth : 0;
-    kept[n] = load_four<kVector>(from + n * job.x.row, place_at, length);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      kept[n][c] = load_four<kVector>(from + n * job.x.row, begin + c * S::kStep, length);
+    }
   }
 #pragma unroll
-  for (int n = 0; n < kRows; ++n) {
-    extent[n].add(kept[n]);
-    uint32_t most = extent[n].most;
+  for (int n = 0; n < S::kRows; ++n) {
+    Extent extent;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) extent.add(kept[n][c]);
+    uint32_t most = extent.most;
 #pragma unroll
     for (int offset = kLanes / 2; offset > 0; offset /= 2) {
       most = max(most, __shfl_xor_sync(0xffffffff, most, offset));
     }
     const Scaling scaling(most);
-    const bool loses = scaling.loses<kPlanes>(extent[n]);
-    float residue = loses ? lost<kPlanes>(kept[n], scaling.up) : 0.0f;
-    if (__any_sync(0xffffffff, loses)) residue = reduce_threads<Combine::kSum, kLanes>(residue);
-    if (!counts) continue;
-    if (place_at < whole_panels(depth)) {
-      uint16_t* const to = planes_of<kPlanes>(job, row.matrix, row.at + n, depth);
-      store_four<kPlanes>(kept[n], scaling.up, to + place<kPlanes>(0, place_at, depth));
+    const bool loses = scaling.loses<kPlanes>(extent);
+    float residue = 0.0f;
+    if (__any_sync(0xffffffff, loses)) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) residue += lost<kPlanes>(kept[n][c], scaling.up);
+      residue = reduce_threads<Combine::kSum, kLanes>(residue);
     }
-    if (place_at == 0 && row.at + n < job.rows) row.scale(job)[n] = scaling.scale<kPlanes>(residue);
+    if (!counts) continue;
+    uint16_t* const to = planes_of<kPlanes>(job, row.matrix, row.at + n, depth);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int place_at = begin + c * S::kStep;
+      if (place_at < whole_panels(depth)) {
+        store_four<kPlanes>(kept[n][c], scaling.up, to + place<kPlanes>(0, place_at, depth));
+      }
+    }
+    if (begin == 0 && row.at + n < job.rows) row.scale(job)[n] = scaling.scale<kPlanes>(residue);
   }
 }
 
-// Splits what lies along memory. Rows that fit a few lanes, a warp or four warps are not worth a
-// whole block. With kDepth, the depth is known, and no other kernels are compiled.
+// Splits what lies along memory. Rows that fit a few lanes or warps are not worth a whole
+// block. With kDepth, the depth is known, and no other kernels are compiled.
 template <int kPlanes, bool kBatched, int kDepth>
 struct Along {
   const Job& first;
@@ -440,11 +457,12 @@ struct Along {
                   second, depth, progress);
   }
 
-  template <int kLanes, bool kVector>
+  template <int kLanes, int kChunks, bool kVector>
   cudaError_t lanes() const {
-    const auto threads = static_cast<unsigned>((first.count + second.count) / 4 * kLanes);
-    return launch(split_short_kernel<kLanes, kPlanes, kVector>,
-                  Grid{(threads + 255) / 256, 256, stream}, first, second, depth);
+    const int64_t teams = (first.count + second.count) / Short<kLanes, kChunks>::kRows;
+    const auto grid = static_cast<unsigned>((teams * kLanes + 255) / 256);
+    return launch(split_short_kernel<kLanes, kChunks, kPlanes, kVector>, Grid{grid, 256, stream},
+                  first, second, depth);
   }
 
   // Whether the depth may lie in (low, high].
@@ -454,21 +472,23 @@ struct Along {
 
   template <bool kVector>
   cudaError_t run() const {
-    constexpr int kLane = 4;
-    constexpr int kWarp = 32 * kLane * Team<1>::kKept;
-    if constexpr (possible(0, 16 * kLane)) {
-      if (depth <= 16 * kLane) return lanes<16, kVector>();
+    constexpr int kFour = Team<4>::kThreads * 4 * Team<4>::kKept;
+    if constexpr (possible(0, 64)) {
+      if (depth <= 64) return lanes<16, 1, kVector>();
     }
-    if constexpr (possible(16 * kLane, 32 * kLane)) {
-      if (depth <= 32 * kLane) return lanes<32, kVector>();
+    if constexpr (possible(64, 128)) {
+      if (depth <= 128) return lanes<32, 1, kVector>();
     }
-    if constexpr (possible(32 * kLane, kWarp)) {
-      if (depth <= kWarp) return teams<Team<1>, kVector>();
+    if constexpr (possible(128, 256)) {
+      if (depth <= 256) return lanes<32, 2, kVector>();
     }
-    if constexpr (possible(kWarp, 4 * kWarp)) {
-      if (depth <= 4 * kWarp) return teams<Team<4>, kVector>();
+    if constexpr (possible(256, 512)) {
+      if (depth <= 512) return lanes<32, 4, kVector>();
     }
-    if constexpr (kDepth == 0 || kDepth > 4 * kWarp) return teams<Team<16>, kVector>();
+    if constexpr (possible(512, kFour)) {
+      if (depth <= kFour) return teams<Team<4>, kVector>();
+    }
+    if constexpr (kDepth == 0 || kDepth > kFour) return teams<Team<16>, kVector>();
     return cudaErrorInvalidValue;
   }
 
