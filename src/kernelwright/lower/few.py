@@ -30,8 +30,8 @@ def few_kernels(plan: Plan) -> tuple[FewKernel, ...]:
     """One for each library product that has such a kernel beside it."""
     found = []
     for region in plan.library:
-        if region.few and region.call is not None:
-            columns, depth = plan.graph[region.call.args[1].name].type.shape
-            biased = (*region.call.args, None)[2] is not None
+        if region.few:
+            columns, depth = plan.graph[region.operands[1]].type.shape
+            biased = region.bias is not None
             found.append(FewKernel(region, int(str(columns)), int(str(depth)), biased))
     return tuple(found)

@@ -222,9 +222,8 @@ class StepMaker:
 
     def few_rows(self, region: Region, otherwise: Step) -> Choice:
         """The kernel for a few rows, else the library."""
-        assert region.call is not None
         rows = product(region.outputs[0].shape[:-1])
-        reads = tuple(ref.name for ref in region.call.args if ref is not None)
+        reads = tuple(name for name in (*region.operands, region.bias) if name)
         writes = (region.outputs[0].name,)
         launch = Launch(self.shared[self.few[region.name].name], reads, writes, (rows,))
         guards = [GENERATED, Guard("<=", rows, region.few)]
@@ -237,8 +236,8 @@ class StepMaker:
 
     def product(self, region: Region, gemm: Gemm) -> Choice:
         """Both ways to a product: the generated kernel, or the library's and those after it."""
-        guards = [GENERATED, Guard(">=", gemm.rows, gemm.fewest), HOPPER]
-        if isinstance(gemm.rows, int):
+        guards = [GENERATED, Guard(">=", gemm.all_rows, gemm.fewest), HOPPER]
+        if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]
         return Choice(tuple(guards), tuple(self.generated(region)), tuple(library))
@@ -303,9 +302,8 @@ class StepMaker:
 
     def in_panels(self, gemm: Region, kernel: Region, rows: int) -> list[Step]:
         """A library product and its tail, a panel of rows at a time."""
-        assert gemm.call is not None
         buffer = gemm.outputs[0]
-        left, right = (str(r.name) for r in gemm.call.args[:2])
+        left, right = gemm.operands
         launch = self.launch(kernel.name, ("rows",))
         size = self.graph[buffer.name].type.shape[0]
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
