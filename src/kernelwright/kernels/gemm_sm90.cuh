@@ -811,17 +811,24 @@ cudaError_t split_operands(const GemmOperands& g, const GemmDecision& how, cudaS
   const split::Job right = g.right_job<C>(how.frozen ? 0 : on_the_way ? how.early : all);
   const int tiles = (g.columns + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster);
   const split::Progress progress{g.progress, on_the_way ? 1 + tiles * C::kCluster : 0, C::kBlockN};
+  bool beside = false;
   if constexpr (!kLeftAlong) {
     const cudaError_t error = split::run_across<Loop::kPlanes>(left, g.depth, stream);
     if (error != cudaSuccess) return error;
+    beside = true;
   }
   if constexpr (!kRightAlong) {
-    const cudaError_t error = split::run_across<Loop::kPlanes>(right, g.depth, stream);
+    const cudaError_t error = split::run_across<Loop::kPlanes>(right, g.depth, stream, beside);
     if (error != cudaSuccess) return error;
+    beside = beside || right.count > 0;
   }
   const split::Along<Loop::kPlanes, C::kBatched, C::kDepth> along{
-      kLeftAlong ? left : split::Job{}, kRightAlong ? right : split::Job{}, g.depth, progress,
-      stream};
+      kLeftAlong ? left : split::Job{},
+      kRightAlong ? right : split::Job{},
+      g.depth,
+      progress,
+      stream,
+      beside};
   return along.run();
 }
 

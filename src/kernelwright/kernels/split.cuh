@@ -345,10 +345,24 @@ struct Progress {
   int tile_rows;
 };
 
+// A split waits for the kernel before it, or runs beside that one if it is a split too.
+__device__ __forceinline__ void begin_split(bool beside) {
+  if (beside) {
+    let_in();
+  } else {
+    await_turn();
+  }
+}
+
+__device__ __forceinline__ void end_split(bool beside) {
+  if (beside) await_turn();
+}
+
 // Two jobs at once: both operands, or as much of them as lies along memory.
 template <class Team, int kPlanes, bool kVector, bool kBatched>
 __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
-    split_kernel(const Job first, const Job second, int depth, const Progress progress) {
+    split_kernel(const Job first, const Job second, int depth, const Progress progress,
+                 bool beside) {
   __shared__ Shared<Team> shared[Team::kTeams];
   const int team = Team::kTeams == 1 ? 0 : static_cast<int>(threadIdx.x) / Team::kThreads;
   const int thread = static_cast<int>(threadIdx.x) - team * Team::kThreads;
@@ -360,7 +374,7 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
         thread, shared[team]);
     if (thread == 0 && row.exists) *row.scale(job) = scale;
   };
-  await_turn();
+  begin_split(beside);
   if (at < first.count) {
     split(first, at);
   } else if (at < first.count + second.count) {
@@ -373,6 +387,7 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
       progress.words[i] = static_cast<unsigned>(i == 0 ? second.count : most > 0 ? most : 0);
     }
   }
+  end_split(beside);
 }
 
 // Rows so short that kLanes threads hold them, each kChunks times four elements: a thread has its
@@ -387,12 +402,12 @@ struct Short {
 
 template <int kLanes, int kChunks, int kPlanes, bool kVector>
 __global__ void __launch_bounds__(256)
-    split_short_kernel(const Job first, const Job second, int depth) {
+    split_short_kernel(const Job first, const Job second, int depth, bool beside) {
   using S = Short<kLanes, kChunks>;
   const int thread = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
   const int begin = thread % kLanes * 4;
   const int64_t at = int64_t{thread / kLanes} * S::kRows;
-  await_turn();
+  begin_split(beside);
   const bool is_first = at < first.count;
   const Job job = is_first ? first : second;
   // Behind the end as well everyone takes part in the shuffles.
@@ -437,24 +452,26 @@ __global__ void __launch_bounds__(256)
     }
     if (begin == 0 && row.at + n < job.rows) row.scale(job)[n] = scaling.scale<kPlanes>(residue);
   }
+  end_split(beside);
 }
 
 // Splits what lies along memory. Rows that fit a few lanes or warps are not worth a whole
 // block. With kDepth, the depth is known, and no other kernels are compiled.
 template <int kPlanes, bool kBatched, int kDepth>
 struct Along {
-  const Job& first;
-  const Job& second;
+  Job first;
+  Job second;
   int depth;
-  const Progress& progress;
+  Progress progress;
   cudaStream_t stream;
+  bool beside = false;  // another split, which was launched before
 
   template <class Team, bool kVector>
   cudaError_t teams() const {
     const auto wanted = static_cast<unsigned>(first.count + second.count);
     const unsigned grid = (wanted + Team::kTeams - 1) / Team::kTeams;
     return launch(split_kernel<Team, kPlanes, kVector, kBatched>, Grid{grid, 512, stream}, first,
-                  second, depth, progress);
+                  second, depth, progress, beside);
   }
 
   template <int kLanes, int kChunks, bool kVector>
@@ -462,7 +479,7 @@ struct Along {
     const int64_t teams = (first.count + second.count) / Short<kLanes, kChunks>::kRows;
     const auto grid = static_cast<unsigned>((teams * kLanes + 255) / 256);
     return launch(split_short_kernel<kLanes, kChunks, kPlanes, kVector>, Grid{grid, 256, stream},
-                  first, second, depth);
+                  first, second, depth, beside);
   }
 
   // Whether the depth may lie in (low, high].
@@ -555,7 +572,7 @@ struct Strip {
 
 template <int kPlanes>
 __global__ void __launch_bounds__(32 * kStripWarps)
-    split_across_kernel(const Job job, int depth, int together) {
+    split_across_kernel(const Job job, int depth, int together, bool beside) {
 #ifdef KW_HOPPER
   extern __shared__ float tile[];
   __shared__ StripShared shared;
@@ -577,7 +594,7 @@ __global__ void __launch_bounds__(32 * kStripWarps)
                     depth,
                     rank * share,
                     min(width, (rank + 1) * share)};
-  await_turn();
+  begin_split(beside);
 
   Extent own;
   int last = strip.begin;
@@ -656,12 +673,13 @@ __global__ void __launch_bounds__(32 * kStripWarps)
     job.scales[index * job.rows + first_row + lane] = scaling.scale<kPlanes>(total);
   }
   hopper::sync_cluster();  // nobody leaves whom another one reads
+  end_split(beside);
 #endif
 }
 
 // All rows of the job.
 template <int kPlanes>
-cudaError_t run_across(const Job& job, int depth, cudaStream_t stream) {
+cudaError_t run_across(const Job& job, int depth, cudaStream_t stream, bool beside = false) {
   constexpr int kBytes = kLap * kPitch * 4;
   constexpr int kEnough = 264;  // blocks, two for each multiprocessor
   const int64_t strips = job.count / kStrip;
@@ -677,7 +695,7 @@ cudaError_t run_across(const Job& job, int depth, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   const Grid grid{static_cast<unsigned>(strips * together), 32 * kStripWarps, stream, kBytes,
                   static_cast<unsigned>(together)};
-  return launch(kernel, grid, job, depth, together);
+  return launch(kernel, grid, job, depth, together, beside);
 }
 
 }  // namespace split

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelwright.embedded.products import ProductRule, product_launch
-from kernelwright.graph import Dim, hint, product
+from kernelwright.graph import Dim
 from kernelwright.plan import Gemm
 
 VECTOR = 4  # elements of a row that are read at once when it is split on the way
@@ -23,13 +23,10 @@ def launch_rule(gemm: Gemm, tile: tuple[int, int, int], at_once: int = 0) -> tup
     return ProductRule(gemm.columns, gemm.depth, tile, gemm.loop.planes, streams, at_once)
 
 
-def decided(
-    gemm: Gemm, tile: tuple[int, int, int], at_once: int, rows: int, frozen: bool = False
-) -> Any:
-    """A ProductLaunch for so many rows of each matrix, on the chip that the loop is made for."""
-    processors = gemm.loop.tiling.processors
+def decided(gemm: Gemm, tile: tuple[int, int, int], at_once: int, rows: int, matrices: int) -> Any:
+    """A ProductLaunch for matrices of so many rows, on the chip that the loop is made for."""
     rule = launch_rule(gemm, tile, at_once)
-    return product_launch(rows, hint(product(gemm.batch)), rule, processors, frozen)
+    return product_launch(rows, matrices, rule, gemm.loop.tiling.processors, False)
 
 
 def _fours(stride: Dim) -> bool:

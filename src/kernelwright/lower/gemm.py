@@ -78,26 +78,35 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
     Of tiles that cost the same, the narrower and more usual one comes first.
     """
     tiling = gemm.loop.tiling
-    rows = rows or gemm.typical
-    tall = -(-rows // tiling.rows)
-    matrices = hint(product(gemm.batch))
+    matrices, each = _matrices(gemm, rows or gemm.typical)
+    tall = -(-each // tiling.rows)
     unfit = {w: why for w in tiling.widths if (why := _unfit(gemm, program, w))}
     found = []
     for width, cluster, band in every(tiling.widths, tiling.clusters, tiling.bands):
         grid = _Grid(tiling, tall, -(-gemm.columns // width), cluster, band, matrices)
         refused = unfit.get(width, "") or grid.repeats()
         one = gemm.loop.tile_time(width, gemm.depth, _extra(width, grid))
-        for at_once, why in _launches(gemm, (width, cluster, band), rows):
+        for at_once, why in _launches(gemm, (width, cluster, band), each, matrices):
             tile = Tile(width, cluster, band, f"{_why(width, grid, unfit)}; {why}", at_once)
             found.append(Candidate(tile, grid.waves * grid.waste * one, refused))
     return sorted(found, key=lambda c: (bool(c.refused), c.cost, c.tile.at_once))
 
 
-def _launches(gemm: Gemm, shape: tuple[int, int, int], rows: int) -> Iterator[tuple[int, str]]:
+def _matrices(gemm: Gemm, rows: int) -> tuple[int, int]:
+    """How many matrices have so many rows together, and how many each of them."""
+    if isinstance(gemm.rows, int) and gemm.batch != (1, 1):
+        return max(1, rows // gemm.rows), gemm.rows
+    matrices = hint(product(gemm.batch))
+    return matrices, -(-rows // matrices)
+
+
+def _launches(
+    gemm: Gemm, shape: tuple[int, int, int], rows: int, matrices: int
+) -> Iterator[tuple[int, str]]:
     """As many tiles at once as it pays, with the reason, and the other number if there is one."""
-    usual = decided(gemm, shape, 0, rows)
+    usual = decided(gemm, shape, 0, rows, matrices)
     yield 0, usual.why
-    other = decided(gemm, shape, 3 - usual.tiles, rows)
+    other = decided(gemm, shape, 3 - usual.tiles, rows, matrices)
     if other.tiles != usual.tiles and shape[2] == gemm.loop.tiling.bands[0]:
         yield other.tiles, other.why
 
