@@ -21,7 +21,8 @@ from torch import Tensor
 from kernelwright.embedded.products import product_launch
 
 HERE = Path(__file__).parent
-KERNELS = HERE.parents[1] / "src" / "kernelwright" / "kernels"
+SOURCE = HERE / "cuda" / "products.cu"
+KERNELS = HERE.parent / "src" / "kernelwright" / "kernels"
 NVCC = shutil.which("nvcc") or os.path.join(
     os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin", "nvcc"
 )
@@ -143,7 +144,7 @@ def build(kernels: Iterable[Kernel], folder: Path) -> dict[Kernel, Built]:
 def _compile(kernel: Kernel, folder: Path, index: int) -> Path:
     path = folder / f"product{index}.so"
     command = [NVCC, "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-O3", "-shared"]
-    command += ["-Xcompiler", "-fPIC", f"-I{KERNELS}", "-o", str(path), str(HERE / "products.cu")]
+    command += ["-Xcompiler", "-fPIC", f"-I{KERNELS}", "-o", str(path), str(SOURCE)]
     command += [f"-D{name}={value}" for name, value in kernel.macros.items()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
