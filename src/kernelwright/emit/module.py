@@ -41,7 +41,7 @@ def emit(
     switched = generated or bool(lowered.few)
     compiles = bool(lowered.kernels or lowered.few)
     freezing = products.freezing(writer, lowered.frozen)
-    lines, embedded = embedded_parts()
+    lines, embedded = embedded_parts(generated)
     needed = ["import functools"] if generated else []
     needed += ["import inspect"] if writer.arguments.defaults else []
     parts = [

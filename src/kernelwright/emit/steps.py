@@ -9,9 +9,11 @@ from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
 from kernelwright.lower.steps import (
+    DECISIONS,
     SPLIT_OPERANDS,
     Alloc,
     Choice,
+    Decide,
     Guard,
     Kept,
     Launch,
@@ -46,6 +48,8 @@ class StepPrinter:
             return self.alloc(step.buffer)
         if isinstance(step, Launch):
             return self.launch(step.kernel, self.operands(step), self.sizes(step))
+        if isinstance(step, Decide):
+            return self.decide(step)
         if isinstance(step, Library):
             return self.library(step)
         if isinstance(step, Choice):
@@ -110,6 +114,13 @@ class StepPrinter:
         buffers = [f"({', '.join(self.typed(b))})" for b in (step.halves, step.scales)]
         items = [python(step.target), self.operand(step.weight), *buffers]
         return listed("", f"{made} = {self.run}.kept(", items, ")")
+
+    def decide(self, step: Decide) -> list[str]:
+        made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
+        sizes = [self.names.size(n) for n in (step.rows, step.batch)]
+        frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
+        items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
+        return listed("", f"{made}, _ = product_launch(", items, ")")
 
     # ---- the library -------------------------------------------------------------------------
 

@@ -19,12 +19,14 @@ from kernelwright.graph import Call, Dim, as_dim, product
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
-from kernelwright.plan import Buffer, Gemm, Plan, Region
+from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
 from kernelwright.targets import Target
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
+# The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
+DECISIONS = ("tiles", "clusters", "early", "frozen")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,22 @@ class Kept:
 
     def __str__(self) -> str:
         return f"{self.halves.name}, {self.scales.name} = {self.target} in halves, if frozen"
+
+
+@dataclass(frozen=True)
+class Decide:
+    """How a product of these sizes is launched, by its rule, while recording.
+
+    `frozen` is the name of the flag for a weight that may be, or 0.
+    """
+
+    rows: Dim
+    batch: Dim
+    rule: tuple[object, ...]
+    frozen: str | int
+
+    def __str__(self) -> str:
+        return f"{', '.join(DECISIONS[:3])} = decided for {self.batch} x {self.rows} rows"
 
 
 @dataclass(frozen=True)
@@ -126,7 +144,7 @@ class Panels:
         return f"{self.rows} of {self.batch} rows at a time: {turns}"
 
 
-Step: TypeAlias = "Alloc | Kept | Launch | Library | Choice | Panels"
+Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels"
 
 
 def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:
@@ -140,7 +158,9 @@ class Frozen:
     target: str
     weight: str
     kernel: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
+    rows: int
+    depth: int
     planes: int
 
 
@@ -225,14 +245,16 @@ class StepMaker:
     def generated(self, region: Region) -> list[Step]:
         kernel = self.kernels[region.name]
         assert isinstance(kernel, GemmKernel)
-        operands = [kernel.gemm.left.buffer, kernel.gemm.right.buffer]
+        gemm = kernel.gemm
+        operands = [gemm.left.buffer, gemm.right.buffer]
+        frozen = 0 if self.weight_of(region) is None else "frozen"
         found: list[Step] = []
-        sizes: tuple[Dim | str, ...] = self.sizes
         if kernel.splits:
             found += self.halves(kernel, region)
             operands += SPLIT_OPERANDS
-            sizes = (*sizes, 0 if self.weight_of(region) is None else "frozen")
         found += map(Alloc, (*kernel.partials, *region.outputs))
+        found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
+        sizes = (*self.sizes, *DECISIONS[:3], frozen)
         found.append(self.launch(region.name, sizes, tuple(operands)))
         finish = f"{region.name}_finish"
         if finish in self.kernels:
@@ -242,8 +264,8 @@ class StepMaker:
     def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
         """Memory for both operands in halves; a frozen weight brings its own."""
         gemm, planes = kernel.gemm, kernel.gemm.loop.planes
-        left = halves("left", gemm.rows, gemm.depth, planes)
-        right = halves("right", gemm.columns, gemm.depth, planes)
+        left = halves("left", _distinct(gemm.left, gemm.batch), gemm.rows, gemm.depth, planes)
+        right = halves("right", _distinct(gemm.right, gemm.batch), gemm.columns, gemm.depth, planes)
         weight = self.weight_of(region)
         found: list[Step] = [*map(Alloc, left)]
         if weight is None:
@@ -251,16 +273,16 @@ class StepMaker:
         else:
             found.append(Kept(self.graph.targets[weight], weight, *right))
         # A counter, and for each column of tiles how far its split is; clusters are whole ones.
-        constants = dict(kernel.config.constants)
-        cluster = constants["kCluster"]
-        tiles = -(-gemm.columns // (constants["kBlockN"] * cluster)) * cluster
+        columns, cluster = kernel.tile.columns, kernel.tile.cluster
+        tiles = -(-gemm.columns // (columns * cluster)) * cluster
         return [*found, Alloc(Buffer("progress", (1 + tiles,), torch.int32))]
 
     def weight_of(self, region: Region) -> str | None:
         """The parameter that is the weight of a split product: freeze() can keep its halves."""
-        if not self.keeps or region.gemm is None or not region.gemm.loop.planes:
+        kernel = self.kernels[region.name] if region.gemm is not None else None
+        if not self.keeps or not isinstance(kernel, GemmKernel) or not kernel.freezes:
             return None
-        name = region.gemm.right.buffer
+        name = kernel.gemm.right.buffer
         return name if self.graph[name].op in ("parameter", "buffer") else None
 
     def frozen(self) -> tuple[Frozen, ...]:
@@ -270,8 +292,9 @@ class StepMaker:
             weight = self.weight_of(region)
             if weight is not None and region.gemm is not None:
                 gemm, kernel = region.gemm, self.shared[region.name]
-                target, shape = self.graph.targets[weight], (gemm.columns, gemm.depth)
-                row = Frozen(target, weight, kernel, shape, gemm.loop.planes)
+                target, shape = self.graph.targets[weight], self.graph[weight].type.shape
+                sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
+                row = Frozen(target, weight, kernel, tuple(int(str(n)) for n in shape), *sizes)
                 found.setdefault(target, row)
         return tuple(found.values())
 
@@ -286,13 +309,19 @@ class StepMaker:
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
 
 
-def halves(side: str, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
-    """A matrix as so many of float16, in panels, and two numbers about each of its rows."""
-    panels = (whole(rows), whole(depth), planes, PANEL, PANEL)
+def halves(side: str, matrices: Dim, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
+    """Matrices as so many of float16, in panels, and two numbers about each of their rows."""
+    panels = (matrices, whole(rows), whole(depth), planes, PANEL, PANEL)
     return (
         Buffer(f"{side}_halves", panels, torch.float16),
-        Buffer(f"{side}_scales", (rows, 2), torch.float32),
+        Buffer(f"{side}_scales", (matrices, rows, 2), torch.float32),
     )
+
+
+def _distinct(operand: Operand, batch: tuple[Dim, Dim]) -> Dim:
+    """How many matrices an operand has; along an axis of stride 0 they are the same one."""
+    strides = (operand.outer, operand.inner)
+    return product([n for n, stride in zip(batch, strides, strict=True) if stride != 0])
 
 
 def whole(size: Dim) -> Dim:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
@@ -292,6 +293,23 @@ class Operand:
     inner: Dim
     row: Dim
     depth: Dim
+
+    @property
+    def along(self) -> bool:
+        """Whether neighbours in memory are neighbours along the depth."""
+        return self.depth == 1
+
+    def unreadable(self, multiple: int) -> str:
+        """Why a loop cannot read it as it lies; empty: it can. A dense copy is always readable.
+
+        `multiple` is that of the loop: how many elements the copy engine moves at least.
+        """
+        if self.depth != 1 and self.row != 1:
+            return "neither its rows nor its depth lie along memory"
+        others = (self.offset, self.outer, self.inner, self.row if self.along else self.depth)
+        if any(sympy.Mod(n, multiple) != 0 for n in others):
+            return f"its rows or matrices do not begin at multiples of {multiple} elements"
+        return ""
 
     @property
     def batched(self) -> bool:

@@ -125,9 +125,7 @@ class _Choice:
 
 def takes(loop: Loop, form: Form) -> bool:
     """Whether the loop's kernels can read operands that lie so."""
-    operands = (form.left, form.right)
-    dense = all(o.depth == 1 and o.row == form.depth and o.offset == 0 for o in operands)
-    return dense and not any(o.batched for o in operands)
+    return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
 def seat(plan: Plan, found: Ways) -> Plan:

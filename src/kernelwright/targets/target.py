@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 # Numbers of rows that are compared; behind the last one a product is the library's.
+LIBRARY_TILE = 64
 ROWS = tuple(sorted({base << k for base in (64, 96) for k in range(9)}))
 
 
@@ -103,9 +104,14 @@ class Loop:
         return self.tiling.overhead + tiles + moved / self.tiling.split_rate
 
     def library_time(self, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        """Of a batch, the library computes whole tiles, and the results are a part of its time."""
+        moved = 0.0
+        if batch > 1:
+            rows, columns = (math.ceil(n / LIBRARY_TILE) * LIBRARY_TILE for n in (rows, columns))
+            moved = batch * rows * columns * self.dtype.itemsize / self.tiling.read_rate
         computed = 2 * batch * rows * columns * depth / self.library
         read = batch * columns * depth * self.dtype.itemsize / self.tiling.read_rate
-        return self.tiling.library_overhead + max(computed, read)
+        return self.tiling.library_overhead + max(computed, read) + moved
 
     def fewest(self, typical: int, columns: int, depth: int, each: int | None = None) -> int | None:
         """The rows from which on the generated product is the faster one; None: it never is.
