@@ -45,18 +45,27 @@ def seat(plan: Plan, target: Target, precision: str, batch: int, policy: Policy)
 
 @dataclass(frozen=True)
 class Way:
-    """The main loop of a generated product, from how many rows on, and for how many typically."""
+    """The main loop of a generated product, from how many rows on, and for how many typically.
+
+    `fewest_frozen` is what `fewest` would be if no thin product came first: a weight that is split
+    already need not be read by one.
+    """
 
     loop: Loop
     fewest: int
+    fewest_frozen: int
     typical: int
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        return self.fewest, self.fewest_frozen, self.typical
 
 
 class _Seating:
     def __init__(
         self, plan: Plan, target: Target, precision: str, batch: int, policy: Policy
     ) -> None:
-        regions = tuple(with_few_rows(plan.graph, r) for r in plan.regions)
+        regions = tuple(with_few_rows(plan.graph, r, target, precision) for r in plan.regions)
         self.plan = replace(plan, regions=regions)
         self.graph = plan.graph
         self.target = target
@@ -126,12 +135,13 @@ class _Seating:
         """The way that beats the library, for the rows there are or else, if more are, for many."""
         here, usual = hint(rows, self.batch), hint(rows)
         if self.policy.generate_always:
-            return Way(loop, 1, here)
+            return Way(loop, 1, 1, here)
         for typical in (here, usual):
             fewest = loop.fewest(typical, columns, depth)
+            frozen = loop.fewest(typical, columns, depth, thin=False) or fewest
             if fewest is not None and fewest <= typical:
-                return Way(loop, fewest, typical)
-        return None if fewest is None else Way(loop, fewest, usual)
+                break
+        return None if fewest is None or frozen is None else Way(loop, fewest, frozen, typical)
 
     # ---- with what behind them -----------------------------------------------------------------
 
@@ -203,7 +213,9 @@ class _Seating:
             kind="gemm",
             call=Call(LINEAR, (left, right, None)),
             program=program,
-            gemm=Gemm(own.name, way.loop, *sizes, way.fewest, way.typical, library),
+            gemm=Gemm(
+                own.name, way.loop, *sizes, way.fewest, way.fewest_frozen, way.typical, library
+            ),
         )
 
     def columns(self, region: Region) -> int:
