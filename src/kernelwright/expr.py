@@ -6,7 +6,8 @@ printer in emit/, and its cost. OPS has one row per operation; a new scalar op i
 one function in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so
 an Expr carries no type of its own; comparisons give 1 or 0.
 
-    expr := load(key) | const(number) | size(dim) | acc(index) | inside(range) | call(op, expr, ...)
+    expr := load(key) | const(number) | size(dim) | index(place) | acc(index) | inside(range)
+          | call(op, expr, ...)
 """
 
 from __future__ import annotations
@@ -153,6 +154,11 @@ def size(dim: Hashable) -> Expr:
     return const(dim) if isinstance(dim, int) else _intern("size", (), dim)
 
 
+def index(place: Hashable) -> Expr:
+    """A place as a number: along an axis of a map's result, of a Coordinate in a kernel program."""
+    return _intern("index", (), place)
+
+
 def acc(index: int) -> Expr:
     """The finished result of reduction `index` of the same program."""
     return _intern("acc", (), index)
@@ -218,7 +224,7 @@ def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
             done[id(e)] = torch.tensor(e.value, dtype=like.dtype, device=like.device)
         elif e.op == "load":
             done[id(e)] = env[e.value]
-        elif e.op in ("acc", "size", "inside"):
+        elif e.op in ("acc", "size", "index", "inside"):
             done[id(e)] = env[e.op, e.value]
         else:
             done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
@@ -240,7 +246,7 @@ def show(expr: Expr) -> str:
         return f"${expr.value}"
     if expr.op == "acc":
         return f"r{expr.value}"
-    if expr.op in ("size", "inside"):
+    if expr.op in ("size", "index", "inside"):
         return f"#({expr.value})"
     infix = OPS[expr.op].infix
     parts = [show(a) for a in expr.args]

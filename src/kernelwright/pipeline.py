@@ -26,7 +26,18 @@ from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import WHERE_IT_PAYS, Plan, Policy, leave_alone, limits_of, plan, seat
+from kernelwright.plan import (
+    WHERE_IT_PAYS,
+    Plan,
+    Policy,
+    few_rows,
+    leave_alone,
+    limits_of,
+    plan,
+    return_biases,
+    seat,
+    ways,
+)
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import Target, target_for, target_of
@@ -149,11 +160,13 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
+    products = ways(primitives, machine, problem.precision, problem.batch, policy)
     planned = plan(primitives, limits_of(machine))
     if machine.lanes is not None:
-        planned = seat(planned, machine, problem.precision, problem.batch, policy)
+        planned = return_biases(seat(planned, products))
+        planned = few_rows(planned, machine, problem.precision)
     else:
-        planned = leave_alone(planned, rewritten, policy)
+        planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 

@@ -68,6 +68,8 @@ def _configs(kernel: Kernel) -> list[str]:
     found = [_config(f"{camel(kernel.name)}Config", dict(config.constants), config.why)]
     if config.dynamic_run is not None:
         single = dict(config.constants) | {"kVec": 1}
+        if "kChunks" in single:
+            single["kChunks"] *= dict(config.constants)["kVec"]
         why = "for sizes that the lanes do not divide"
         found.append(_config(f"{camel(kernel.name)}OneLane", single, why))
     return found

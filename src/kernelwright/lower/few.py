@@ -45,11 +45,10 @@ def few_kernels(plan: Plan) -> tuple[FewKernel, ...]:
     """Those of each library product that has such kernels beside it."""
     found: list[FewKernel] = []
     for region in plan.library:
-        if region.call is None or not (region.few or region.thin):
+        if not (region.few or region.thin):
             continue
-        columns, depth = plan.graph[region.call.args[1].name].type.shape
-        biased = (*region.call.args, None)[2] is not None
-        sizes = (int(str(columns)), int(str(depth)), biased)
+        columns, depth = (int(str(d)) for d in plan.graph[region.operands[1]].type.shape)
+        sizes = (columns, depth, region.bias is not None)
         if region.few:
             found.append(FewKernel(region, *sizes))
         if region.thin:

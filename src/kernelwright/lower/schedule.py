@@ -85,5 +85,5 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
 def is_scalar(expr: Expr) -> bool:
     """Made of stage results, sizes and constants only, with at least one stage result."""
     nodes = postorder(expr)
-    varies = any(e.op in ("load", "inside") for e in nodes)
+    varies = any(e.op in ("load", "index", "inside") for e in nodes)
     return any(e.op == "acc" for e in nodes) and not varies

@@ -224,8 +224,7 @@ class StepMaker:
         return step
 
     def few_ways(self, region: Region, rows: Dim) -> list[Way]:
-        assert region.call is not None
-        reads = tuple(str(ref.name) for ref in region.call.args if ref is not None)
+        reads = tuple(name for name in (*region.operands, region.bias) if name)
         writes = (region.outputs[0].name,)
         ways: list[Way] = []
         if region.few:
@@ -246,21 +245,21 @@ class StepMaker:
 
     def product(self, region: Region, gemm: Gemm) -> Choice:
         """Both ways to a product: the generated kernel, or the library's and those after it."""
-        enough = Guard(">=", gemm.rows, gemm.fewest)
+        enough = Guard(">=", gemm.all_rows, gemm.fewest)
         weight = self.weight_of(region)
         if weight is not None and gemm.fewest_frozen != gemm.fewest:
             frozen = self.graph.targets[weight]
             enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
         guards = [GENERATED, enough, HOPPER]
-        if isinstance(gemm.rows, int):
+        if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]
         return Choice(tuple(guards), tuple(self.generated(region)), tuple(library))
 
     def generated(self, region: Region) -> list[Step]:
         kernel = self.kernels[region.name]
-        assert isinstance(kernel, GemmKernel) and region.call is not None
-        operands = [str(ref.name) for ref in region.call.args[:2]]
+        assert isinstance(kernel, GemmKernel)
+        operands = [kernel.gemm.left.buffer, kernel.gemm.right.buffer]
         found: list[Step] = []
         sizes: tuple[Dim | str, ...] = self.sizes
         if kernel.splits:
@@ -295,8 +294,7 @@ class StepMaker:
         """The parameter that is the weight of a split product: freeze() can keep its halves."""
         if not self.keeps or region.gemm is None or not region.gemm.loop.planes:
             return None
-        assert region.call is not None
-        name = str(region.call.args[1].name)
+        name = region.gemm.right.buffer
         return name if self.graph[name].op in ("parameter", "buffer") else None
 
     def frozen(self) -> tuple[Frozen, ...]:
@@ -315,9 +313,8 @@ class StepMaker:
 
     def in_panels(self, gemm: Region, kernel: Region, rows: int) -> list[Step]:
         """A library product and its tail, a panel of rows at a time."""
-        assert gemm.call is not None
         buffer = gemm.outputs[0]
-        left, right = (str(r.name) for r in gemm.call.args[:2])
+        left, right = gemm.operands
         launch = self.launch(kernel.name, ("rows",))
         size = self.graph[buffer.name].type.shape[0]
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]

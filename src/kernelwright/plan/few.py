@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from kernelwright.graph import Graph, hint, product
-from kernelwright.plan.model import Code, Region, ThinRows, reason
+from kernelwright.plan.model import Code, Plan, Region, ThinRows, reason
 from kernelwright.targets import Loop, Target
 
 ROWS_AT_ONCE = 8
@@ -26,11 +26,24 @@ CACHED_BYTES = 32 << 20
 VECTOR = 4
 
 
-def with_few_rows(graph: Graph, region: Region, target: Target, precision: str) -> Region:
+def few_rows(plan: Plan, target: Target, precision: str) -> Plan:
+    """The plan with these kernels beside the library's products, wherever the library has them."""
+    loop = target.loop_for(torch.float32, precision)
+
+    def step(region: Region) -> Region:
+        if region.gemm is None:
+            return with_few_rows(plan.graph, region, loop)
+        library = tuple(step(r) for r in region.gemm.library)
+        return replace(region, gemm=replace(region.gemm, library=library))
+
+    return replace(plan, regions=tuple(step(r) for r in plan.regions))
+
+
+def with_few_rows(graph: Graph, region: Region, loop: Loop | None) -> Region:
     """The region with the numbers of rows up to which such kernels make its product."""
-    if not region.is_linear or region.call is None:
+    if not region.is_linear:
         return region
-    left, right = (graph[ref.name].type for ref in region.call.args[:2])
+    left, right = (graph[name].type for name in region.operands)
     columns, depth = right.shape
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return region
@@ -40,7 +53,7 @@ def with_few_rows(graph: Graph, region: Region, target: Target, precision: str) 
     few = ROWS_AT_ONCE * (2 if 4 * columns * depth <= CACHED_BYTES else 1)
     if fewest <= few:
         region = replace(region, few=few, why=reason(Code.FEW, most=few, rest=str(region.why)))
-    thin = _thin(target.loop_for(torch.float32, precision), columns, depth)
+    thin = _thin(loop, columns, depth)
     if thin is None or fewest > thin.most:
         return region
     return replace(region, thin=thin, why=reason(Code.THIN, most=thin.most, rest=str(region.why)))

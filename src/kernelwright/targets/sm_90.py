@@ -99,6 +99,6 @@ FLOAT16 = _in_memory("float16", torch.float16)
 SM_90 = Target(
     "sm_90",
     "cuda",
-    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32),
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
 )

@@ -21,13 +21,14 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -171,19 +172,29 @@ class Loop:
         moved = 2 * rows * columns * self.dtype.itemsize / self.tiling.read_rate
         return self.thin.time(rows, columns, depth) + self.tiling.kernel_overhead + moved
 
-    def fewest(self, typical: int, columns: int, depth: int, thin: bool = True) -> int | None:
+    def fewest(
+        self, typical: int, columns: int, depth: int, each: int | None = None, thin: bool = True
+    ) -> int | None:
         """The rows from which on the generated product is the fastest one; None: it never is.
 
-        An emitted file has one tile for any number of rows, the best one for typically many. With
-        `thin` it is compared with the product of few rows too.
+        They are those of all products of a batch, if there are several of `each` rows. An emitted
+        file has one tile for any number of rows, the best one for typically many. With `thin` it is
+        compared with the thin product too.
         """
-        width = min(self.widths, key=lambda w: self.tiles_time(w, typical, columns, depth))
+
+        def sizes(rows: int) -> tuple[int, int, int, int]:
+            batch = 1 if each is None else math.ceil(rows / each)
+            return each or rows, columns, depth, batch
+
+        width = min(self.widths, key=lambda w: self.tiles_time(w, *sizes(typical)))
         found = None
+        thin = thin and each is None
         beyond = {self.thin.most + 1} if thin and self.thin is not None else set()
         for rows in sorted({*ROWS, *beyond}, reverse=True):
-            sizes = (rows, columns, depth)
-            other = min(self.library_time(*sizes), self.thin_time(*sizes) if thin else math.inf)
-            if self.generated_time(width, *sizes) >= other:
+            other = self.library_time(*sizes(rows))
+            if thin:
+                other = min(other, self.thin_time(rows, columns, depth))
+            if self.generated_time(width, *sizes(rows)) >= other:
                 break
             found = rows
         return found
