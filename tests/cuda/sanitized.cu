@@ -151,11 +151,41 @@ void few_rows() {
   }
 }
 
+// One and two tiles of rows, whole and not, an odd number of tiles of columns, parts of the depth.
+template <int kPlanes>
+void thin(int rows, int columns, int depth, int parts, float odd) {
+  const auto count = static_cast<size_t>(rows) * columns;
+  const kw::ThinOperands g{
+      numbers(static_cast<size_t>(rows) * depth),
+      numbers(static_cast<size_t>(columns) * depth, odd),
+      numbers(columns),
+      room<float>(count),
+      room<uint16_t>(static_cast<size_t>(kw::split::room(rows, depth, kPlanes))),
+      room<kw::RowScale>(rows),
+      room<float>(count * parts),
+      room<kw::RowScale>(static_cast<size_t>(columns) * parts),
+      rows,
+      columns,
+      depth,
+      parts};
+  expect(kw::thin_product<kPlanes>(g, nullptr), "thin");
+}
+
+void thin_products() {
+  const float nan = __builtin_nanf("");
+  for (const int rows : {9, 33, 100, 130, 255}) {
+    thin<2>(rows, 77, 36, 1, 0.5f);
+    thin<2>(rows, 300, 900, 3, rows == 100 ? nan : 1e-9f);
+    thin<1>(rows, 130, 200, 2, rows == 33 ? 1e30f : 0.5f);
+  }
+}
+
 }  // namespace
 
 int main() {
   rows();
   few_rows();
+  thin_products();
   products();
   std::printf("%d failed\n", failures);
   return failures != 0;

@@ -10,6 +10,7 @@
 #include "resident.cuh"
 #include "streaming.cuh"
 #include "strided.cuh"
+#include "thin_sm90.cuh"
 
 namespace kw::check {
 
@@ -101,6 +102,8 @@ template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, c
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
+template cudaError_t kw::thin_product<1>(const ThinOperands&, cudaStream_t);
+template cudaError_t kw::thin_product<2>(const ThinOperands&, cudaStream_t);
 
 template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
                                                                     const GemmDecision&,

@@ -300,4 +300,31 @@ KW_PRODUCTS(kFloat16, "f16.f16")
 KW_PRODUCTS(kBfloat16, "bf16.bf16")
 #endif
 
+// The same with the 64 rows of a in registers, float16: a[2 * h + i] are the thread's two
+// neighbours of depth, from 8 * h + 2 * (t % 4) on, in the row that d has at i. They must stay as
+// they are until the product is done.
+template <int kColumns>
+struct RegisterProduct;
+
+#define KW_REGISTER_PRODUCT(columns, shape, outputs, a_at, b_at, add_at, ...)                    \
+  template <>                                                                                    \
+  struct RegisterProduct<columns> {                                                              \
+    static __device__ __forceinline__ void run(float (&d)[columns / 2], const uint32_t (&a)[4],  \
+                                               uint64_t b, int add) {                            \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                    \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned." shape "k16.f32.f16.f16 {" outputs "}, {" a_at \
+                   "}, " b_at ", p, 1, 1, 0;\n}\n"                                               \
+                   : __VA_ARGS__                                                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
+    }                                                                                            \
+  };
+
+#ifdef KW_HOPPER
+KW_REGISTER_PRODUCT(64, "m64n64", KW_TO_30 "%30, %31", "%32, %33, %34, %35", "%36", "%37",
+                    KW_IN_32(0))
+KW_REGISTER_PRODUCT(128, "m64n128", KW_TO_60 "%60, %61, %62, %63", "%64, %65, %66, %67", "%68",
+                    "%69", KW_IN_32(0), KW_IN_32(32))
+#endif
+
 }  // namespace kw::hopper

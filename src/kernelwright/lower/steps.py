@@ -8,7 +8,7 @@ decides is decided here; emit/steps.py only prints it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import sympy
@@ -16,7 +16,6 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim, product
-from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
@@ -27,15 +26,22 @@ PANEL = 64  # rows and depth of the panels that operands are split into
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 # The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
 DECISIONS = ("tiles", "clusters", "early", "frozen")
+# What a thin product works with: `sums` are those of each part of the depth.
+THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition: on the machine, on the file's switch, or on a size against a limit."""
+    """A condition: on the machine, on the file's switch, or on a size against a limit.
+
+    For a weight that is `frozen`, the name of its target, the limit is `frozen_limit`.
+    """
 
     kind: str
     size: Dim = 0
     limit: int = 0
+    frozen: str = ""
+    frozen_limit: int = 0
 
     def __str__(self) -> str:
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind
@@ -145,6 +151,8 @@ class Panels:
 
 
 Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels"
+# Up to how many rows, on which machines, and what is done.
+Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
 
 
 def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:
@@ -175,14 +183,13 @@ class StepMaker:
         self,
         plan: Plan,
         kernels: Mapping[str, Kernel],
-        few: Mapping[str, FewKernel],
         shared: Mapping[str, str],
         panels: tuple[Panel, ...],
         target: Target,
         keeps: bool,
     ) -> None:
         self.plan, self.graph = plan, plan.graph
-        self.kernels, self.few, self.shared = kernels, few, shared
+        self.kernels, self.shared = kernels, shared
         self.panels = {p.product: p for p in panels}
         self.target, self.keeps = target, keeps
 
@@ -211,7 +218,7 @@ class StepMaker:
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
-        return [self.few_rows(region, step)] if region.name in self.few else [step]
+        return [self.few_rows(region, step) if region.few or region.thin else step]
 
     def launch(
         self, name: str, sizes: tuple[Dim | str, ...], operands: tuple[str, ...] = ()
@@ -220,23 +227,50 @@ class StepMaker:
         reads = (*operands, *kernel.reads)
         return Launch(self.shared[name], reads, tuple(kernel.writes), sizes)
 
-    def few_rows(self, region: Region, otherwise: Step) -> Choice:
-        """The kernel for a few rows, else the library."""
+    # ---- products of few rows ----------------------------------------------------------------
+
+    def few_rows(self, region: Region, library: Step) -> Step:
+        """The kernel for the fewest rows, or the one for a few more, or the library."""
         rows = product(region.outputs[0].shape[:-1])
+        ways = self.few_ways(region, rows)
+        if isinstance(rows, int):
+            ways = [way for way in ways if rows <= way[0]][:1]
+        step = library
+        for most, guards, steps in reversed(ways):
+            # The planner has compared a number that is known.
+            sized = () if isinstance(rows, int) else (Guard("<=", rows, most),)
+            made = (*map(Alloc, region.outputs), *steps)
+            step = Choice((GENERATED, *sized, *guards), made, (step,))
+        return step
+
+    def few_ways(self, region: Region, rows: Dim) -> list[Way]:
         reads = tuple(name for name in (*region.operands, region.bias) if name)
         writes = (region.outputs[0].name,)
-        launch = Launch(self.shared[self.few[region.name].name], reads, writes, (rows,))
-        guards = [GENERATED, Guard("<=", rows, region.few)]
-        if isinstance(rows, int):
-            guards.pop()  # the planner has compared them
-        steps: list[Step] = [*map(Alloc, region.outputs), launch]
-        return Choice(tuple(guards), tuple(steps), (otherwise,))
+        ways: list[Way] = []
+        if region.few:
+            kernel = self.shared[f"{region.name}_few_rows"]
+            ways.append((region.few, (), (Launch(kernel, reads, writes, (rows,)),)))
+        if region.thin:
+            columns, depth = (int(str(size)) for size in self.graph[reads[1]].type.shape)
+            kernel = self.shared[f"{region.name}_thin"]
+            left = halves("left", rows, depth, region.thin.loop.planes)
+            for most, parts in region.thin.parts:
+                sums = Buffer("sums", (parts, rows, columns), torch.float32)
+                scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
+                launch = Launch(kernel, (*reads, *THIN_OPERANDS), writes, (rows, parts))
+                ways.append((most, (HOPPER,), (*map(Alloc, (*left, sums, scales)), launch)))
+        return ways
 
     # ---- generated products ------------------------------------------------------------------
 
     def product(self, region: Region, gemm: Gemm) -> Choice:
         """Both ways to a product: the generated kernel, or the library's and those after it."""
-        guards = [GENERATED, Guard(">=", gemm.all_rows, gemm.fewest), HOPPER]
+        enough = Guard(">=", gemm.all_rows, gemm.fewest)
+        weight = self.weight_of(region)
+        if weight is not None and gemm.fewest_frozen != gemm.fewest:
+            frozen = self.graph.targets[weight]
+            enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
+        guards = [GENERATED, enough, HOPPER]
         if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]

@@ -26,6 +26,7 @@ class Code(Enum):
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
+    THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
@@ -328,7 +329,8 @@ class Gemm:
     `batch` products, an outer and an inner number of them, of `rows` by `columns` each. The program
     loads `product`, which is in memory nowhere. `typical` is the number of rows, those of all
     products together, to choose a tile for. `library` are the steps that give the same results with
-    a library product: for fewer than `fewest` rows, and for other GPUs than the loop is made for.
+    a library product: for fewer than `fewest` rows (`fewest_frozen` if the weight is split
+    already), and for other GPUs than the loop is made for.
     """
 
     product: str
@@ -340,6 +342,7 @@ class Gemm:
     columns: int
     depth: int
     fewest: int
+    fewest_frozen: int
     typical: int
     library: tuple[Region, ...]
 
@@ -349,11 +352,26 @@ class Gemm:
 
 
 @dataclass(frozen=True)
+class ThinRows:
+    """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
+
+    `parts` says into how many the depth is cut for up to so many rows, fewer first.
+    """
+
+    loop: Loop
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def most(self) -> int:
+        return self.parts[-1][0]
+
+
+@dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
     A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
-    `few` rows has a kernel of its own beside the call.
+    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one.
     """
 
     name: str
@@ -371,6 +389,7 @@ class Region:
     bias: str | None = None
     gemm: Gemm | None = None
     few: int = 0
+    thin: ThinRows | None = None
 
     @property
     def is_linear(self) -> bool:
