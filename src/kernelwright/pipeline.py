@@ -26,7 +26,7 @@ from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Panel, Tile, lower, panels
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import Plan, leave_alone, limits_for, plan, seat
+from kernelwright.plan import Plan, generated, leave_alone, limits_for, plan, seat
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
 
@@ -138,7 +138,8 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    planned = plan(primitives, limits_for(device))
+    ours = generated(primitives, problem.precision, problem.batch) if device == "cuda" else None
+    planned = plan(primitives, limits_for(device), ours or frozenset())
     if device == "cuda":
         planned = seat(planned, problem.precision, problem.batch)
     else:

@@ -18,7 +18,7 @@ from kernelwright.plan.model import (
     Store,
     element_type,
 )
-from kernelwright.plan.seats import seat
+from kernelwright.plan.seats import generated, seat
 from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Tail",
     "decompose",
     "element_type",
+    "generated",
     "leave_alone",
     "limits_for",
     "needs_whole_tiles",

@@ -27,9 +27,13 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Limits:
-    """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments."""
+    """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments.
+
+    `launch_bytes` is the memory traffic in the time that one more kernel takes to begin and end.
+    """
 
     two_levels: Callable[[int, int], bool]
+    launch_bytes: int
 
 
 def geometry(elements: int, segment: int, vec: int) -> Geometry | None:
@@ -94,8 +98,8 @@ def _fits_cache(elements: int, segment: int) -> bool:
 
 
 CACHED_ELEMENTS = 1 << 18
-CUDA = Limits(_fits_registers)
-CPU = Limits(_fits_cache)
+CUDA = Limits(_fits_registers, launch_bytes=8 << 20)
+CPU = Limits(_fits_cache, launch_bytes=1 << 17)
 
 
 def limits_for(device: str) -> Limits:

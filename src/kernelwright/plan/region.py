@@ -8,7 +8,7 @@ of buffers. Coordinates are inferred upwards (`infer`) when a node is offered an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
@@ -28,10 +28,13 @@ from kernelwright.plan.domain import (
 )
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
+from kernelwright.walk import Opened, fold, reach
 
 # What whoever needs it computes on the way, unless a region has it.
 LAZY = ("map", "cat")
 T = TypeVar("T")
+# A value at coordinates, and the ranges outside of which nothing may be read.
+Place = tuple[str, Layout, tuple[Range, ...]]
 
 
 class Refused(Exception):
@@ -50,7 +53,8 @@ class Builder:
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
-    the walk's table of which region computes which value.
+    the walk's table of which region computes which value. `closed` says why no reduction may join,
+    where that is so. `inferred`, `computed` and `pulled` remember what one attempt found out.
     """
 
     graph: Graph
@@ -63,9 +67,13 @@ class Builder:
     refused: set[str] = field(default_factory=set)
     barriers: set[str] = field(default_factory=set)
     wanted: dict[str, None] = field(default_factory=dict)
+    closed: Code | None = None
     homes: Mapping[str, object] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     labels: dict[Expr, str] = field(default_factory=dict)
+    inferred: dict[tuple[str, bool], Layout | None] = field(default_factory=dict)
+    computed: dict[str, bool] = field(default_factory=dict)
+    pulled: dict[Place, Expr] = field(default_factory=dict)
 
     # ---- taking nodes in -------------------------------------------------------------------
 
@@ -88,6 +96,8 @@ class Builder:
         reduction = node.payload
         assert isinstance(reduction, Reduction)
         source = node.inputs[0]
+        if self.closed is not None:
+            raise Refused(reason(self.closed, op=node.origin.op, region=self.name))
         layout = self._refining(lambda: self._full_layout(node, source))
         before = dict(self.placed), dict(self.sources)
         self.sources[node.name] = layout
@@ -107,8 +117,14 @@ class Builder:
         else:
             self._refining(lambda: self.pull(node.name, self.placed[node.name]))
 
+    def bar(self, view: str) -> None:
+        """Read a reshape from memory, since these coordinates cannot express it."""
+        self.barriers.add(view)
+        self.pulled.clear()
+
     def withdraw(self, node: Node) -> None:
         """Undo a join."""
+        self.pulled.clear()
         self.placed.pop(node.name, None)
         if node.op == "reduce":
             self.sources.pop(node.name, None)
@@ -147,57 +163,71 @@ class Builder:
 
         With `weak`, also those of a value in memory that a reduction here has walked over.
         """
+        return fold((value, weak), self._open_up, self.inferred)
+
+    def _open_up(
+        self, place: tuple[str, bool]
+    ) -> tuple[list[tuple[str, bool]], Callable[[Sequence[Layout | None]], Layout | None]]:
+        """What the coordinates of a value follow from, and how."""
+        value, weak = place
         node = self.graph[value]
         if value in self.refused:
-            return None
-        if value in self.placed:
-            return self.placed[value]
-        if value in self.sources:
-            return self.sources[value]
-        if weak and value in self.seen:
-            return self.seen[value]
+            return [], lambda _: None
+        for table in (self.placed, self.sources, self.seen if weak else {}):
+            if value in table:
+                layout = table[value]
+                return [], lambda _: layout
         if value in self.barriers:
-            return None
+            return [], lambda _: None
+        below = [(name, weak) for name in node.inputs]
         if node.op == "view":
-            below = self.infer(node.inputs[0], weak)
-            return None if below is None else self._view_up(node, below)
+            return below, lambda known: None if known[0] is None else self._view_up(node, known[0])
         if node.op == "map":
-            known = self._inferred(node, weak)
-            if not known:
-                return None
-            columns = broadcast_axes(known, len(node.type.shape))
-            if any(o != offers[0] for offers in columns for o in offers):
-                raise Misaligned
-            return tuple(offers[0] if offers else () for offers in columns)
+            return below, lambda known: self._joined(node, known)
         if node.op == "cat" and any(self._computes(i) for i in node.inputs):
             raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
-        return None
+        return [], lambda _: None
+
+    def _joined(self, node: Node, offered: Sequence[Layout | None]) -> Layout | None:
+        """The coordinates of a map from those of its operands."""
+        known = [layout for layout in offered if layout is not None]
+        if not known:
+            return None
+        columns = broadcast_axes(known, len(node.type.shape))
+        if any(o != offers[0] for offers in columns for o in offers):
+            raise Misaligned
+        return tuple(offers[0] if offers else () for offers in columns)
 
     def _computes(self, value: str) -> bool:
         """Whether this region computes something that the value is made of."""
+        return fold(value, self._open_computed, self.computed)
+
+    def _open_computed(self, value: str) -> tuple[tuple[str, ...], Callable[[Sequence[bool]], bool]]:
         node = self.graph[value]
         if value in self.placed:
-            return True
+            return (), lambda _: True
         lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
-        return lazy and any(self._computes(i) for i in node.inputs)
+        return (node.inputs, any) if lazy else ((), lambda _: False)
 
     def _see(self, value: str, layout: Layout) -> None:
         """Note what a reduction over this value reads, as far as it covers the whole domain."""
+        reach([(value, layout)], self._seen_below)
+
+    def _seen_below(self, place: tuple[str, Layout]) -> list[tuple[str, Layout]]:
+        value, layout = place
         node = self.graph[value]
         pieces = frozenset(p for axis in layout for p in axis)
         if value in self.placed or pieces != self.domain:
-            return
+            return []
         self.seen.setdefault(value, layout)
         if value in self.homes or node.op not in ("map", "view"):
-            return
-        for name in node.inputs:
-            if node.op == "map":
-                self._see(name, align(layout, self.graph[name].type.shape))
-                continue
-            try:
-                self._see(name, self._view_down(node, layout))
-            except Misaligned:
-                return
+            return []
+        if node.op == "map":
+            return [(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]
+        try:
+            return [(node.inputs[0], self._view_down(node, layout))]
+        except Misaligned:
+            return []
 
     def _view_up(self, node: Node, layout: Layout) -> Layout | None:
         view = node.payload
@@ -265,10 +295,14 @@ class Builder:
 
     def program(self) -> Program:
         """The finished loop nest that computes the wanted values."""
-        return self._refining(self._build)
+        return self._refining(lambda: self._build(list(self.wanted)))
 
-    def _build(self) -> Program:
-        wanted = list(self.wanted)
+    def draft(self) -> Program:
+        """What the program would be if everything here had to be stored, as it now stands."""
+        return self._refining(lambda: self._build(list(self.placed)))
+
+    def _build(self, wanted: list[str]) -> Program:
+        self.pulled.clear()
         needed = self._needed(wanted)
         self.order = [n for n in self.reduces if n in needed]
         spans = self._spans() if self.order else [frozenset[int]()]
@@ -289,20 +323,13 @@ class Builder:
         return self._nest(tuple(stages), tuple(stores), inner, whole)
 
     def _needed(self, wanted: list[str]) -> set[str]:
-        found: set[str] = set()
+        def below(name: str) -> tuple[str, ...]:
+            node = self.graph[name]
+            lazy = node.op in (*LAZY, "view") and name not in self.homes
+            inside = name in self.placed or (lazy and name not in self.barriers)
+            return node.inputs if inside else ()
 
-        def visit(name: str) -> None:
-            if name in found:
-                return
-            found.add(name)
-            lazy = self.graph[name].op in (*LAZY, "view") and name not in self.homes
-            if name in self.placed or (lazy and name not in self.barriers):
-                for i in self.graph[name].inputs:
-                    visit(i)
-
-        for w in wanted:
-            visit(w)
-        return found
+        return set(reach(wanted, below))
 
     def _level(self, atoms: frozenset[int], whole: frozenset[int]) -> str:
         if atoms == self.domain:
@@ -347,35 +374,53 @@ class Builder:
 
         Outside of the ranges `within`, nothing may be read.
         """
+        return fold((value, layout, within), self._open_down, self.pulled)
+
+    def _open_down(self, place: Place) -> Opened[Place, Expr]:
+        """What an expression is made of, and how."""
+        value, layout, within = place
         node = self.graph[value]
         if node.op == "reduce" and value in self.placed:
             if self.placed[value] != layout:
                 raise Misaligned
-            return acc(self.order.index(value))
+            return (), lambda _: acc(self.order.index(value))
         if node.op == "view" and value not in self.barriers:
-            return self.pull(node.inputs[0], self._view_down(node, layout), within)
+            return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
         if node.op in LAZY and (value in self.placed or value not in self.homes):
-            lazy = self._pull_cat if node.op == "cat" else self._pull_map
-            expr = lazy(node, layout, within)
-            self.labels.setdefault(expr, value)
-            return expr
-        return load(self.atoms.access(value, node.type.shape, layout, within))
+            lazy = self._open_cat if node.op == "cat" else self._open_map
+            parts, combine = lazy(node, layout, within)
+            return parts, lambda known: self._labelled(combine(known), value)
+        return (), lambda _: load(self.atoms.access(value, node.type.shape, layout, within))
 
-    def _pull_map(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
-        parts = [self.pull(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
-        assert isinstance(node.payload, Expr)
-        return substitute(
-            node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
-        )
+    def _labelled(self, expr: Expr, value: str) -> Expr:
+        self.labels.setdefault(expr, value)
+        return expr
 
-    def _pull_cat(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
+    def _open_map(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
+        payload = node.payload
+        assert isinstance(payload, Expr)
+        parts = [(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            return substitute(
+                payload, lambda e: known[int(str(e.value))] if e.op == "load" else None
+            )
+
+        return parts, combine
+
+    def _open_cat(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
         """A choice among the parts by the place along their axis; only one of them is read."""
         assert isinstance(node.payload, Cat)
         axis = node.payload.axis
         at = self.atoms.coordinate(layout[axis])
         span = self.atoms.span(at)
         start: Dim = 0
-        chosen: list[tuple[Range, Expr]] = []
+        ranges: list[Range] = []
+        parts: list[Place] = []
         for index, name in enumerate(node.inputs):
             size = self.graph[name].type.shape[axis]
             stop = as_dim(start + size)
@@ -385,13 +430,17 @@ class Builder:
                 alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
                 window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
                 part = (*layout[:axis], window, *layout[axis + 1 :])
-                limits = within if alone else (*within, own)
-                chosen.append((own, self.pull(name, part, limits)))
+                ranges.append(own)
+                parts.append((name, part, within if alone else (*within, own)))
             start = stop
-        expr = chosen.pop()[1]
-        for own, part_expr in reversed(chosen):
-            expr = call("where", inside(own), part_expr, expr)
-        return expr
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            expr = known[-1]
+            for own, part in reversed(list(zip(ranges[:-1], known[:-1], strict=True))):
+                expr = call("where", inside(own), part, expr)
+            return expr
+
+        return parts, combine
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
         view, shape = node.payload, self.graph[node.inputs[0]].type.shape
@@ -412,9 +461,12 @@ class Builder:
     def _refining(self, attempt: Callable[[], T]) -> T:
         """Run; where an atom has to be cut, cut it everywhere and run again."""
         while True:
+            self.inferred.clear()
+            self.computed.clear()
             try:
                 return attempt()
             except NeedSplit as need:
+                self.pulled.clear()
                 outer, inner = self.atoms.split(need.atom, need.inner)
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():

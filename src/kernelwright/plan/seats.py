@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
-from kernelwright.graph import Call, Dim, Node, as_dim, hint, product
+from kernelwright.graph import Call, Dim, Graph, Node, as_dim, hint, product
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
 from kernelwright.plan.few import with_few_rows
@@ -57,6 +57,17 @@ def seat(plan: Plan, precision: str, batch: int) -> Plan:
     return _Seating(plan, precision, batch).run()
 
 
+def generated(graph: Graph, precision: str, batch: int) -> frozenset[str]:
+    """The contractions that a generated kernel makes, before anything is fused."""
+    calls = [
+        Region(n.name, "contract", (n.name,), reason(Code.BIAS_KEPT), call=n.payload)
+        for n in graph
+        if n.op == "contract" and isinstance(n.payload, Call)
+    ]
+    seating = _Seating(Plan(graph, (), ()), precision, batch)
+    return frozenset(r.name for r in calls if seating.way(r) is not None)
+
+
 @dataclass(frozen=True)
 class Way:
     """The main loop of a generated product, from how many rows on, and for how many typically."""
@@ -95,7 +106,9 @@ class _Seating:
                 self.note_readers(region, tail)
         steps = [replaced.get(id(r), r) for r in self.plan.regions]
         kept = tuple(s for s in steps if s is not None)
-        return Plan(self.graph, kept, (*self.plan.refusals, *self.refusals))
+        return replace(
+            self.plan, regions=kept, refusals=(*self.plan.refusals, *self.refusals)
+        )
 
     def node(self, region: Region) -> Node:
         return self.graph[region.nodes[0]]
