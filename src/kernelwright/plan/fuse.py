@@ -34,16 +34,19 @@ UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
 Step = Builder | str
 
 
-def plan(graph: Graph, limits: Limits, generated: frozenset[str] = frozenset()) -> Plan:
+def plan(
+    graph: Graph, limits: Limits, generated: frozenset[str] = frozenset(), batch: int = 1024
+) -> Plan:
     """Regions in running order, with the reasons for what was and was not fused.
 
-    `generated` names the contractions that a kernel of ours makes, which then has an epilogue.
+    `generated` names the contractions that a kernel of ours makes, which then has an epilogue;
+    `batch` is the one to count bytes for.
     """
     needed = _in_memory(graph)
     lazy = _Walk(graph, limits, generated, needed)
     lazy.run()
     needed |= lazy.late
-    shared = share(graph, lazy.units(), lazy.homes, lazy.seat, limits.launch_bytes)
+    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits.launch_bytes, batch)
     stored = frozenset(s.value for s in shared if s.stored)
     if stored or lazy.late:
         lazy = _Walk(graph, limits, generated, needed | stored)
@@ -109,7 +112,7 @@ class _Walk:
         bound = self.candidates(node.inputs)
         around = self.candidates(node.inputs, anchors=True)
         for region in bound or dict.fromkeys([*around, *self.siblings(node.inputs[0])]):
-            if self.admit(node, region, told=region in bound):
+            if self.admit(node, region, untold=() if region in bound else UNTOLD):
                 return
         region = self.open(node)
         region.start(node.inputs[0])
@@ -122,8 +125,9 @@ class _Walk:
         self.anchors.add(node.name)
         product = self.seat(node.name, self.stored)
         if product is None and node.op == "map":
-            for region in self.candidates(node.inputs, anchors=True):
-                if self.admit(node, region, told=False):
+            around = self.candidates(node.inputs, anchors=True)
+            for region in (r for r in around if node.name not in r.refused):
+                if self.admit(node, region, untold=tuple(Code)):
                     return
         region = self.open(node)
         region.place(node.name)
@@ -136,7 +140,7 @@ class _Walk:
         elif self.is_bias(node):
             region.closed = Code.WITH_BIAS
 
-    def admit(self, node: Node, region: Builder, told: bool = True) -> bool:
+    def admit(self, node: Node, region: Builder, untold: tuple[Code, ...] = ()) -> bool:
         try:
             self.check_cycle(node, region)
             (region.join_map if node.op == "map" else region.join_reduce)(node)
@@ -144,17 +148,19 @@ class _Walk:
             self.check_cycle(node, region)
         except Refused as refused:
             region.withdraw(node)
-            return self.refuse(node, region, refused.why, told)
+            return self.refuse(node, region, refused.why, untold)
         except Misaligned:
             region.withdraw(node)
             why = reason(Code.MISALIGNED, op=node.origin.op, region=region.name)
-            return self.refuse(node, region, why, told)
+            return self.refuse(node, region, why, untold)
         self.settle(node, region)
         return True
 
-    def refuse(self, node: Node, region: Builder, why: Reason, told: bool) -> bool:
+    def refuse(
+        self, node: Node, region: Builder, why: Reason, untold: tuple[Code, ...]
+    ) -> bool:
         region.refused.add(node.name)
-        if told or why.code not in UNTOLD:
+        if why.code not in untold:
             self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
         return False
 
@@ -246,18 +252,14 @@ class _Walk:
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""
 
-        def below(name: str) -> tuple[str, ...]:
+        def pulled(name: str) -> bool:
             node = self.graph[name]
             lazy = node.op == "view" or (node.op in LAZY and name not in self.homes)
-            return node.inputs if lazy and name not in region.barriers else ()
+            return lazy and name not in region.barriers
 
-        found: dict[str, None] = {}
-        for name in reach(names, below):
-            if name in region.barriers:
-                found[self.graph.base(name)] = None
-            elif not below(name) and self.homes.get(name) is not region:
-                found[name] = None
-        return list(found)
+        reached = reach(names, lambda name: self.graph[name].inputs if pulled(name) else ())
+        read = [n for n in reached if not pulled(n) and self.homes.get(n) is not region]
+        return list(dict.fromkeys(self.graph.base(n) for n in read))
 
     def unit(self, name: str) -> Step:
         return self.homes.get(name, name)
@@ -284,7 +286,7 @@ class _Walk:
         if region in reach(read, lambda unit: [self.unit(e) for e in self.reads(unit)]):
             raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
 
-    def units(self) -> list[Unit]:
+    def units(self, batch: int) -> list[Unit]:
         """The kernels as sharing.py sees them, in running order."""
         position = {node.name: i for i, node in enumerate(self.graph)}
         regions = [r for r in self.builders if r.wanted]
@@ -293,7 +295,7 @@ class _Walk:
             Unit(
                 self.operands(r),
                 frozenset(r.placed),
-                hint(r.atoms.size(r.domain)),
+                hint(r.atoms.size(r.domain), batch),
                 r.closed is None,
                 frozenset(r.barriers),
             )

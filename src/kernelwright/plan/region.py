@@ -53,8 +53,8 @@ class Builder:
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
-    the walk's table of which region computes which value. `closed` says why no reduction may join,
-    where that is so. `inferred`, `computed` and `pulled` remember what one attempt found out.
+    the walk's table of which region computes which value. `closed` says why no reduction may join
+    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed` and `pulled` remember what one attempt found out.
     """
 
     graph: Graph
@@ -87,6 +87,8 @@ class Builder:
         self.placed[value] = self.sources[value]
 
     def join_map(self, node: Node) -> None:
+        if self.closed is Code.WITH_BIAS:
+            raise Refused(reason(self.closed, op=node.origin.op, region=self.name))
         layout = self._refining(lambda: self._map_layout(node))
         if frozenset(flat(layout)) not in self._levels(node):
             raise Refused(reason(Code.ROWS_DIFFER, op=node.origin.op, region=self.name))
@@ -217,10 +219,13 @@ class Builder:
         value, layout = place
         node = self.graph[value]
         pieces = frozenset(p for axis in layout for p in axis)
-        if value in self.placed or pieces != self.domain:
+        if pieces != self.domain or node.op == "reduce":
             return []
-        self.seen.setdefault(value, layout)
-        if value in self.homes or node.op not in ("map", "view"):
+        if value not in self.placed:
+            self.seen.setdefault(value, layout)
+            if value in self.homes:
+                return []
+        if node.op not in ("map", "view"):
             return []
         if node.op == "map":
             return [(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]

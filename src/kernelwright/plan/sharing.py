@@ -61,13 +61,14 @@ def share(
     homes: Mapping[str, object],
     seat: Callable[[str, frozenset[str]], str | None],
     launch_bytes: int,
+    batch: int,
 ) -> tuple[Shared, ...]:
     """A verdict on every value that at least two units compute.
 
     `homes` has the values that are in memory, or in a register of one unit, in any case; `seat` the
     generated product, if any, whose epilogue can store a value while certain others are stored.
     """
-    return _Sharing(graph, units, homes, seat, launch_bytes).run()
+    return _Sharing(graph, units, homes, seat, launch_bytes, batch).run()
 
 
 @dataclass
@@ -77,6 +78,7 @@ class _Sharing:
     homes: Mapping[str, object]
     seat: Callable[[str, frozenset[str]], str | None]
     launch_bytes: int
+    batch: int
     stored: dict[str, Unit] = field(default_factory=dict)
     loads: dict[Unit, Load] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ class _Sharing:
         """The bytes of each value, and the float operations that it takes."""
         found = {}
         for node in self.graph:
-            elements = hint(node.type.numel)
+            elements = hint(node.type.numel, self.batch)
             each = operations(node.payload) if isinstance(node.payload, Expr) else 0
             found[node.name] = (elements * node.type.dtype.itemsize, elements * each)
         return found
@@ -146,7 +148,7 @@ class _Sharing:
     def home(self, name: str, readers: list[Unit]) -> Unit:
         """The unit that would store the value: the epilogue of a product, a reader, or its own."""
         node = self.graph[name]
-        elements = hint(node.type.numel)
+        elements = hint(node.type.numel, self.batch)
         roots, own = node.inputs, frozenset({name})
         product = self.seat(name, frozenset(self.stored))
         if product is not None:
@@ -170,13 +172,15 @@ class _Sharing:
         single = [u for u in dict.fromkeys(self.stored.values()) if u not in self.units]
         return [*single, *self.units]
 
-    def below(self, unit: Unit, name: str) -> tuple[str, ...]:
-        """What a unit computes a value from; nothing, if it reads it."""
+    def computes(self, unit: Unit, name: str) -> bool:
+        """Whether a unit computes a value on the way; if not, it reads it."""
         node = self.graph[name]
         if name in unit.own or name in unit.barriers or self.stored.get(name, unit) is not unit:
-            return ()
-        lazy = node.op == "view" or (node.op in LAZY and name not in self.homes)
-        return node.inputs if lazy else ()
+            return False
+        return node.op == "view" or (node.op in LAZY and name not in self.homes)
+
+    def below(self, unit: Unit, name: str) -> tuple[str, ...]:
+        return self.graph[name].inputs if self.computes(unit, name) else ()
 
     def roots(self, unit: Unit) -> list[str]:
         joined = [i for name, u in self.stored.items() if u is unit for i in self.graph[name].inputs]
@@ -185,7 +189,7 @@ class _Sharing:
     def load(self, unit: Unit) -> Load:
         if unit not in self.loads:
             reached = reach(self.roots(unit), lambda name: self.below(unit, name))
-            inside = frozenset(n for n in reached if self.below(unit, n))
+            inside = frozenset(n for n in reached if self.computes(unit, n))
             ends = {self.graph.base(n) for n in reached if n not in inside and n not in unit.own}
             moved = sum(self.bytes(n) for n in ends if n != unit.free)
             moved += sum(self.flops(n) for n in inside) / FLOPS_PER_BYTE
