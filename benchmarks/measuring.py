@@ -30,6 +30,7 @@ from kernelwright.bench.clock import Clock, CudaClock, Reading, device_name, mak
 from kernelwright.bench.runner import one_round
 from kernelwright.bench.variants import Variant, warm
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import WHERE_IT_PAYS, Policy
 from kernelwright.problem import problem_from_module
 
 HERE = Path(__file__).resolve().parent
@@ -59,11 +60,18 @@ SETTINGS = {
 # ---- emitted models ----------------------------------------------------------------------------
 
 
-def compiled_for(module: nn.Module, rows: int, depth: int, precision: str) -> Compiled:
+def compiled_for(
+    module: nn.Module,
+    rows: int,
+    depth: int,
+    precision: str,
+    policy: Policy = WHERE_IT_PAYS,
+) -> Compiled:
     """The module compiled for inputs of `rows` x `depth`; a batch of one would stay one."""
     parameter = next(module.parameters())
     x = torch.zeros(max(rows, 16), depth, dtype=parameter.dtype, device=parameter.device)
-    return compile_problem(problem_from_module(module, (x,), SETTINGS[precision].matmul))
+    problem = problem_from_module(module, (x,), SETTINGS[precision].matmul)
+    return compile_problem(problem, policy=policy)
 
 
 def build(sources: Iterable[str]) -> None:

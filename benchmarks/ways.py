@@ -1,6 +1,6 @@
 """Both ways to a product, generated and the library's, at the sizes of the sweep.
 
-plan/loops.py says from how many rows on a product is generated; this is what its model is fitted
+targets/sm_90.py says from how many rows on a product is generated; this is what its model is fitted
 to. The model is Linear, GroupNorm and LeakyReLU, compiled for 1024 rows; every product is generated
 here, whether it pays or not. Times are of the GPU alone.
 """
@@ -28,7 +28,7 @@ from sweep import PAIRS, make_input, make_model
 from kernelwright.bench.context import matmul_precision
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.variants import direct
-from kernelwright.plan import seats
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import resolve_device
 
 EMITTED_FOR = 1024
@@ -56,8 +56,7 @@ def main() -> None:
     for precision in options.precisions:
         for columns, depth in options.columns:
             module = make_model(columns, depth, precision, device)
-            with seats.everywhere():
-                compiled = compiled_for(module, EMITTED_FOR, depth, precision)
+            compiled = compiled_for(module, EMITTED_FOR, depth, precision, ALWAYS)
             cases[precision, columns, depth] = module, compiled
     build(compiled.source for _, compiled in cases.values())
     sheet = Sheet("Linear, GroupNorm, LeakyReLU", COLUMNS)

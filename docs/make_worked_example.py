@@ -21,7 +21,7 @@ from kernelwright.ledger import render
 from kernelwright.lower import Kernel
 from kernelwright.pattern import rewrite
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import seats
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import Problem, load_problem, load_source, problem_from_module
 from kernelwright.rules import ALL_RULES
 
@@ -37,8 +37,7 @@ def generated() -> dict[Path, str]:
     """Every file that holds generated text, as it should read."""
     problem = load_problem(MODEL, device="cpu", precision="highest")
     cpu, cuda = (compile_problem(problem, target=target) for target in ("cpu", "cuda"))
-    with seats.everywhere():
-        seated = compile_problem(problem, target="cuda")
+    seated = compile_problem(problem, target="cuda", policy=ALWAYS)
     excerpts = {"ledger": fenced(render(cuda.ledger)), "forward": fenced(forward(cuda), "python")}
     return {
         EXAMPLE: worked_example(problem, cpu, cuda, seated),

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright.emit.cpp import camel
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, load_source
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
 
@@ -94,7 +95,7 @@ class Subject:
 
 def subject(path: Path, folder: Path, device: str) -> Subject:
     """Compile a model file and load what was emitted for it."""
-    compiled = compile_problem(load_problem(path, device))
+    compiled = compile_problem(load_problem(path, device), policy=ALWAYS)
     emitted = folder / f"{path.stem}_new.py"
     emitted.write_text(compiled.source)
     return loaded(path, compiled, emitted, device)

@@ -10,19 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelwright.plan import seats
-
-seats.EVERYWHERE = True
-
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
-
-
-@pytest.fixture
-def where_it_pays() -> Iterator[None]:
-    """Products are generated as for users: only where they beat the library's."""
-    with seats.everywhere(False):
-        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.plan.model import Code
 from kernelwright.problem import problem_from_module
 
@@ -30,7 +31,7 @@ def planned(
     function: Callable[..., Any], *shape: int, target: str = "cuda", **parts: Any
 ) -> Compiled:
     problem = problem_from_module(Written(function, **parts).eval(), (torch.randn(*shape),))
-    return compile_problem(problem, target=target)
+    return compile_problem(problem, target=target, policy=ALWAYS)
 
 
 def refusal_codes(compiled: Compiled) -> list[Code]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kernelwright.bench import Timings
     from kernelwright.pipeline import Compiled
+    from kernelwright.plan import Policy
     from kernelwright.problem import Problem
     from kernelwright.verify import Certificate
 
@@ -33,12 +34,14 @@ def optimize(
     tune: bool = False,
     verify: bool = False,
     progress: Callable[[str, str], None] | None = None,
+    policy: Policy | None = None,
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
     The result shares the parameters of the original. With `verify` it is certified first, and a
     VerificationError that holds the certificate is raised if that fails. `tune` measures a few
-    tiles of each generated product first, on the inputs that are given.
+    tiles of each generated product first, on the inputs that are given. A `policy` may ask for more
+    than what is fastest (see kernelwright.plan.Policy).
     """
     compiled = explain(
         model,
@@ -48,6 +51,7 @@ def optimize(
         precision=precision,
         tune=tune,
         progress=progress,
+        policy=policy,
     )
     new = compiled.instantiate()
     if verify:
@@ -69,16 +73,19 @@ def explain(
     precision: str = "current",
     tune: bool = False,
     progress: Callable[[str, str], None] | None = None,
+    policy: Policy | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
     from kernelwright.pipeline import compile_problem
+    from kernelwright.plan import WHERE_IT_PAYS
 
+    policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
     if tune:
         from kernelwright.tune import compile_tuned
 
-        return compile_tuned(problem, progress)
-    return compile_problem(problem, progress)
+        return compile_tuned(problem, progress, policy)
+    return compile_problem(problem, progress, policy=policy)
 
 
 def verify(

@@ -416,9 +416,7 @@ def _neighbourhood(before: Graph, after: Graph, levels: int) -> set[str]:
     return found
 
 
-def _attempts(
-    graph: Graph, by_op: ByOp, node: Node
-) -> Iterator[tuple[Rule, Match, Graph | str]]:
+def _attempts(graph: Graph, by_op: ByOp, node: Node) -> Iterator[tuple[Rule, Match, Graph | str]]:
     """What each rule comes to at each of its matches at a node."""
     for rule in by_op.get(node.op, ()):
         for match in matches(graph, rule.pattern, node):

@@ -26,9 +26,19 @@ from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Panel, Tile, lower, panels
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import Plan, generated, leave_alone, limits_for, plan, seat
+from kernelwright.plan import (
+    WHERE_IT_PAYS,
+    Plan,
+    Policy,
+    generated,
+    leave_alone,
+    limits_of,
+    plan,
+    seat,
+)
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
+from kernelwright.targets import Target, target_for, target_of
 
 Progress = Callable[[str, str], None]
 
@@ -53,6 +63,7 @@ class Compiled:
     problem: Problem
     captured: Graph
     primitives: Graph
+    target: Target
     planned: Plan
     kernels: tuple[Kernel, ...]
     panels: tuple[Panel, ...]
@@ -80,8 +91,7 @@ class Compiled:
     @property
     def fused(self) -> bool:
         """Whether any kernel of ours runs."""
-        few = few_products(self.planned) if self.problem.device.type == "cuda" else []
-        return bool(self.kernels or few)
+        return bool(self.kernels or few_products(self.planned))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,16 +123,19 @@ class Compiled:
 def compile_problem(
     problem: Problem,
     progress: Progress | None = None,
-    target: str | None = None,
+    target: Target | str | None = None,
     tiles: Mapping[str, Tile] | None = None,
+    policy: Policy = WHERE_IT_PAYS,
 ) -> Compiled:
     """Run every pass; `progress` hears of each one as it ends.
 
-    `target` is the backend, `cuda` or `cpu`: by default that of the device the problem is on.
-    Source for a GPU can be emitted on a machine without one. `tiles` are tiles for generated
+    `target` is the machine to compile for: by default the one that the problem is on. Source for a
+    GPU can be emitted on a machine without one. `tiles` are tiles for generated
     products by name, as tune.py measures them, in the place of those that look cheapest.
+    `policy` says what to generate beyond what pays.
     """
-    device = target or problem.device.type
+    machine = target_for(target) if isinstance(target, str) else target
+    machine = machine or target_of(problem.device)
     report = progress or (lambda name, summary: None)
 
     captured = capture(problem)
@@ -138,26 +151,36 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    ours = generated(primitives, problem.precision, problem.batch) if device == "cuda" else None
-    planned = plan(primitives, limits_for(device), ours or frozenset())
-    if device == "cuda":
-        planned = seat(planned, problem.precision, problem.batch)
+    contractions = generated(primitives, machine, problem.precision, problem.batch, policy)
+    planned = plan(primitives, limits_of(machine), contractions, problem.batch)
+    if machine.lanes is not None:
+        planned = seat(planned, machine, problem.precision, problem.batch, policy)
     else:
-        planned = leave_alone(planned, rewritten)
+        planned = leave_alone(planned, rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 
-    kernels = lower(planned, device, tiles)
-    paired = panels(planned) if device == "cpu" else ()
+    kernels = lower(planned, machine, tiles)
+    paired = panels(planned) if machine.lanes is None else ()
     report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, kernels, paired, render(rows), device)
+    source = emit(problem, planned, kernels, paired, render(rows), machine.device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
     refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))
     return Compiled(
-        problem, captured, primitives, planned, kernels, paired, laws, refused, rows, source
+        problem,
+        captured,
+        primitives,
+        machine,
+        planned,
+        kernels,
+        paired,
+        laws,
+        refused,
+        rows,
+        source,
     )
 
 

@@ -21,7 +21,9 @@ from kernelwright.graph import hint
 from kernelwright.lower import GemmKernel, Tile
 from kernelwright.lower.gemm import fitting, spelled, tile_for
 from kernelwright.pipeline import Compiled, Progress, compile_problem
+from kernelwright.plan import WHERE_IT_PAYS, Policy
 from kernelwright.problem import Problem
+from kernelwright.targets import SM_90, target_of
 from kernelwright.tile_cache import Measured, Shape
 
 MOST = 4
@@ -42,9 +44,12 @@ FEW_ROWS = (
 )
 
 
-def compile_tuned(problem: Problem, progress: Progress | None = None) -> Compiled:
+def compile_tuned(
+    problem: Problem, progress: Progress | None = None, policy: Policy = WHERE_IT_PAYS
+) -> Compiled:
     """compile_problem, with the tiles that ran fastest on this machine."""
-    return compile_problem(problem, progress, tiles=tune(problem, progress))
+    tiles = tune(problem, progress, policy=policy)
+    return compile_problem(problem, progress, tiles=tiles, policy=policy)
 
 
 def tune(
@@ -54,6 +59,7 @@ def tune(
     most: int = MOST,
     machine: str | None = None,
     measure: Measure = measure,
+    policy: Policy = WHERE_IT_PAYS,
 ) -> dict[str, Tile]:
     """Tiles by the name of the product, for compile_problem; none where there is nothing to tune.
 
@@ -64,18 +70,18 @@ def tune(
     if machine is None:
         tell("tune", NO_HOPPER.format(device=problem.device.type))
         return {}
-    compiled = compile_problem(problem, target="cuda")
+    compiled = compile_problem(problem, target=SM_90, policy=policy)
     products = [k for k in compiled.kernels if isinstance(k, GemmKernel)]
     if not products:
         tell("tune", NO_PRODUCT)
-    tuning = _Tuning(problem, tell, most, machine, measure)
+    tuning = _Tuning(problem, tell, most, machine, measure, policy)
     chosen = {kernel.name: tuning.choose(kernel) for kernel in products}
     return {name: tile for name, tile in chosen.items() if tile is not None}
 
 
 def hopper(device: torch.device) -> str | None:
     """The name of a GPU that runs generated products."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+    if device.type == "cpu" or not target_of(device).loops:
         return None
     return torch.cuda.get_device_name(device)
 
@@ -88,12 +94,14 @@ class _Tuning:
         most: int,
         machine: str,
         measure: Measure,
+        policy: Policy,
     ) -> None:
         self.problem = problem
         self.tell = tell
         self.most = most
         self.machine = machine
         self.measure = measure
+        self.policy = policy
 
     def choose(self, kernel: GemmKernel) -> Tile | None:
         """The tile of one product, with its measurement in its reason; None: the default, as is."""
@@ -133,7 +141,8 @@ class _Tuning:
     def measured(self, name: str, tiles: list[Tile]) -> Measured | None:
         """Time the tiles, the default first; None where there is nothing to compare."""
         sources = [
-            compile_problem(self.problem, target="cuda", tiles={name: t}).source for t in tiles
+            compile_problem(self.problem, target=SM_90, tiles={name: t}, policy=self.policy).source
+            for t in tiles
         ]
         times: dict[Shape, float] = {}
         for tile, time in zip(tiles, self.measure(self.problem, sources), strict=True):

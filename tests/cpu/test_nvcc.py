@@ -16,6 +16,7 @@ import checking
 import pytest
 
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 
 KERNELS = Path(__file__).parents[2] / "src" / "kernelwright" / "kernels"
@@ -73,7 +74,7 @@ def test_zoo(group: int, tmp_path: Path) -> None:
     parts = []
     for path in MODELS[group::GROUPS]:
         problem = load_problem(reduced(path, tmp_path), "cpu")
-        compiled = compile_problem(problem, target="cuda")
+        compiled = compile_problem(problem, target="cuda", policy=ALWAYS)
         found, text = in_namespace(compiled, f"emitted_{checking.name_of(path)}")
         includes |= dict.fromkeys(found)
         parts.append(text)
@@ -95,7 +96,7 @@ def full_size(path: Path, tmp_path: Path) -> Compiled:
     """The example as it stands, but traced with a batch of two: weights alone take the memory."""
     copy = tmp_path / f"{path.parent.name}.py"
     copy.write_text(path.read_text().replace("batch_size = 1024", "batch_size = 2"))
-    return compile_problem(load_problem(copy, "cpu"), target="cuda")
+    return compile_problem(load_problem(copy, "cpu"), target="cuda", policy=ALWAYS)
 
 
 def test_every_template_is_instantiated(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, load_source
 
 TEXT = """
@@ -70,7 +71,7 @@ def deep_in_the_file(space: ModuleType, model: nn.Module) -> Tensor:
 def emitted(tmp_path_factory: pytest.TempPathFactory, extensions: Path) -> ModuleType:
     folder = tmp_path_factory.mktemp("places")
     (folder / "model.py").write_text(TEXT)
-    compiled = compile_problem(load_problem(folder / "model.py", "cpu"))
+    compiled = compile_problem(load_problem(folder / "model.py", "cpu"), policy=ALWAYS)
     (folder / "model_new.py").write_text(compiled.source)
     return load_source(folder / "model_new.py")
 

@@ -21,6 +21,7 @@ from kernelwright import structures
 from kernelwright.import_check import _environment
 from kernelwright.loading import load_source
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 from kernelwright.verify import verify
 
@@ -106,7 +107,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 def test_alone(case: str, tmp_path: Path, extensions: Path) -> None:
     problem = load_problem(written(tmp_path / "here", ALONE[case]), "cpu")
     eager = problem.module.eval()
-    compiled = compile_problem(problem)
+    compiled = compile_problem(problem, policy=ALWAYS)
     assert compiled.kernels
     emitted = tmp_path / "elsewhere" / "model_new.py"
     emitted.parent.mkdir()
@@ -213,7 +214,7 @@ def check(path: Path, folder: Path) -> None:
     """Eager and ModelNew on the example inputs and on another batch, in the kernels."""
     problem = load_problem(path, "cpu")
     eager = problem.module.eval()
-    compiled = compile_problem(problem)
+    compiled = compile_problem(problem, policy=ALWAYS)
     assert compiled.kernels
     emitted = folder / "model_new.py"
     emitted.write_text(compiled.source, encoding="utf-8")
@@ -251,6 +252,8 @@ def test_nested_values_are_certified(tmp_path: Path, extensions: Path) -> None:
     )
     path = written(tmp_path, {"model.py": model(body, CLASSES, inputs)})
     emitted = tmp_path / "model_new.py"
-    emitted.write_text(compile_problem(load_problem(path, "cpu")).source, encoding="utf-8")
+    emitted.write_text(
+        compile_problem(load_problem(path, "cpu"), policy=ALWAYS).source, encoding="utf-8"
+    )
     certificate = verify(path, emitted, device="cpu", quick=True)
     assert certificate.passed, certificate.failures

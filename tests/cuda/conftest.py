@@ -10,6 +10,7 @@ import checking
 import pytest
 
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 
 
@@ -23,7 +24,7 @@ def emitted(
     with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         builds = []
         for path in wanted(request.session.items):
-            compiled = compile_problem(load_problem(path, "cuda"))
+            compiled = compile_problem(load_problem(path, "cuda"), policy=ALWAYS)
             file = folder / f"{path.stem}_new.py"
             file.write_text(compiled.source)
             files[path.stem] = compiled, file

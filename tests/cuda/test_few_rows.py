@@ -12,7 +12,6 @@ import torch
 
 from kernelwright.bench.context import matmul_precision
 from kernelwright.pipeline import compile_problem
-from kernelwright.plan import seats
 from kernelwright.problem import load_problem
 
 SOURCE = """
@@ -74,8 +73,7 @@ def subject(
     folder = tmp_path_factory.mktemp("few")
     path, emitted = folder / f"{name}.py", folder / f"{name}_new.py"
     path.write_text(SOURCE.format(**vars(spec)))
-    with seats.everywhere(False):
-        compiled = compile_problem(load_problem(path, "cuda", spec.precision))
+    compiled = compile_problem(load_problem(path, "cuda", spec.precision))
     emitted.write_text(compiled.source)
     said = checking.build(emitted)
     assert not said, said

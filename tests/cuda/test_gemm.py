@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from kernelwright.bench.context import matmul_precision
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 from kernelwright.verify.compare import same_bits
 
@@ -136,7 +137,7 @@ def subjects(
         for name, spec in SPECS.items():
             path, emitted = folder / f"{name}.py", folder / f"{name}_new.py"
             path.write_text(spec.text)
-            compiled = compile_problem(load_problem(path, DEVICE, spec.precision))
+            compiled = compile_problem(load_problem(path, DEVICE, spec.precision), policy=ALWAYS)
             emitted.write_text(compiled.source)
             made[name] = path, compiled, emitted
             builds.append(pool.submit(checking.build, emitted))

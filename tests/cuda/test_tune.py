@@ -10,6 +10,7 @@ import torch
 
 from kernelwright.bench.runner import check
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 from kernelwright.tile_cache import cache_file
 from kernelwright.tune import tune
@@ -54,7 +55,7 @@ def test_a_linear_is_tuned_on_this_machine(tmp_path: Path, monkeypatch: pytest.M
     assert f"measured on {torch.cuda.get_device_name()}: " in tile.why
     assert len(json.loads(cache_file().read_text())["tiles"]) == 1
 
-    compiled = compile_problem(problem, tiles=tiles)
+    compiled = compile_problem(problem, tiles=tiles, policy=ALWAYS)
     assert tile.why.split("; ")[-1][:40] in compiled.source.replace("\n// ", " ")
     model = compiled.instantiate()
     with torch.no_grad():

@@ -37,7 +37,7 @@ def planned(forward: Callable[..., Tensor]) -> Compiled:
 
 
 @pytest.mark.parametrize("case", LONE)
-def test_a_lone_operator_is_atens(case: str, where_it_pays: None) -> None:
+def test_a_lone_operator_is_atens(case: str) -> None:
     compiled = planned(LONE[case])
     assert not compiled.kernels
     assert any("faster than a kernel that does nothing else" in r.why for r in compiled.ledger)
@@ -48,7 +48,7 @@ def test_a_lone_operator_is_atens(case: str, where_it_pays: None) -> None:
 
 
 @pytest.mark.parametrize("case", FUSED)
-def test_what_gains_is_a_kernel(case: str, where_it_pays: None) -> None:
+def test_what_gains_is_a_kernel(case: str) -> None:
     compiled = planned(FUSED[case])
     assert compiled.kernels
     x = torch.randn(6, 8, dtype=torch.float64)

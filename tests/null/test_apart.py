@@ -13,6 +13,7 @@ from kernelwright.emit.apart import keep_apart
 from kernelwright.emit.module import RULE
 from kernelwright.emit.scopes import bound, imports, renamed, used, used_at_once
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 
 GENERATED = textwrap.dedent('''
@@ -208,7 +209,7 @@ def test_what_a_text_binds_and_uses() -> None:
 def test_every_name_of_a_real_emitted_file(target: str) -> None:
     """The user has a variable of each name that the generated part binds or takes from Python."""
     path = checking.TESTS / "models" / "linear_gelu_softmax.py"
-    compiled = compile_problem(load_problem(path, "cpu"), target=target)
+    compiled = compile_problem(load_problem(path, "cpu"), target=target, policy=ALWAYS)
     _, _, text = compiled.source.partition(RULE)
     names = sorted((bound(text) | used(text)) - {"Model", "ModelNew", "super"})
     user = "class Model:\n    value = 1\n" + "".join(f"{name} = {name!r}\n" for name in names)

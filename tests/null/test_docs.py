@@ -49,7 +49,6 @@ def anchors(path: Path) -> set[str]:
     return {text.replace(" ", "-") for text in plain}
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_generated_text_is_what_the_script_gives(request: pytest.FixtureRequest) -> None:
     for path, text in script().generated().items():
         if request.config.getoption("--update-golden"):

@@ -15,6 +15,7 @@ from kernelwright.emit.cpp import comment, number
 from kernelwright.emit.module import docstring
 from kernelwright.emit.scopes import bound
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 
 FORBIDDEN = ("pass", "try:", "import threading")
@@ -31,7 +32,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module", params=["cpu", "cuda"])
 def compiled(request: pytest.FixtureRequest, path: Path) -> Compiled:
-    return compile_problem(load_problem(path, "cpu"), target=request.param)
+    return compile_problem(load_problem(path, "cpu"), target=request.param, policy=ALWAYS)
 
 
 def generated(compiled: Compiled) -> str:
@@ -89,7 +90,7 @@ def test_future_import_is_dropped(tmp_path: Path) -> None:
             "import torch\n", "from __future__ import annotations\n\nimport torch\n", 1
         )
     )
-    source = compile_problem(load_problem(file, "cpu")).source
+    source = compile_problem(load_problem(file, "cpu"), policy=ALWAYS).source
     assert "__future__" not in source
     ast.parse(source)
 
@@ -101,7 +102,7 @@ def test_a_live_module_is_imported() -> None:
     from kernelwright.problem import problem_from_module
 
     problem = problem_from_module(torch.nn.Softmax(dim=1), (torch.randn(4, 8),))
-    source = compile_problem(problem).source
+    source = compile_problem(problem, policy=ALWAYS).source
     assert "from torch.nn.modules.activation import Softmax" in source
     ast.parse(source)
 

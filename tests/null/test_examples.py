@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 import regenerate
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_the_generated_examples_are_current() -> None:
     emitted = regenerate.emitted()
     assert len(emitted) == 6

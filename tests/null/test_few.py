@@ -58,7 +58,6 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
     assert most(of(64, 30)) == []
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
     assert "if GENERATED_GEMM and batch <= 16:" in compiled.source
@@ -70,7 +69,6 @@ def test_the_call_and_the_launcher() -> None:
     assert "[x, linear_weight, linear_bias, linear]" in compiled.source
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_narrow_products_share_the_depth_and_may_have_no_bias() -> None:
     launcher = of(8191, 64, bias=False).source
     assert "nullptr,  // bias" in launcher and "tensors[2]),  // out" in launcher

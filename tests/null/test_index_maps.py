@@ -18,7 +18,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.expr import evaluate, load
 from kernelwright.graph import Ref, Scalar
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import Access, Program, tails
+from kernelwright.plan import ALWAYS, Access, Program, tails
 from kernelwright.plan.domain import Atoms, Layout, Misaligned, NeedSplit
 from kernelwright.plan.model import Code
 from kernelwright.problem import problem_from_module
@@ -258,7 +258,9 @@ def test_an_index_that_elements_decide_stays_with_aten() -> None:
 def test_a_size_that_elements_decide_is_refused() -> None:
     model = Written(lambda m, x: x[x[:, 0] > 0] * 2)
     with pytest.raises(UnsupportedError, match=r"values of tensors|known only when"):
-        compile_problem(problem_from_module(model, (torch.randn(4, 8),)), target="cpu")
+        compile_problem(
+            problem_from_module(model, (torch.randn(4, 8),)), target="cpu", policy=ALWAYS
+        )
 
 
 def test_operands_that_agree_for_some_batches_stay_with_aten() -> None:
@@ -305,7 +307,7 @@ def test_a_tensor_of_one_number_is_a_constant() -> None:
 def test_numbers_that_are_not_finite_reach_the_kernel(value: float) -> None:
     model = Written(lambda m, x: (x.clamp(min=value), torch.where(x > 0, x, torch.tensor(value))))
     x = torch.randn(4, 8)
-    compiled = compile_problem(problem_from_module(model, (x,)), target="cuda")
+    compiled = compile_problem(problem_from_module(model, (x,)), target="cuda", policy=ALWAYS)
     assert not aten(compiled)
     assert ("NAN" if value != value else "kw::detail::kInf") in compiled.source
     for got, wanted in zip(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from written import Written, planned, refusal_codes
 
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import Region
+from kernelwright.plan import ALWAYS, Region
 from kernelwright.plan.model import Code
 from kernelwright.problem import load_problem
 
@@ -36,7 +36,10 @@ def founding(
 ) -> dict[str, Compiled]:
     folder = tmp_path_factory.mktemp("examples")
     paths = [checking.reduced_example(p, folder) for p in checking.EXAMPLES]
-    return {p.stem: compile_problem(load_problem(p, "cpu"), target=request.param) for p in paths}
+    return {
+        p.stem: compile_problem(load_problem(p, "cpu"), target=request.param, policy=ALWAYS)
+        for p in paths
+    }
 
 
 def test_min_bias_is_one_kernel_and_a_small_one(founding: dict[str, Compiled]) -> None:
@@ -68,7 +71,7 @@ def test_leaky_relu_sum_is_one_kernel(founding: dict[str, Compiled]) -> None:
 def test_every_refusal_has_a_place_and_a_reason() -> None:
     paths = [p for p in checking.MODELS if p.stem in ("sort_diamond", "row_softmax_column_max")]
     for path in paths:
-        compiled = compile_problem(load_problem(path, "cpu"))
+        compiled = compile_problem(load_problem(path, "cpu"), policy=ALWAYS)
         assert compiled.refusals
         for refusal in compiled.planned.refusals:
             assert refusal.place.startswith(path.name)

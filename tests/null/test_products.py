@@ -17,6 +17,7 @@ from torch import nn
 from written import Written, planned
 
 from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, load_source, problem_from_module
 
 PATH = next(p for p in checking.MODELS if p.stem == "linear_group_norm_min_add")
@@ -26,7 +27,9 @@ FREEZE = "def freeze(self):"
 
 @pytest.fixture(scope="module")
 def compiled() -> Compiled:
-    return compile_problem(load_problem(PATH, "cpu", precision="highest"), target="cuda")
+    return compile_problem(
+        load_problem(PATH, "cpu", precision="highest"), target="cuda", policy=ALWAYS
+    )
 
 
 def fused(compiled: Compiled) -> str:
@@ -65,7 +68,7 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
 
 
 def test_native_types_need_no_halves() -> None:
-    compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda")
+    compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda", policy=ALWAYS)
     assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
     assert FREEZE not in compiled.source and "batch >= 1 " in fused(compiled)
 
@@ -95,7 +98,9 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
             return "the user's"
 
     module = Own(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(4, 16))
-    compiled = compile_problem(problem_from_module(module, (torch.randn(3, 4),)), target="cuda")
+    compiled = compile_problem(
+        problem_from_module(module, (torch.randn(3, 4),)), target="cuda", policy=ALWAYS
+    )
     assert "frozen = False" in fused(compiled)
     assert FREEZE not in checking.model_functions(compiled)
 

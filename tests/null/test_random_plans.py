@@ -13,9 +13,10 @@ from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.pattern import rewrite
-from kernelwright.plan import limits_for, plan, seat
+from kernelwright.plan import ALWAYS, limits_of, plan, seat
 from kernelwright.problem import problem_from_module
 from kernelwright.rules import ALL_RULES
+from kernelwright.targets import CPU, SM_90
 
 
 @pytest.mark.parametrize("seed", range(80))
@@ -25,8 +26,9 @@ def test_the_plan_of_a_random_model_computes_the_model(seed: int) -> None:
     rewritten, _ = rewrite(captured, ALL_RULES)
     primitives = expand(rewritten)
     spec.check_graph(primitives, "expand")
-    planned = plan(primitives, limits_for("cuda" if seed % 2 else "cpu"))
-    planned = seat(planned, "highest", x.shape[0]) if seed % 2 else planned
+    target = SM_90 if seed % 2 else CPU
+    planned = plan(primitives, limits_of(target))
+    planned = seat(planned, target, "highest", x.shape[0], ALWAYS) if seed % 2 else planned
     spec.check_plan(planned)
     oracle = copy.deepcopy(model).double()
     for batch in (5, 1, 3):

@@ -18,9 +18,11 @@ from written import Written, planned, refusal_codes
 from kernelwright.lower import GemmKernel
 from kernelwright.lower.gemm import tile_for
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import loops, needs_whole_tiles
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, Policy, needs_whole_tiles
 from kernelwright.plan.model import Code
 from kernelwright.problem import load_problem, problem_from_module
+from kernelwright.targets import Loop
+from kernelwright.targets.sm_90 import BFLOAT16, ROUNDED, SPLIT
 
 LINEAR_MODELS = [p for p in checking.MODELS if "linear" in p.stem and "dropout_soft" not in p.stem]
 WIDTHS = (64, 128)
@@ -45,7 +47,7 @@ def check_parts(compiled: Compiled, x: Tensor, width: int) -> None:
 @pytest.mark.parametrize("path", LINEAR_MODELS, ids=checking.name_of)
 def test_two_parts_make_the_whole(path: Path, width: int) -> None:
     """In float64 the tiles and what follows give what the model gives, for any width of tile."""
-    compiled = compile_problem(load_problem(path, "cpu"), target="cuda")
+    compiled = compile_problem(load_problem(path, "cpu"), target="cuda", policy=ALWAYS)
     assert generated(compiled)
     x = compiled.problem.inputs[0]
     with torch.no_grad():
@@ -170,10 +172,10 @@ def test_a_bare_linear_adds_its_bias_itself() -> None:
         check_parts(compiled, torch.randn(30, 32), 64)
 
 
-def of_type(dtype: torch.dtype, depth: int, columns: int, **kwargs: str) -> Compiled:
+def of_type(dtype: torch.dtype, depth: int, columns: int, policy: Policy = ALWAYS) -> Compiled:
     module = Written(lambda self, x: torch.relu(self.linear(x)), linear=nn.Linear(depth, columns))
     problem = problem_from_module(module.to(dtype), (torch.randn(30, depth, dtype=dtype),))
-    return compile_problem(problem, target="cuda", **kwargs)
+    return compile_problem(problem, target="cuda", policy=policy)
 
 
 def test_half_types_need_aligned_rows() -> None:
@@ -237,7 +239,7 @@ def test_tiles_hold_whole_groups(
         norm=nn.GroupNorm(groups, columns),
     ).to(dtype)
     problem = problem_from_module(module, (torch.randn(1024, 8, dtype=dtype),))
-    compiled = compile_problem(problem, target="cuda")
+    compiled = compile_problem(problem, target="cuda", policy=ALWAYS)
     (kernel,) = generated(compiled)
     if width is None:
         assert refusal_codes(compiled) == [Code.SEGMENTS]
@@ -271,7 +273,9 @@ def test_four_neighbours_need_segments_of_sixteen(groups: int, vec: int) -> None
         linear=nn.Linear(8, 64),
         norm=nn.GroupNorm(groups, 64),
     )
-    compiled = compile_problem(problem_from_module(module, (torch.randn(30, 8),)), target="cuda")
+    compiled = compile_problem(
+        problem_from_module(module, (torch.randn(30, 8),)), target="cuda", policy=ALWAYS
+    )
     (kernel,) = generated(compiled)
     assert dict(kernel.config.constants)["kVec"] == vec
     assert f"kw::split_rows<2, {str(vec == 4).lower()}>" in compiled.source
@@ -281,31 +285,30 @@ def test_four_neighbours_need_segments_of_sixteen(groups: int, vec: int) -> None
 @pytest.mark.parametrize(
     ("loop", "columns", "depth", "slower", "faster"),
     [
-        (loops.SPLIT, 8192, 8192, 64, 128),
-        (loops.SPLIT, 4096, 4096, 64, 256),
-        (loops.SPLIT, 1024, 4096, 128, 512),
-        (loops.SPLIT, 16384, 2048, 64, 128),
-        (loops.SPLIT, 1000, 1000, 128, 512),
-        (loops.ROUNDED, 8192, 8192, 512, 1024),
-        (loops.ROUNDED, 4096, 4096, 512, 2048),
-        (loops.ROUNDED, 16384, 2048, 512, 2048),
-        (loops.ROUNDED, 1024, 4096, 16384, None),
-        (loops.ROUNDED, 1000, 1000, 16384, None),
-        (loops.BFLOAT16, 8192, 8192, 16384, None),
-        (loops.BFLOAT16, 1024, 4096, 16384, None),
-        (loops.BFLOAT16, 1000, 1000, 16384, None),
+        (SPLIT, 8192, 8192, 64, 128),
+        (SPLIT, 4096, 4096, 64, 256),
+        (SPLIT, 1024, 4096, 128, 512),
+        (SPLIT, 16384, 2048, 64, 128),
+        (SPLIT, 1000, 1000, 128, 512),
+        (ROUNDED, 8192, 8192, 512, 1024),
+        (ROUNDED, 4096, 4096, 512, 2048),
+        (ROUNDED, 16384, 2048, 512, 2048),
+        (ROUNDED, 1024, 4096, 16384, None),
+        (ROUNDED, 1000, 1000, 16384, None),
+        (BFLOAT16, 8192, 8192, 16384, None),
+        (BFLOAT16, 1024, 4096, 16384, None),
+        (BFLOAT16, 1000, 1000, 16384, None),
     ],
 )
 def test_the_library_has_the_small_products(
-    loop: loops.Loop, columns: int, depth: int, slower: int, faster: int | None
+    loop: Loop, columns: int, depth: int, slower: int, faster: int | None
 ) -> None:
     fewest = loop.fewest(1024, columns, depth)
     assert fewest is None or slower < fewest
     assert faster is None or (fewest is not None and fewest <= faster)
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_a_product_that_never_pays_is_refused() -> None:
-    compiled = of_type(torch.bfloat16, 64, 64)
+    compiled = of_type(torch.bfloat16, 64, 64, WHERE_IT_PAYS)
     assert not generated(compiled)
     assert any("which is faster at 64 x 64" in r for r in compiled.refusals)

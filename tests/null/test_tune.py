@@ -20,13 +20,14 @@ from kernelwright.errors import InputError
 from kernelwright.lower import GemmKernel, Tile
 from kernelwright.lower.gemm import Candidate, candidates, fitting, tile_for
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import Loop
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, Policy
 from kernelwright.problem import Problem, load_problem, problem_from_module
+from kernelwright.targets import Loop
 from kernelwright.tile_cache import Measured
-from kernelwright.tune import tune
+from kernelwright.tune import MOST, tune
 
 H200 = "NVIDIA H200"
-PAIRS = "128 x 128 in pairs in bands of 8"
+PAIRS = "128 columns in pairs in bands of 8"
 EXAMPLE = checking.EXAMPLES[0]
 DEPTH = 512
 NAMES = ("kBlockN", "kCluster", "kBand")
@@ -44,7 +45,7 @@ def generated(compiled: Compiled) -> list[GemmKernel]:
 
 
 def the_product(problem: Problem, tiles: dict[str, Tile] | None = None) -> GemmKernel:
-    (kernel,) = generated(compile_problem(problem, target="cuda", tiles=tiles))
+    (kernel,) = generated(compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS))
     return kernel
 
 
@@ -107,7 +108,9 @@ def test_few_rows_have_one_band() -> None:
 def test_overrides_land_in_the_text(shape: tuple[int, int, int], tmp_path: Path) -> None:
     problem = load_problem(checking.reduced_example(EXAMPLE, tmp_path), "cpu", "highest")
     name = the_product(problem).name
-    compiled = compile_problem(problem, target="cuda", tiles={name: Tile(*shape, "as was asked")})
+    compiled = compile_problem(
+        problem, target="cuda", tiles={name: Tile(*shape, "as was asked")}, policy=ALWAYS
+    )
     text = checking.programs(compiled)
     config = text[text.index("// as was asked\n") :].split("};")[0]
     found = dict(re.findall(r"constexpr int (\w+) = (\d+);", config))
@@ -119,7 +122,7 @@ def test_overrides_land_in_the_text(shape: tuple[int, int, int], tmp_path: Path)
 def test_a_pair_that_hangs_over_has_its_place_in_the_progress(cluster: int, words: int) -> None:
     problem = linear(320)
     tiles = {the_product(problem).name: Tile(64, cluster, 8, "as was asked")}
-    source = compile_problem(problem, target="cuda", tiles=tiles).source
+    source = compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS).source
     assert f"progress = torch.empty(({words},), dtype=torch.int32" in source
 
 
@@ -228,8 +231,8 @@ class Table:
         assert name == "tune"
         self.told.append(summary)
 
-    def tune(self, problem: Problem, **options: int) -> dict[str, Tile]:
-        return tune(problem, self.tell, machine=H200, measure=self, **options)
+    def tune(self, problem: Problem, most: int = MOST, policy: Policy = ALWAYS) -> dict[str, Tile]:
+        return tune(problem, self.tell, most=most, machine=H200, measure=self, policy=policy)
 
 
 def test_the_fastest_is_taken_and_said() -> None:
@@ -241,21 +244,21 @@ def test_the_fastest_is_taken_and_said() -> None:
     measured = f"measured on {H200}: 3.1% faster than {PAIRS}"
     assert tile.shape == (128, 2, 4) and tile.why.endswith(measured)
     assert [f"{name}: {tile}, {measured}"] == table.told
-    compiled = compile_problem(problem, target="cuda", tiles=tiles)
+    compiled = compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS)
     assert constants(generated(compiled)[0]) == (128, 2, 4)
-    assert "3.1% faster than 128 x 128 in pairs" in compiled.source.replace("\n// ", " ")
+    assert "3.1% faster than 128 columns in pairs" in compiled.source.replace("\n// ", " ")
 
 
 def test_a_small_win_keeps_the_default() -> None:
     ((_, tile),) = Table({(128, 1, 8): 0.992}).tune(linear(8192)).items()
     assert tile.shape == (128, 2, 8)
-    assert tile.why.endswith("128 x 128 alone in bands of 8 is only 0.8% faster")
+    assert tile.why.endswith("128 columns alone in bands of 8 is only 0.8% faster")
 
 
 def test_a_default_that_wins_says_by_how_much() -> None:
     ((_, tile),) = Table({(128, 2, 8): 0.95, (128, 1, 4): 0.97}).tune(linear(8192)).items()
     assert tile.shape == (128, 2, 8)
-    assert tile.why.endswith("2.1% faster than 128 x 128 alone in bands of 4")
+    assert tile.why.endswith("2.1% faster than 128 columns alone in bands of 4")
 
 
 def test_the_number_of_candidates_can_be_chosen() -> None:
@@ -276,7 +279,7 @@ def test_a_second_run_measures_nothing(cache: Path) -> None:
         third.tune(other)
         assert third.asked, "another size or type is another measurement"
     fourth = Table({})
-    tune(problem, machine="NVIDIA H100", measure=fourth)
+    tune(problem, machine="NVIDIA H100", measure=fourth, policy=ALWAYS)
     assert fourth.asked
 
 
@@ -296,7 +299,7 @@ def test_what_cannot_be_measured_is_left_out() -> None:
     table = Table({(128, 2, 4): "it does not build", (128, 1, 8): 0.9})
     ((_, tile),) = table.tune(linear(8192)).items()
     assert tile.shape == (128, 1, 8)
-    assert "128 x 128 in pairs in bands of 4 has no time, it does not build" in table.told[0]
+    assert "128 columns in pairs in bands of 4 has no time, it does not build" in table.told[0]
     without = Table({(128, 2, 8): "no GPU memory"})
     assert without.tune(linear(8192, rows=1023)) == {}
     assert without.told[-1].endswith("stays, nothing could be compared with it")
@@ -311,7 +314,9 @@ def test_products_are_tuned_one_at_a_time() -> None:
     problem = problem_from_module(module, (torch.randn(200, 8),), "highest")
     table = Table({})
     tiles = table.tune(problem, most=2)
-    assert list(tiles) == [k.name for k in generated(compile_problem(problem, target="cuda"))]
+    assert list(tiles) == [
+        k.name for k in generated(compile_problem(problem, target="cuda", policy=ALWAYS))
+    ]
     assert len(tiles) == 2 and len(table.asked) == 4
 
 
@@ -359,11 +364,10 @@ def test_models_that_are_wrong_or_fail_have_no_time(monkeypatch: pytest.MonkeyPa
 # ---- nothing to tune ---------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("where_it_pays")
 def test_few_rows_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Loop, "fewest", lambda *sizes: 65)
     table = Table({})
-    assert table.tune(linear(8192, rows=64)) == {} and not table.asked
+    assert table.tune(linear(8192, rows=64), policy=WHERE_IT_PAYS) == {} and not table.asked
     assert "left to the library below 65 rows and has 64" in table.told[0]
 
 

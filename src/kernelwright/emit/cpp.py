@@ -286,9 +286,7 @@ class ProgramPrinter:
         body += [f"  {target}[v] = {expression(e, known)};" for e, target in roots]
         return [*before, "KW_LANES", "for (int v = 0; v < V; ++v) {", *body, "}"]
 
-    def locals(
-        self, order: list[Expr], known: dict[Expr, str], kept: dict[Expr, str]
-    ) -> list[str]:
+    def locals(self, order: list[Expr], known: dict[Expr, str], kept: dict[Expr, str]) -> list[str]:
         """Lines for what is `kept` in a member, occurs twice, or is too deep for one expression.
 
         The lines' names are known afterwards.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kernelwright.graph import Dim, Graph, as_dim
 from kernelwright.plan import Coordinate, Program, element_type
 from kernelwright.plan.domain import quotient
-from kernelwright.plan.limits import CACHED_ELEMENTS, MOST_THREADS, WARP, geometry, power_of_two
+from kernelwright.plan.limits import geometry, power_of_two
+from kernelwright.targets import Lanes, Target
 
 CPU_LANES = 16
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
@@ -29,16 +30,18 @@ class Config:
         return f"{self.shape} ({inside}): {self.why}"
 
 
-def configure(graph: Graph, program: Program, device: str) -> Config:
-    return _cuda(graph, program) if device == "cuda" else _cpu(program)
+def configure(graph: Graph, program: Program, target: Target) -> Config:
+    if target.lanes is not None:
+        return _gpu(graph, program, target.lanes)
+    return _cpu(program, target.row_elements)
 
 
-# ---- CUDA ------------------------------------------------------------------------------------
+# ---- GPUs ------------------------------------------------------------------------------------
 
 
-def _cuda(graph: Graph, program: Program) -> Config:
+def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     if program.strided:
-        return _strided(graph, program)
+        return _strided(graph, program, lanes)
     vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
@@ -46,11 +49,11 @@ def _cuda(graph: Graph, program: Program) -> Config:
         return Config("pointwise", flat, "no reduction: a flat grid", dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
-        found = _resident(elements, segment, vec)
+        found = _resident(elements, segment, vec, lanes)
         if found is not None:
             return found
     assert not program.segmented, "the planner admits only segments that fit"
-    constants = (("kVec", vec), ("kThreads", MOST_THREADS))
+    constants = (("kVec", vec), ("kThreads", lanes.most_threads))
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
@@ -104,11 +107,11 @@ def _multiples(program: Program, at: Coordinate, others: list[Dim], unit: Dim, r
     return all(any(quotient(n, k) is not None for k in known) for n in (*others, *steps))
 
 
-def _resident(elements: int, segment: int, vec: int) -> Config | None:
-    laid = geometry(elements, segment, vec)
+def _resident(elements: int, segment: int, vec: int, lanes: Lanes) -> Config | None:
+    laid = geometry(elements, segment, vec, lanes)
     if laid is None:
         return None
-    rows = max(1, 256 // laid.row_threads) if laid.row_threads <= WARP else 1
+    rows = max(1, 256 // laid.row_threads) if laid.row_threads <= lanes.warp else 1
     constants = (
         ("kVec", vec),
         ("kLanes", laid.lanes),
@@ -129,14 +132,14 @@ def _blocks(elements: int, segment: int, threads: int) -> int:
     return max(1, 1024 // threads) if elements != segment else 1
 
 
-def _strided(graph: Graph, program: Program) -> Config:
+def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
     """A deep block reads whole 128-byte lines; a shallow one covers more rows instead."""
     vec, dynamic = vector_width(graph, program)
     vec = min(vec, 4)
     elements = program.count(program.elements)
     shallow = isinstance(elements, int) and elements <= 64
-    width = WARP if shallow else WARP // vec
-    depth = MOST_THREADS // width
+    width = lanes.warp if shallow else lanes.warp // vec
+    depth = lanes.most_threads // width
     if isinstance(elements, int):
         depth = min(depth, power_of_two(math.ceil(elements / 8)))
         width = max(width, 128 // depth)
@@ -152,7 +155,7 @@ def _strided(graph: Graph, program: Program) -> Config:
 # ---- CPU -------------------------------------------------------------------------------------
 
 
-def _cpu(program: Program) -> Config:
+def _cpu(program: Program, cached: int) -> Config:
     run = program.count(program.lanes)
     elements = program.count(program.elements)
     vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
@@ -164,7 +167,7 @@ def _cpu(program: Program) -> Config:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
     whole = not isinstance(run, int)
     constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
-    if isinstance(elements, int) and elements <= CACHED_ELEMENTS:
+    if isinstance(elements, int) and elements <= cached:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
 

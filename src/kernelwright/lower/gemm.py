@@ -2,7 +2,7 @@
 
 Every width of tile is tried alone and in pairs, in every height of band. What does not fit says
 why; the rest is ranked by what the busiest multiprocessor has to work through, by the model of
-plan/loops.py. It knows nothing of the machine's mood: tune.py measures the first few.
+targets/. It knows nothing of the machine's mood: tune.py measures the first few.
 """
 
 from __future__ import annotations
@@ -14,26 +14,18 @@ from kernelwright.errors import InputError
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.plan import Gemm, Program, needs_whole_tiles
-from kernelwright.plan.loops import MULTIPROCESSORS, TILE_ROWS, WIDE
+from kernelwright.targets import Tiling
 
-SHARED_BYTES = 200 << 10
-STAGE_ROW_BYTES = 128
-MOST_STAGES = 6
-# Blocks of a cluster work on neighbouring tiles and fetch what they have in common together.
-CLUSTERS = (2, 1)
-# Tiles are walked in bands of so many rows of tiles, so that neighbours share operands in the L2.
-# The first is taken where others would be the same.
-BANDS = (8, 4, 16)
-
-# What memory costs a tile, as if it had more columns: a row of the left operand that its block
-# fetches, a row of either operand that a wave of tiles brings into the L2.
+# What memory costs a tile, as if it had more columns: for each row of the left operand that its
+# block fetches, and for so many rows of either operand that a wave of tiles brings into the L2 for
+# each multiprocessor.
 FETCHED_ROW = 1 / 16
-WAVE_ROW = 1 / (4 * MULTIPROCESSORS)
+WAVE_ROWS = 4
 
 
 @dataclass(frozen=True)
 class Tile:
-    """TILE_ROWS x `columns` for a block, `cluster` blocks together, `band` tiles down at a time."""
+    """`columns` for a block, `cluster` blocks together, `band` tiles down at a time."""
 
     columns: int
     cluster: int
@@ -50,7 +42,7 @@ class Tile:
 
 def spelled(columns: int, cluster: int, band: int) -> str:
     together = "alone" if cluster == 1 else "in pairs"
-    return f"{TILE_ROWS} x {columns} {together} in bands of {band}"
+    return f"{columns} columns {together} in bands of {band}"
 
 
 @dataclass(frozen=True)
@@ -77,11 +69,12 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
 
     Of tiles that cost the same, the narrower and more usual one comes first.
     """
-    tall = -(-(rows or gemm.typical) // TILE_ROWS)
-    unfit = {w: why for w in WIDE if (why := _unfit(gemm, program, w))}
+    tiling = gemm.loop.tiling
+    tall = -(-(rows or gemm.typical) // tiling.rows)
+    unfit = {w: why for w in tiling.widths if (why := _unfit(gemm, program, w))}
     found = []
-    for width, cluster, band in product(WIDE, CLUSTERS, BANDS):
-        grid = _Grid(tall, -(-gemm.columns // width), cluster, band)
+    for width, cluster, band in product(tiling.widths, tiling.clusters, tiling.bands):
+        grid = _Grid(tiling, tall, -(-gemm.columns // width), cluster, band)
         tile = Tile(width, cluster, band, _why(width, grid, unfit))
         refused = unfit.get(width, "") or grid.repeats()
         one = gemm.loop.tile_time(width, gemm.depth, _extra(width, grid))
@@ -91,7 +84,10 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
 
 def check_fits(gemm: Gemm, program: Program, tile: Tile) -> None:
     """Somebody else's choice must be one that could have been made here."""
-    known = tile.columns in WIDE and tile.cluster in CLUSTERS and tile.band in BANDS
+    there = gemm.loop.tiling
+    known = (
+        tile.columns in there.widths and tile.cluster in there.clusters and tile.band in there.bands
+    )
     why = _unfit(gemm, program, tile.columns) if known else "not among the tiles there are"
     if why:
         raise InputError(f"The product cannot have tiles of {tile} ({why}); leave the choice out.")
@@ -111,6 +107,7 @@ def _unfit(gemm: Gemm, program: Program, width: int) -> str:
 class _Grid:
     """The tiles of a product: so many down and across, and how they are walked."""
 
+    tiling: Tiling
     down: int
     across: int
     cluster: int
@@ -124,7 +121,7 @@ class _Grid:
     @property
     def waves(self) -> int:
         """Tiles that the busiest multiprocessor works on."""
-        return -(-self.down * self.groups // (MULTIPROCESSORS // self.cluster))
+        return -(-self.down * self.groups // (self.tiling.processors // self.cluster))
 
     @property
     def waste(self) -> float:
@@ -136,22 +133,23 @@ class _Grid:
         return min(self.band, self.down)
 
     def repeats(self) -> str:
-        before = BANDS[: BANDS.index(self.band)]
+        before = self.tiling.bands[: self.tiling.bands.index(self.band)]
         same = [b for b in before if min(b, self.down) == self.height]
         return f"as in bands of {same[0]}: {self.down} tile(s) down" if same else ""
 
 
 def _extra(width: int, grid: _Grid) -> float:
     """What memory costs a tile, in columns."""
-    wave = min(MULTIPROCESSORS, grid.down * grid.across)
+    tiling = grid.tiling
+    wave = min(tiling.processors, grid.down * grid.across)
     down = min(grid.down, grid.height * -(-wave // (grid.height * grid.across)))
     across = min(grid.across, -(-wave // grid.height))
-    fetched = TILE_ROWS / grid.cluster * FETCHED_ROW
-    return fetched + (down * TILE_ROWS + across * width) * WAVE_ROW
+    fetched = tiling.rows / grid.cluster * FETCHED_ROW
+    return fetched + (down * tiling.rows + across * width) / (WAVE_ROWS * tiling.processors)
 
 
 def _why(width: int, grid: _Grid, unfit: dict[int, str]) -> str:
-    said = [f"tiles of {TILE_ROWS} x {width}: {grid.waves} for each multiprocessor"]
+    said = [f"tiles of {grid.tiling.rows} x {width}: {grid.waves} for each multiprocessor"]
     if grid.cluster == 1 and grid.across % 2:
         odd = f"{grid.across} across is odd" if grid.across > 1 else "one across"
         said.append(f"no pairs: {odd}")
@@ -171,11 +169,12 @@ def _lanes(graph: Graph, gemm: Gemm, program: Program) -> int:
 
 
 def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
-    stage = (TILE_ROWS + tile.columns) * max(1, gemm.loop.planes) * STAGE_ROW_BYTES
+    tiling = gemm.loop.tiling
+    stage = (tiling.rows + tile.columns) * max(1, gemm.loop.planes) * tiling.stage_row_bytes
     constants = (
-        ("kBlockM", TILE_ROWS),
+        ("kBlockM", tiling.rows),
         ("kBlockN", tile.columns),
-        ("kStages", min(MOST_STAGES, SHARED_BYTES // stage)),
+        ("kStages", min(tiling.most_stages, tiling.shared_bytes // stage)),
         ("kCluster", tile.cluster),
         ("kBand", tile.band),
         ("kVec", _lanes(graph, gemm, program)),

@@ -12,6 +12,7 @@ from kernelwright.lower.config import Config, configure
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Gemm, Plan, Program, Region, decompose
+from kernelwright.targets import Target
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,9 @@ class GemmKernel(Kernel):
         return [*super().writes, *self.row_partials.values()]
 
 
-def lower(plan: Plan, device: str, tiles: Mapping[str, Tile] | None = None) -> tuple[Kernel, ...]:
+def lower(
+    plan: Plan, target: Target, tiles: Mapping[str, Tile] | None = None
+) -> tuple[Kernel, ...]:
     """Kernels for every region that is not a library call, and for the library's way with it.
 
     `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
@@ -113,22 +116,25 @@ def lower(plan: Plan, device: str, tiles: Mapping[str, Tile] | None = None) -> t
     chosen = dict(tiles or {})
     for region in plan.regions:
         if region.gemm is not None:
-            found += _product(plan.graph, region, region.gemm, chosen.pop(region.name, None))
+            tile = chosen.pop(region.name, None)
+            found += _product(plan.graph, region, region.gemm, tile, target)
         for step in region.gemm.library if region.gemm else (region,):
             if step.program is not None:
-                found.append(_rowwise(plan.graph, step, step.program, device))
+                found.append(_rowwise(plan.graph, step, step.program, target))
     if chosen:
         names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
         raise InputError(f"{next(iter(chosen))!r} is no generated product; choose from: {names}.")
     return tuple(found)
 
 
-def _rowwise(graph: Graph, region: Region, program: Program, device: str) -> Kernel:
-    config = configure(graph, program, device)
+def _rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
+    config = configure(graph, program, target)
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 
 
-def _product(graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None) -> list[Kernel]:
+def _product(
+    graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None, target: Target
+) -> list[Kernel]:
     """The product, and the kernel that finishes its rows if there is one."""
     program = region.program
     assert program is not None
@@ -144,7 +150,7 @@ def _product(graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None) -> l
         GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
     ]
     if seat.finish is not None:
-        kernels.append(_rowwise(graph, _finishing(region, seat.finish), seat.finish, "cuda"))
+        kernels.append(_rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
     return kernels
 
 

@@ -3,8 +3,7 @@
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.fuse import plan
-from kernelwright.plan.limits import Limits, limits_for
-from kernelwright.plan.loops import Loop
+from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
     Buffer,
@@ -18,17 +17,20 @@ from kernelwright.plan.model import (
     Store,
     element_type,
 )
+from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import generated, seat
 from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
+    "ALWAYS",
+    "WHERE_IT_PAYS",
     "Access",
     "Buffer",
     "Coordinate",
     "Gemm",
     "Limits",
-    "Loop",
     "Plan",
+    "Policy",
     "Program",
     "Range",
     "Region",
@@ -40,7 +42,7 @@ __all__ = [
     "element_type",
     "generated",
     "leave_alone",
-    "limits_for",
+    "limits_of",
     "needs_whole_tiles",
     "plan",
     "seat",

@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelwright.graph import Call, Graph, Node, product
-from kernelwright.plan import seats
 from kernelwright.plan.model import Code, Plan, Region, reason
+from kernelwright.plan.policy import Policy
 
 ALWAYS = {
     *("relu", "gelu", "tanh", "exp", "sigmoid"),
@@ -25,9 +25,9 @@ ALWAYS = {
 LONG_SOFTMAX, LONG_NORM = 256, 2048  # elements of a row from which on ATen is faster
 
 
-def leave_alone(plan: Plan, called: Graph) -> Plan:
+def leave_alone(plan: Plan, called: Graph, policy: Policy) -> Plan:
     """Give lone operators back; `called` is the graph before it was expanded."""
-    if seats.EVERYWHERE:
+    if policy.generate_always:
         return plan
     steps = Counter(source for region in plan.regions for source in _operators(plan, region))
     return replace(

@@ -18,8 +18,8 @@ import torch
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
 from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
-from kernelwright.plan.loops import Loop
 from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Range, Stage, Store
+from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8

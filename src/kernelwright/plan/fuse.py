@@ -46,7 +46,7 @@ def plan(
     lazy = _Walk(graph, limits, generated, needed)
     lazy.run()
     needed |= lazy.late
-    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits.launch_bytes, batch)
+    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits, batch)
     stored = frozenset(s.value for s in shared if s.stored)
     if stored or lazy.late:
         lazy = _Walk(graph, limits, generated, needed | stored)
@@ -156,9 +156,7 @@ class _Walk:
         self.settle(node, region)
         return True
 
-    def refuse(
-        self, node: Node, region: Builder, why: Reason, untold: tuple[Code, ...]
-    ) -> bool:
+    def refuse(self, node: Node, region: Builder, why: Reason, untold: tuple[Code, ...]) -> bool:
         region.refused.add(node.name)
         if why.code not in untold:
             self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
@@ -355,6 +353,7 @@ class _Walk:
 
     def inside(self, region: Builder) -> tuple[str, ...]:
         """Every node that the kernel carries out, lazy ones included, in running order."""
+
         def below(name: str) -> tuple[str, ...]:
             return self.graph[name].inputs if carried_out(name) else ()
 

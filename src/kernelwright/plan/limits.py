@@ -1,4 +1,4 @@
-"""What a backend can keep close to the arithmetic; the planner asks nothing else of a machine."""
+"""What a target can keep close to the arithmetic; the walk asks nothing else of a machine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-WARP = 32
-MOST_THREADS = 1024
-# Floats of a row that a thread keeps: enough loads in flight, few enough registers.
-FLOATS_PER_THREAD = 16
-MOST_FLOATS_PER_THREAD = 32
+from kernelwright.targets import Lanes, Target
 
 
 @dataclass(frozen=True)
@@ -29,51 +25,48 @@ class Geometry:
 class Limits:
     """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments.
 
-    `launch_bytes` is the memory traffic in the time that one more kernel takes to begin and end.
+    `launch_bytes` and `flops_per_byte` are what a launch and arithmetic cost beside memory traffic.
     """
 
     two_levels: Callable[[int, int], bool]
     launch_bytes: int
+    flops_per_byte: int
 
 
-def geometry(elements: int, segment: int, vec: int) -> Geometry | None:
+def geometry(elements: int, segment: int, vec: int, on: Lanes) -> Geometry | None:
     """Lay threads over a row of segments, or over a plain row (elements == segment)."""
-    lanes = min(power_of_two(math.ceil(segment / vec)), WARP)
+    lanes = min(power_of_two(math.ceil(segment / vec)), on.warp)
     if elements == segment:
-        while lanes < MOST_THREADS and _floats(segment, lanes, vec) > _aim(lanes):
+        while lanes < on.most_threads and _floats(segment, lanes, vec) > _aim(lanes, on):
             lanes *= 2
-        lanes = _busy(segment, lanes, vec) if lanes <= WARP else lanes
+        lanes = _busy(segment, lanes, vec, on) if lanes <= on.warp else lanes
         teams, floats = 1, _floats(segment, lanes, vec)
     else:
         segments, each = elements // segment, _floats(segment, lanes, vec)
-        wanted = power_of_two(math.ceil(segments * each / MOST_FLOATS_PER_THREAD))
-        teams = max(1, min(wanted, power_of_two(segments), MOST_THREADS // lanes))
+        wanted = power_of_two(math.ceil(segments * each / on.most_floats))
+        teams = max(1, min(wanted, power_of_two(segments), on.most_threads // lanes))
         floats = math.ceil(segments / teams) * each
-    most = 2 * MOST_FLOATS_PER_THREAD if lanes * teams <= 512 else MOST_FLOATS_PER_THREAD
+    most = on.most_floats * (2 if lanes * teams <= on.most_threads // 2 else 1)
     return Geometry(lanes, teams) if floats <= most else None
 
 
-def _busy(segment: int, lanes: int, vec: int) -> int:
+def _busy(segment: int, lanes: int, vec: int, on: Lanes) -> int:
     """Fewer lanes for a short row where many would have nothing to do.
 
     40 bfloat16 fill 5 of 8 lanes, or 3 rounds of 2 but for a sixth: 30.6 or 22.1 us for 409,600
     such rows on an H200. At least eight neighbours are read at once.
     """
     best = lanes
-    while (
-        lanes > 2
-        and lanes * vec > 8
-        and _floats(segment, lanes // 2, vec) <= MOST_FLOATS_PER_THREAD
-    ):
+    while lanes > 2 and lanes * vec > 8 and _floats(segment, lanes // 2, vec) <= on.most_floats:
         lanes //= 2
         if _floats(segment, best, vec) * best > 1.2 * _floats(segment, lanes, vec) * lanes:
             best = lanes
     return best
 
 
-def _aim(lanes: int) -> int:
+def _aim(lanes: int, on: Lanes) -> int:
     """A row of 16384 is faster on 512 threads of 32 floats than on 1024 of 16."""
-    return MOST_FLOATS_PER_THREAD if lanes == 512 else FLOATS_PER_THREAD
+    return on.most_floats if 2 * lanes == on.most_threads else on.floats
 
 
 def _floats(segment: int, lanes: int, vec: int) -> int:
@@ -86,21 +79,15 @@ def power_of_two(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
-def _fits_registers(elements: int, segment: int) -> bool:
+def _fits_registers(elements: int, segment: int, on: Lanes) -> bool:
     """For every vector width that may be chosen later."""
     widths = [v for v in (1, 2, 4, 8) if segment % v == 0]
-    return all(geometry(elements, segment, v) is not None for v in widths)
+    return all(geometry(elements, segment, v, on) is not None for v in widths)
 
 
-def _fits_cache(elements: int, segment: int) -> bool:
-    """A row and its intermediate fields in the second-level cache of one core."""
-    return elements <= CACHED_ELEMENTS
-
-
-CACHED_ELEMENTS = 1 << 18
-CUDA = Limits(_fits_registers, launch_bytes=8 << 20)
-CPU = Limits(_fits_cache, launch_bytes=1 << 17)
-
-
-def limits_for(device: str) -> Limits:
-    return CUDA if device == "cuda" else CPU
+def limits_of(target: Target) -> Limits:
+    """Registers hold a row on a GPU, elsewhere the second-level cache of one core does."""
+    lanes, costs = target.lanes, (target.launch_bytes, target.flops_per_byte)
+    if lanes is None:
+        return Limits(lambda elements, segment: elements <= target.row_elements, *costs)
+    return Limits(lambda elements, segment: _fits_registers(elements, segment, lanes), *costs)

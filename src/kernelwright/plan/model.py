@@ -15,7 +15,7 @@ import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
 from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
-from kernelwright.plan.loops import Loop
+from kernelwright.targets import Loop
 
 LINEAR = "torch.ops.aten.linear.default"
 

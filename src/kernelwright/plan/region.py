@@ -54,7 +54,8 @@ class Builder:
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
     the walk's table of which region computes which value. `closed` says why no reduction may join
-    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed` and `pulled` remember what one attempt found out.
+    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`
+    and `pulled` remember what one attempt found out.
     """
 
     graph: Graph
@@ -175,17 +176,17 @@ class Builder:
         node = self.graph[value]
         if value in self.refused:
             return [], lambda _: None
-        for table in (self.placed, self.sources, self.seen if weak else {}):
-            if value in table:
-                layout = table[value]
-                return [], lambda _: layout
+        tables = (self.placed, self.sources, self.seen if weak else {})
+        known = next((table[value] for table in tables if value in table), None)
+        if known is not None:
+            return [], lambda _: known
         if value in self.barriers:
             return [], lambda _: None
         below = [(name, weak) for name in node.inputs]
         if node.op == "view":
-            return below, lambda known: None if known[0] is None else self._view_up(node, known[0])
+            return below, lambda of: None if of[0] is None else self._view_up(node, of[0])
         if node.op == "map":
-            return below, lambda known: self._joined(node, known)
+            return below, lambda of: self._joined(node, of)
         if node.op == "cat" and any(self._computes(i) for i in node.inputs):
             raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
         return [], lambda _: None
@@ -204,7 +205,9 @@ class Builder:
         """Whether this region computes something that the value is made of."""
         return fold(value, self._open_computed, self.computed)
 
-    def _open_computed(self, value: str) -> tuple[tuple[str, ...], Callable[[Sequence[bool]], bool]]:
+    def _open_computed(
+        self, value: str
+    ) -> tuple[tuple[str, ...], Callable[[Sequence[bool]], bool]]:
         node = self.graph[value]
         if value in self.placed:
             return (), lambda _: True

@@ -7,8 +7,6 @@ Every product and every kernel that keeps its own step has its reason among the 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, load, substitute
@@ -16,7 +14,6 @@ from kernelwright.graph import Call, Dim, Graph, Node, as_dim, hint, product
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
 from kernelwright.plan.few import with_few_rows
-from kernelwright.plan.loops import Loop, loop_for
 from kernelwright.plan.model import (
     LINEAR,
     Access,
@@ -31,40 +28,31 @@ from kernelwright.plan.model import (
     reason,
 )
 from kernelwright.plan.names import region_name
+from kernelwright.plan.policy import Policy
 from kernelwright.plan.tails import Tail, tails
+from kernelwright.targets import Loop, Target
 
 FEWEST_COLUMNS = 8
-# Whether every product is generated that can be, whether it pays or not: see everywhere().
-EVERYWHERE = False
 
 
-@contextlib.contextmanager
-def everywhere(on: bool = True) -> Iterator[None]:
-    """Small products are generated too, for any number of rows: to test, measure and explain."""
-    global EVERYWHERE
-    before, EVERYWHERE = EVERYWHERE, on
-    try:
-        yield
-    finally:
-        EVERYWHERE = before
-
-
-def seat(plan: Plan, precision: str, batch: int) -> Plan:
+def seat(plan: Plan, target: Target, precision: str, batch: int, policy: Policy) -> Plan:
     """The plan with generated products.
 
     `precision` is that of float32 matrix products, `batch` the one to choose for.
     """
-    return _Seating(plan, precision, batch).run()
+    return _Seating(plan, target, precision, batch, policy).run()
 
 
-def generated(graph: Graph, precision: str, batch: int) -> frozenset[str]:
+def generated(
+    graph: Graph, target: Target, precision: str, batch: int, policy: Policy
+) -> frozenset[str]:
     """The contractions that a generated kernel makes, before anything is fused."""
     calls = [
         Region(n.name, "contract", (n.name,), reason(Code.BIAS_KEPT), call=n.payload)
         for n in graph
         if n.op == "contract" and isinstance(n.payload, Call)
     ]
-    seating = _Seating(Plan(graph, (), ()), precision, batch)
+    seating = _Seating(Plan(graph, (), ()), target, precision, batch, policy)
     return frozenset(r.name for r in calls if seating.way(r) is not None)
 
 
@@ -78,12 +66,16 @@ class Way:
 
 
 class _Seating:
-    def __init__(self, plan: Plan, precision: str, batch: int) -> None:
+    def __init__(
+        self, plan: Plan, target: Target, precision: str, batch: int, policy: Policy
+    ) -> None:
         regions = tuple(with_few_rows(plan.graph, r) for r in plan.regions)
         self.plan = replace(plan, regions=regions)
         self.graph = plan.graph
+        self.target = target
         self.precision = precision
         self.batch = batch
+        self.policy = policy
         self.refusals: list[Refusal] = []
         self.names = {r.name for r in plan.regions if r.program is not None}
 
@@ -106,9 +98,7 @@ class _Seating:
                 self.note_readers(region, tail)
         steps = [replaced.get(id(r), r) for r in self.plan.regions]
         kept = tuple(s for s in steps if s is not None)
-        return replace(
-            self.plan, regions=kept, refusals=(*self.plan.refusals, *self.refusals)
-        )
+        return replace(self.plan, regions=kept, refusals=(*self.plan.refusals, *self.refusals))
 
     def node(self, region: Region) -> Node:
         return self.graph[region.nodes[0]]
@@ -127,7 +117,7 @@ class _Seating:
         node = self.node(region)
         left, right = (self.graph[name].type for name in node.inputs[:2])
         columns, depth = right.shape
-        loop = loop_for(node.type.dtype, self.precision)
+        loop = self.target.loop_for(node.type.dtype, self.precision)
         rows = product(node.type.shape[:-1])
         if not isinstance(columns, int) or not isinstance(depth, int):
             self.refuse(region, Code.SIZES)
@@ -148,7 +138,7 @@ class _Seating:
     def faster(self, loop: Loop, rows: Dim, columns: int, depth: int) -> Way | None:
         """The way that beats the library, for the rows there are or else, if more are, for many."""
         here, usual = hint(rows, self.batch), hint(rows)
-        if EVERYWHERE:
+        if self.policy.generate_always:
             return Way(loop, 1, here)
         for typical in (here, usual):
             fewest = loop.fewest(typical, columns, depth)

@@ -2,9 +2,9 @@
 
 In: the kernels of a plan in which such values are computed again everywhere. Out: those that are
 better stored, and for each of the shared values the reason with its numbers. Both ways are counted
-in bytes: what the kernels read, what is written, the arithmetic at `FLOPS_PER_BYTE`, and a launch
-where the value would need a kernel of its own. It needs none where the first of its readers walks
-all of it anyway and can store it on the way, nor where it hangs on a generated product, whose
+in bytes: what the kernels read, what is written, the arithmetic in the time of so many bytes, and a
+launch where the value would need a kernel of its own. It needs none where the first of its readers
+walks all of it anyway and can store it on the way, nor where it hangs on a generated product, whose
 epilogue then stores it in the place of the product.
 
 Values are taken in running order, so that those before a value are decided: a residual stream
@@ -21,13 +21,11 @@ from functools import cached_property
 from kernelwright.expr import Expr
 from kernelwright.expr import cost as operations
 from kernelwright.graph import Graph, hint
+from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Shared, reason
 from kernelwright.walk import reach
 
 LAZY = ("map", "cat")
-# Float operations in the time of a byte from memory: 67 TFLOP/s and 4.8 TB/s on an H200, about
-# 100 GFLOP/s and 10 GB/s on a core of a server.
-FLOPS_PER_BYTE = 12
 
 
 @dataclass(eq=False)
@@ -60,7 +58,7 @@ def share(
     units: list[Unit],
     homes: Mapping[str, object],
     seat: Callable[[str, frozenset[str]], str | None],
-    launch_bytes: int,
+    limits: Limits,
     batch: int,
 ) -> tuple[Shared, ...]:
     """A verdict on every value that at least two units compute.
@@ -68,7 +66,7 @@ def share(
     `homes` has the values that are in memory, or in a register of one unit, in any case; `seat` the
     generated product, if any, whose epilogue can store a value while certain others are stored.
     """
-    return _Sharing(graph, units, homes, seat, launch_bytes, batch).run()
+    return _Sharing(graph, units, homes, seat, limits, batch).run()
 
 
 @dataclass
@@ -77,7 +75,7 @@ class _Sharing:
     units: list[Unit]
     homes: Mapping[str, object]
     seat: Callable[[str, frozenset[str]], str | None]
-    launch_bytes: int
+    limits: Limits
     batch: int
     stored: dict[str, Unit] = field(default_factory=dict)
     loads: dict[Unit, Load] = field(default_factory=dict)
@@ -156,7 +154,7 @@ class _Sharing:
         whole = [u for u in readers if u.open and u.elements == elements]
         if whole:
             return whole[0]
-        return Unit(roots, own, elements, open=True, overhead=self.launch_bytes)
+        return Unit(roots, own, elements, open=True, overhead=self.limits.launch_bytes)
 
     def forget(self, name: str) -> None:
         """Take the value to be lazy again, until it is judged once more."""
@@ -183,7 +181,9 @@ class _Sharing:
         return self.graph[name].inputs if self.computes(unit, name) else ()
 
     def roots(self, unit: Unit) -> list[str]:
-        joined = [i for name, u in self.stored.items() if u is unit for i in self.graph[name].inputs]
+        joined = [
+            i for name, u in self.stored.items() if u is unit for i in self.graph[name].inputs
+        ]
         return [*unit.roots, *joined]
 
     def load(self, unit: Unit) -> Load:
@@ -192,7 +192,7 @@ class _Sharing:
             inside = frozenset(n for n in reached if self.computes(unit, n))
             ends = {self.graph.base(n) for n in reached if n not in inside and n not in unit.own}
             moved = sum(self.bytes(n) for n in ends if n != unit.free)
-            moved += sum(self.flops(n) for n in inside) / FLOPS_PER_BYTE
+            moved += sum(self.flops(n) for n in inside) / self.limits.flops_per_byte
             self.loads[unit] = Load(unit.overhead + moved, inside, frozenset(ends))
         return self.loads[unit]
 

@@ -40,7 +40,7 @@ def outside(state, x):
 def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
     """The kernels: inputs and state in, results out."""
     batch = x.shape[0]
-    if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
+    if GENERATED_GEMM and batch >= 2048 and _hopper(x.device):
         left_halves, left_scales = _halves(x, 2)
         right_halves, right_scales, frozen = _weight_halves(memo, "gemm.weight", gemm_weight)
         progress = torch.empty((5,), dtype=torch.int32, device=x.device)
@@ -156,33 +156,33 @@ class ModelNew(Model):
                                                           linear_hardtanh_mish_group_norm; a
                                                           generated product (float32 as three
                                                           float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below 1
-                                                          rows
+                                                          in its epilogue; the library below
+                                                          2048 rows
     add (gemm_bias_hardtanh_mish_groupnorm.py:17)         fused into
                                                           linear_hardtanh_mish_group_norm;
                                                           linear(x, W, b) + c => linear(x, W, b
                                                           + c); a generated product (float32 as
                                                           three float16 products) with 3
                                                           operator(s) in its epilogue; the
-                                                          library below 1 rows
+                                                          library below 2048 rows
     hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18)    fused into
                                                           linear_hardtanh_mish_group_norm; a
                                                           generated product (float32 as three
                                                           float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below 1
-                                                          rows
+                                                          in its epilogue; the library below
+                                                          2048 rows
     mish (gemm_bias_hardtanh_mish_groupnorm.py:18)        fused into
                                                           linear_hardtanh_mish_group_norm; a
                                                           generated product (float32 as three
                                                           float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below 1
-                                                          rows
+                                                          in its epilogue; the library below
+                                                          2048 rows
     group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)  fused into
                                                           linear_hardtanh_mish_group_norm; a
                                                           generated product (float32 as three
                                                           float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below 1
-                                                          rows
+                                                          in its epilogue; the library below
+                                                          2048 rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -40,7 +40,7 @@ def outside(state, x):
 def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
     """The kernels: inputs and state in, results out."""
     batch = x.shape[0]
-    if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
+    if GENERATED_GEMM and batch >= 2048 and _hopper(x.device):
         left_halves, left_scales = _halves(x, 2)
         right_halves, right_scales, frozen = _weight_halves(memo, "gemm.weight", gemm_weight)
         progress = torch.empty((5,), dtype=torch.int32, device=x.device)
@@ -158,15 +158,15 @@ class ModelNew(Model):
     linear (gemm_groupnorm_min_bias.py:15)      fused into linear_group_norm_min; a generated
                                                 product (float32 as three float16 products) with
                                                 2 operator(s) in its epilogue; the library below
-                                                1 rows
+                                                2048 rows
     group_norm (gemm_groupnorm_min_bias.py:16)  fused into linear_group_norm_min; a generated
                                                 product (float32 as three float16 products) with
                                                 2 operator(s) in its epilogue; the library below
-                                                1 rows
+                                                2048 rows
     min (gemm_groupnorm_min_bias.py:17)         fused into linear_group_norm_min; a generated
                                                 product (float32 as three float16 products) with
                                                 2 operator(s) in its epilogue; the library below
-                                                1 rows
+                                                2048 rows
     add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
                                                 element by element
     """

@@ -56,39 +56,17 @@ def fused(
 ):
     """The kernels: inputs and state in, results out."""
     batch = x.shape[0]
-    if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
-        left_halves, left_scales = _halves(x, 2)
-        right_halves, right_scales, frozen = _weight_halves(memo, "linear.weight", linear_weight)
-        progress = torch.empty((2,), dtype=torch.int32, device=x.device)
+    if GENERATED_GEMM and batch <= 16:
         linear_product = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
         _launch(
-            "linear",
+            "linear_product_few_rows",
             x.device,
-            [
-                x,
-                linear_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                linear_product,
-            ],
+            [x, linear_weight, linear_product],
             batch,
-            frozen,
         )
     else:
-        if GENERATED_GEMM and batch <= 16:
-            linear_product = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
-            _launch(
-                "linear_product_few_rows",
-                x.device,
-                [x, linear_weight, linear_product],
-                batch,
-            )
-        else:
-            with _Precision():
-                linear_product = torch.nn.functional.linear(x, linear_weight)
+        with _Precision():
+            linear_product = torch.nn.functional.linear(x, linear_weight)
     norm = torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1)
     norm_2_affine = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
     norm_2_running_mean = torch.empty((24,), dtype=torch.float32, device=x.device)
@@ -190,9 +168,10 @@ FUSION = Fusion(
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (linear_multiply_batch_norm_train.py:15)      fused into linear; a generated product
-                                                         (float32 as three float16 products);
-                                                         the library below 1 rows
+    linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
+                                                         contraction: 1.97e+06 flop, 2.66e+05
+                                                         bytes; a kernel of its own for up to 16
+                                                         rows
     linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
                                                          bias: one kernel for 3 operator(s) over
                                                          the same rows
@@ -226,33 +205,3 @@ class ModelNew(Model):
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
         return FUSION.memo(self).fallbacks
-
-    def freeze(self):
-        """Split the weights now instead of at every call, and return self.
-
-        From here to unfreeze() the weights must stay as they are. A call notices most changes and
-        raises an error. It cannot see a write through `.data`, and would use the old values.
-        """
-        frozen = {}
-        for name, kernel, weight, shape in (
-            ("linear.weight", "linear", self.linear.weight, (24, 40)),
-        ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
-                halves, scales = _halves(weight, 2)
-                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
-                frozen[name] = (halves, scales, _stamp(weight))
-        FUSION.memo(self).frozen = frozen
-        return self
-
-    def unfreeze(self):
-        """Split the weights at every call again, and return self."""
-        FUSION.memo(self).frozen = {}
-        return self
-
-    def _apply(self, *args, **kwargs):
-        self.unfreeze()
-        return super()._apply(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args, **kwargs):
-        self.unfreeze()
-        return super()._load_from_state_dict(*args, **kwargs)

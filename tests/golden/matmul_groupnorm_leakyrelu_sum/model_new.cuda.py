@@ -34,7 +34,7 @@ def outside(state, x):
 def fused(memo, x, fc_weight, fc_bias, norm_weight, norm_bias):
     """The kernels: inputs and state in, results out."""
     batch = x.shape[0]
-    if GENERATED_GEMM and batch >= 1 and _hopper(x.device):
+    if GENERATED_GEMM and batch >= 2048 and _hopper(x.device):
         left_halves, left_scales = _halves(x, 2)
         right_halves, right_scales, frozen = _weight_halves(memo, "fc.weight", fc_weight)
         progress = torch.empty((5,), dtype=torch.int32, device=x.device)
@@ -147,23 +147,23 @@ class ModelNew(Model):
                                                        linear_group_norm_leaky_relu_add; a
                                                        generated product (float32 as three
                                                        float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 1 rows
+                                                       its epilogue; the library below 2048 rows
     group_norm (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
                                                        linear_group_norm_leaky_relu_add; a
                                                        generated product (float32 as three
                                                        float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 1 rows
+                                                       its epilogue; the library below 2048 rows
     leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
                                                        linear_group_norm_leaky_relu_add; a
                                                        generated product (float32 as three
                                                        float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 1 rows
+                                                       its epilogue; the library below 2048 rows
     add (matmul_groupnorm_leakyrelu_sum.py:16)         fused into
                                                        linear_group_norm_leaky_relu_add; x + x
                                                        => 2 * x; a generated product (float32 as
                                                        three float16 products) with 3
                                                        operator(s) in its epilogue; the library
-                                                       below 1 rows
+                                                       below 2048 rows
     """
 
     def __new__(cls, *args, **kwargs):

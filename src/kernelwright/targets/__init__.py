@@ -1,0 +1,32 @@
+"""The machines that there is code for. See target.py for what a Target says."""
+
+from __future__ import annotations
+
+import torch
+
+from kernelwright.errors import InputError
+from kernelwright.targets.cpu import CPU
+from kernelwright.targets.sm_80 import SM_80
+from kernelwright.targets.sm_90 import SM_90
+from kernelwright.targets.target import Lanes, Loop, Target, Tiling
+
+__all__ = ["CPU", "SM_80", "SM_90", "Lanes", "Loop", "Target", "Tiling", "target_for", "target_of"]
+
+ALL = (SM_90, SM_80, CPU)
+
+
+def target_for(name: str) -> Target:
+    """A target by its name; `cuda` alone means the newest GPU that there are kernels for."""
+    found = next((t for t in ALL if name in (t.name, t.device)), None)
+    if found is None:
+        names = ", ".join(t.name for t in ALL)
+        raise InputError(f"There is no target {name!r}; choose from: {names}.")
+    return found
+
+
+def target_of(device: torch.device) -> Target:
+    """What this device is; without a GPU to ask, the newest."""
+    if device.type == "cuda" and torch.cuda.is_available():
+        major = torch.cuda.get_device_capability(device)[0]
+        return SM_90 if major == 9 else SM_80
+    return target_for(device.type)

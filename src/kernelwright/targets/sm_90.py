@@ -1,0 +1,88 @@
+"""Hopper: one multiprocessor's threads, and the main loops of kernels/gemm_sm90.cuh.
+
+The times are a model of one NVIDIA H200, fitted to 65 products of the sweep's sizes that were
+timed both ways (benchmarks/results/nvidia-h200-ways.md). Generated products with their epilogue are
+within 14% of it, from 26 us to 3.5 ms; a second kernel after a product is in neither time. It says
+from how many rows on a generated product beats the library's, and which tile it gets.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernelwright.targets.target import Lanes, Loop, Target, Tiling
+
+WIDE = (64, 128, 192, 256)
+TILING = Tiling(
+    capability=(9, 0),
+    processors=132,
+    rows=128,
+    stage_depth=64,
+    stage_row_bytes=128,
+    shared_bytes=200 << 10,
+    most_stages=6,
+    widths=WIDE,
+    clusters=(2, 1),
+    bands=(8, 4, 16),
+    overhead=12.0,
+    library_overhead=12.0,
+    split_rate=3.8e6,
+    read_rate=4.0e6,
+)
+
+SPLIT = Loop(
+    "split",
+    "float32 as three float16 products",
+    torch.float32,
+    "highest",
+    planes=2,
+    multiple=1,
+    widths=(64, 128),
+    stage=(0.1, 0.006),
+    ending=(0.5, 0.02),
+    library=50e6,
+    tiling=TILING,
+)
+ROUNDED = Loop(
+    "rounded",
+    "float32 rounded as TF32 rounds",
+    torch.float32,
+    "high",
+    planes=1,
+    multiple=1,
+    widths=WIDE,
+    stage=(0.06, 0.0022),
+    ending=(0.5, 0.037),
+    library=390e6,
+    tiling=TILING,
+)
+
+
+def _in_memory(name: str, dtype: torch.dtype) -> Loop:
+    return Loop(
+        name,
+        name,
+        dtype,
+        "",
+        planes=0,
+        multiple=8,
+        widths=WIDE,
+        stage=ROUNDED.stage,
+        ending=ROUNDED.ending,
+        library=800e6,
+        tiling=TILING,
+    )
+
+
+BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
+FLOAT16 = _in_memory("float16", torch.float16)
+
+# An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
+SM_90 = Target(
+    "sm_90",
+    "cuda",
+    launch_bytes=8 << 20,
+    flops_per_byte=12,
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32),
+    loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+)

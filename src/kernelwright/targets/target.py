@@ -1,0 +1,149 @@
+"""What the compiler knows of a machine: one value for each architecture, in a file of its own.
+
+`plan/` and `lower/` ask a Target and name no chip. Another architecture is another file beside this
+one and, where it has instructions of its own, kernels and Loops for them. Times are microseconds,
+rates are bytes or operations a microsecond; how they were measured stands where the values are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+# Numbers of rows that are compared; behind the last one a product is the library's.
+ROWS = tuple(sorted({base << k for base in (64, 96) for k in range(9)}))
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """How a GPU's threads hold a row.
+
+    `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
+    `most_floats` what it may; up to `most_threads` work on one.
+    """
+
+    warp: int
+    most_threads: int
+    floats: int
+    most_floats: int
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """What the generated products of a target share, and what their launches cost.
+
+    A tile has `rows` rows and is multiplied in stages of `stage_depth`; a stage holds
+    `stage_row_bytes` of each row, and at most `most_stages` fit the `shared_bytes`. Blocks of a
+    cluster work on neighbouring tiles; tiles are walked in bands of so many down. The first of
+    `clusters` and of `bands` is taken where others would be the same. `library_overhead` is that of
+    the library's product with the kernel after it.
+    """
+
+    capability: tuple[int, int]
+    processors: int
+    rows: int
+    stage_depth: int
+    stage_row_bytes: int
+    shared_bytes: int
+    most_stages: int
+    widths: tuple[int, ...]
+    clusters: tuple[int, ...]
+    bands: tuple[int, ...]
+    overhead: float
+    library_overhead: float
+    split_rate: float
+    read_rate: float
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One main loop of a generated product: an arithmetic, its tiles, its times.
+
+    It multiplies operands of a `dtype`; for float32 `precision` is the setting that it is made for.
+    `planes` says into how many float16 numbers each float32 operand is split on the way; 0: the
+    operands are multiplied as they are in memory, and then their rows must be a `multiple` of 16
+    bytes, since tensor copies move no less. `widths` are the tiles whose accumulators fit the
+    registers: two planes have them twice, once for the tensor cores and once to add these up in
+    float32. `stage` is the time of one stage and `ending` that of an epilogue, each for a tile of
+    no columns and for each column of it; `library` is the rate of the library's product.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    precision: str
+    planes: int
+    multiple: int
+    widths: tuple[int, ...]
+    stage: tuple[float, float]
+    ending: tuple[float, float]
+    library: float
+    tiling: Tiling
+
+    def tile_time(self, width: int, depth: int, extra: float = 0.0) -> float:
+        """A tile; `extra` columns are multiplied with it, but have no epilogue."""
+        stages = math.ceil(depth / self.tiling.stage_depth)
+        stage = self.stage[0] + self.stage[1] * (width + extra)
+        return stages * stage + self.ending[0] + self.ending[1] * width
+
+    def tiles_time(self, width: int, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        """The busiest multiprocessor's tiles of a width."""
+        tiles = batch * math.ceil(rows / self.tiling.rows) * math.ceil(columns / width)
+        return math.ceil(tiles / self.tiling.processors) * self.tile_time(width, depth)
+
+    def generated_time(
+        self, width: int, rows: int, columns: int, depth: int, batch: int = 1
+    ) -> float:
+        elements = batch * depth * (rows + columns)
+        moved = (self.dtype.itemsize + 2 * self.planes) * elements if self.planes else 0
+        tiles = self.tiles_time(width, rows, columns, depth, batch)
+        return self.tiling.overhead + tiles + moved / self.tiling.split_rate
+
+    def library_time(self, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        computed = 2 * batch * rows * columns * depth / self.library
+        read = batch * columns * depth * self.dtype.itemsize / self.tiling.read_rate
+        return self.tiling.library_overhead + max(computed, read)
+
+    def fewest(self, typical: int, columns: int, depth: int) -> int | None:
+        """The rows from which on the generated product is the faster one; None: it never is.
+
+        An emitted file has one tile for any number of rows, the best one for typically many.
+        """
+        width = min(self.widths, key=lambda w: self.tiles_time(w, typical, columns, depth))
+        found = None
+        for rows in reversed(ROWS):
+            sizes = (rows, columns, depth)
+            if self.generated_time(width, *sizes) >= self.library_time(*sizes):
+                break
+            found = rows
+        return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """An architecture. `device` is torch's word for the kind of device that it is.
+
+    A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
+    a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
+    in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    """
+
+    name: str
+    device: str
+    launch_bytes: int
+    flops_per_byte: int
+    lanes: Lanes | None = None
+    row_elements: int = 0
+    loops: tuple[Loop, ...] = ()
+
+    def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
+        """The main loop for operands of this type at a float32 matmul precision."""
+        setting = "highest" if precision == "highest" else "high"
+        return next(
+            (p for p in self.loops if p.dtype == dtype and p.precision in ("", setting)), None
+        )
+
+    def __str__(self) -> str:
+        return self.name
