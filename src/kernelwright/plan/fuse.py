@@ -23,7 +23,7 @@ from kernelwright.plan.epilogue import walks_rows
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
 from kernelwright.plan.names import region_name
-from kernelwright.plan.region import LAZY, Builder, Refused
+from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
 from kernelwright.walk import Opened, fold, reach
 
@@ -163,7 +163,10 @@ class _Walk:
         return False
 
     def find_barriers(self, node: Node, region: Builder) -> None:
-        """Reshapes below the node that no splitting of axes explains are read from memory."""
+        """Reshapes below the node that no splitting of axes explains are read from memory.
+
+        So is what would be computed at too many places.
+        """
         while True:
             try:
                 region.probe(node)
@@ -172,6 +175,9 @@ class _Walk:
                 if misaligned.view is None:
                     raise
                 region.bar(misaligned.view)
+            except Tangled as tangled:
+                self.require(tangled.value)
+                region.forget_places()
 
     def settle(self, node: Node, region: Builder) -> None:
         self.homes[node.name] = region

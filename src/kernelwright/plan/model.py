@@ -42,6 +42,7 @@ class Code(Enum):
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
     WITH_BIAS = "{op} reads {region} from memory: the library call stores it with its bias"
+    FEW_PARTS = "{op} reads {region} from memory: a kernel over {rows} row(s) would store it slowly"
     STORED = (
         "stored once for {count} kernels: {once:.3g} bytes are moved, {again:.3g} if each"
         " computed it"

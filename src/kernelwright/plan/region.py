@@ -8,6 +8,7 @@ of buffers. Coordinates are inferred upwards (`infer`) when a node is offered an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -33,6 +34,12 @@ from kernelwright.walk import Opened, fold, reach
 # What whoever needs it computes on the way, unless a region has it.
 LAZY = ("map", "cat")
 T = TypeVar("T")
+# Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
+# before that is better stored.
+MOST_PLACES, MOST_RANGES = 32, 8
+# Rows that keep a machine busy (of those that lie side by side in memory, so many are one block),
+# and elements below which it does not matter.
+FEWEST_ROWS, SIDE_BY_SIDE, FEW_ELEMENTS = 64, 32, 1 << 16
 # A value at coordinates, and the ranges outside of which nothing may be read.
 Place = tuple[str, Layout, tuple[Range, ...]]
 
@@ -45,6 +52,18 @@ class Refused(Exception):
         self.why = why
 
 
+class Tangled(Exception):
+    """A value would be computed at too many places; carries its name.
+
+    Every cat or roll that it goes through reads it at two places or more, those of these at four,
+    and so on.
+    """
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+
 @dataclass(eq=False)
 class Builder:
     """A region that still grows.
@@ -54,8 +73,8 @@ class Builder:
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
     the walk's table of which region computes which value. `closed` says why no reduction may join
-    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`
-    and `pulled` remember what one attempt found out.
+    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`,
+    `pulled` and `places` (how many of them, for each value) remember what one attempt found out.
     """
 
     graph: Graph
@@ -75,6 +94,8 @@ class Builder:
     inferred: dict[tuple[str, bool], Layout | None] = field(default_factory=dict)
     computed: dict[str, bool] = field(default_factory=dict)
     pulled: dict[Place, Expr] = field(default_factory=dict)
+    places: Counter[str] = field(default_factory=Counter)
+    counting: bool = True
 
     # ---- taking nodes in -------------------------------------------------------------------
 
@@ -102,6 +123,8 @@ class Builder:
         if self.closed is not None:
             raise Refused(reason(self.closed, op=node.origin.op, region=self.name))
         layout = self._refining(lambda: self._full_layout(node, source))
+        if self.placed and not self.reduces:
+            self._check_parallel(node, layout, reduction)
         before = dict(self.placed), dict(self.sources)
         self.sources[node.name] = layout
         self.placed[node.name] = reduced_layout(layout, reduction)
@@ -112,22 +135,45 @@ class Builder:
             raise
         self._refining(lambda: self._see(source, self.sources[node.name]))
 
+    def _check_parallel(self, node: Node, layout: Layout, reduction: Reduction) -> None:
+        """A reduction runs row by row; few of them are too slow at storing large values besides."""
+        reduced = flat(tuple(layout[axis] for axis in reduction.axes))
+        rows = hint(self.atoms.size(self.domain - frozenset(reduced)))
+        neighbours = flat(layout)[-1] not in reduced if self.domain else False
+        enough = FEWEST_ROWS * (SIDE_BY_SIDE if neighbours else 1)
+        if rows < enough and hint(self.atoms.size(self.domain)) > FEW_ELEMENTS:
+            op = node.origin.op
+            raise Refused(reason(Code.FEW_PARTS, op=op, region=self.name, rows=rows))
+
     def probe(self, node: Node) -> None:
-        """Raise Misaligned unless the node's operands can be expressed in these coordinates."""
-        self.order = self.reduces
+        """Raise Misaligned unless the node's operands can be expressed in these coordinates.
+
+        Raise Tangled if that takes one of them at too many.
+        """
+        self.order, self.counting = self.reduces, True
         if node.op == "reduce":
             self._refining(lambda: self.pull(node.inputs[0], self.sources[node.name]))
         else:
             self._refining(lambda: self.pull(node.name, self.placed[node.name]))
 
+    def _count(self, value: str, ranges: int) -> None:
+        self.places[value] += 1
+        many = self.places[value] > MOST_PLACES or ranges > MOST_RANGES
+        if many and self.counting and value not in self.placed:
+            raise Tangled(value)
+
+    def forget_places(self) -> None:
+        self.pulled.clear()
+        self.places.clear()
+
     def bar(self, view: str) -> None:
         """Read a reshape from memory, since these coordinates cannot express it."""
         self.barriers.add(view)
-        self.pulled.clear()
+        self.forget_places()
 
     def withdraw(self, node: Node) -> None:
         """Undo a join."""
-        self.pulled.clear()
+        self.forget_places()
         self.placed.pop(node.name, None)
         if node.op == "reduce":
             self.sources.pop(node.name, None)
@@ -310,7 +356,8 @@ class Builder:
         return self._refining(lambda: self._build(list(self.placed)))
 
     def _build(self, wanted: list[str]) -> Program:
-        self.pulled.clear()
+        self.counting = False
+        self.forget_places()
         needed = self._needed(wanted)
         self.order = [n for n in self.reduces if n in needed]
         spans = self._spans() if self.order else [frozenset[int]()]
@@ -395,6 +442,7 @@ class Builder:
         if node.op == "view" and value not in self.barriers:
             return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
         if node.op in LAZY and (value in self.placed or value not in self.homes):
+            self._count(value, len(within))
             lazy = self._open_cat if node.op == "cat" else self._open_map
             parts, combine = lazy(node, layout, within)
             return parts, lambda known: self._labelled(combine(known), value)
@@ -474,7 +522,7 @@ class Builder:
             try:
                 return attempt()
             except NeedSplit as need:
-                self.pulled.clear()
+                self.forget_places()
                 outer, inner = self.atoms.split(need.atom, need.inner)
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():

@@ -49,8 +49,8 @@ class Load:
     """What a unit takes, in bytes: what it reads (`leaves`) and computes from that (`nodes`)."""
 
     cost: float
-    nodes: frozenset[str]
-    leaves: frozenset[str]
+    nodes: set[str]
+    leaves: set[str]
 
 
 def share(
@@ -177,9 +177,6 @@ class _Sharing:
             return False
         return node.op == "view" or (node.op in LAZY and name not in self.homes)
 
-    def below(self, unit: Unit, name: str) -> tuple[str, ...]:
-        return self.graph[name].inputs if self.computes(unit, name) else ()
-
     def roots(self, unit: Unit) -> list[str]:
         joined = [
             i for name, u in self.stored.items() if u is unit for i in self.graph[name].inputs
@@ -188,12 +185,19 @@ class _Sharing:
 
     def load(self, unit: Unit) -> Load:
         if unit not in self.loads:
-            reached = reach(self.roots(unit), lambda name: self.below(unit, name))
-            inside = frozenset(n for n in reached if self.computes(unit, n))
+            inside: set[str] = set()
+
+            def below(name: str) -> tuple[str, ...]:
+                if not self.computes(unit, name):
+                    return ()
+                inside.add(name)
+                return self.graph[name].inputs
+
+            reached = reach(self.roots(unit), below)
             ends = {self.graph.base(n) for n in reached if n not in inside and n not in unit.own}
             moved = sum(self.bytes(n) for n in ends if n != unit.free)
             moved += sum(self.flops(n) for n in inside) / self.limits.flops_per_byte
-            self.loads[unit] = Load(unit.overhead + moved, inside, frozenset(ends))
+            self.loads[unit] = Load(unit.overhead + moved, inside, ends)
         return self.loads[unit]
 
     def bytes(self, name: str) -> float:
