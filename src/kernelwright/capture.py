@@ -68,13 +68,13 @@ SOURCE_KINDS = {
 
 
 def capture(problem: Problem) -> Graph:
-    """Trace the model in the mode it is in, and once more to see whether the mode matters."""
+    """Trace the model in the mode it is in, and again only where one trace does not tell all."""
     seen = probe(problem)
     if seen is not None and seen.warms:
         _warm(problem)
         seen = probe(problem)
-    graph, free = _first_that_holds(problem)
-    graph = replace(graph, mode=_mode(problem, graph, free))
+    graph, traced = _first_that_holds(problem)
+    graph = replace(graph, mode=_mode(problem, graph, traced))
     return replace(graph, contract=_contract(problem, graph, seen))
 
 
@@ -89,12 +89,13 @@ def _warm(problem: Problem) -> None:
                 buffer.copy_(kept[name])
 
 
-def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
+def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
     """With the batch free where that can be; else for the very sizes of the example."""
     why: str | None = None
     for free in (True, False):
         try:
-            graph = _read(problem, free)
+            traced = trace(problem, free)
+            graph = _Reader(traced, problem).read()
         except UnsupportedError as error:
             why = why or str(error)
             continue
@@ -103,7 +104,7 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, bool]:
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
                 why = "torch took the batch for a constant while it traced"
-            return replace(graph, contract=replace(graph.contract, fixed=why)), free
+            return replace(graph, contract=replace(graph.contract, fixed=why)), traced
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")
 
@@ -113,13 +114,15 @@ def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
     return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
 
 
-def _mode(problem: Problem, graph: Graph, free: bool) -> str:
+def _mode(problem: Problem, graph: Graph, traced: Trace) -> str:
     """`any` where the other mode gives the same graph, so that .eval() keeps the kernels."""
-    modes = [(m, m.training) for m in problem.module.modules()]
     own = "train" if problem.training else "eval"
+    if traced.mode_matters is not None:
+        return own if traced.mode_matters else "any"
+    modes = [(m, m.training) for m in problem.module.modules()]
     try:
         problem.module.train(not problem.training)
-        other = _read(problem, free)
+        other = _Reader(trace(problem, traced.free), problem).read()
     except UnsupportedError:
         return own
     finally:
@@ -151,10 +154,6 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         follows=frozenset(inputs[i] for i in seen.follows),
         refused=graph.contract.refused or changes,
     )
-
-
-def _read(problem: Problem, free: bool) -> Graph:
-    return _Reader(trace(problem, free), problem).read()
 
 
 def _is_size(expr: sympy.Expr) -> bool:
@@ -398,14 +397,15 @@ class _Reader:
 
 
 def _draws(fx_node: Any) -> bool:
-    """Whether an operator draws random numbers: dropout does so only where it is live."""
+    """Whether an operator draws random numbers, which a dropout does only where it is live."""
     if torch.Tag.nondeterministic_seeded not in fx_node.target.tags:
         return False
     given = dict(
         zip((a.name for a in fx_node.target._schema.arguments), fx_node.args, strict=False)
     )
     given |= fx_node.kwargs
-    return given.get("train", True) is not False and given.get("dropout_p", 1.0) != 0.0
+    rate = given.get("dropout_p", given.get("dropout", 1.0))
+    return given.get("train", True) is not False and rate != 0.0
 
 
 def _squeezed(node: Node, known: dict[str, Node]) -> list[sympy.Expr]:

@@ -6,7 +6,8 @@ printer in emit/, and its cost. OPS has one row per operation; a new scalar op i
 one function in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so
 an Expr carries no type of its own; comparisons give 1 or 0.
 
-    expr := load(key) | const(number) | size(dim) | acc(index) | inside(range) | call(op, expr, ...)
+    expr := load(key) | const(number) | size(dim) | index(place) | acc(index) | inside(range)
+          | call(op, expr, ...)
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ OPS: Mapping[str, ScalarOp] = {row.name: row for row in ROWS}
 class Expr:
     """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`.
 
-    `varies` says whether there is a load or a range in it, `awaits` which is the last reduction
-    whose result it uses, or -1.
+    `varies` says whether there is a load, an index or a range in it, `awaits` which is the last
+    reduction whose result it uses, or -1.
     """
 
     __slots__ = ("__weakref__", "args", "awaits", "op", "value", "varies")
@@ -142,7 +143,7 @@ def _intern(op: str, args: tuple[Expr, ...], value: Hashable) -> Expr:
     if found is None:
         found = object.__new__(Expr)
         found.op, found.args, found.value = op, args, value
-        found.varies = op in ("load", "inside") or any(a.varies for a in args)
+        found.varies = op in ("load", "index", "inside") or any(a.varies for a in args)
         own = int(str(value)) if op == "acc" else -1
         found.awaits = max((a.awaits for a in args), default=own)
         _INTERNED[key] = found
@@ -161,6 +162,11 @@ def const(value: float) -> Expr:
 def size(dim: Hashable) -> Expr:
     """A number that is only known at launch: a symbolic dimension, or a product of some."""
     return const(dim) if isinstance(dim, int) else _intern("size", (), dim)
+
+
+def index(place: Hashable) -> Expr:
+    """A place as a number: along an axis of a map's result, of a Coordinate in a kernel program."""
+    return _intern("index", (), place)
 
 
 def acc(index: int) -> Expr:
@@ -228,7 +234,7 @@ def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
             done[id(e)] = torch.tensor(e.value, dtype=like.dtype, device=like.device)
         elif e.op == "load":
             done[id(e)] = env[e.value]
-        elif e.op in ("acc", "size", "inside"):
+        elif e.op in ("acc", "size", "index", "inside"):
             done[id(e)] = env[e.op, e.value]
         else:
             done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
@@ -286,7 +292,7 @@ def _shown(expr: Expr, parts: list[str]) -> str:
         return f"${expr.value}"
     if expr.op == "acc":
         return f"r{expr.value}"
-    if expr.op in ("size", "inside"):
+    if expr.op in ("size", "index", "inside"):
         return f"#({expr.value})"
     infix = OPS[expr.op].infix
     return f" {infix} ".join(parts) if infix else f"{expr.op}({', '.join(parts)})"

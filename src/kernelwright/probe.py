@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from kernelwright import structures
+from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
 from kernelwright.problem import Problem
@@ -66,7 +66,7 @@ def _probe(problem: Problem) -> Sighting:
     arguments = (problem.inputs, dict(problem.kwargs))
 
     def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
-        with mode, torch.enable_grad():
+        with mode, torch.enable_grad(), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i == place else x for i, x in enumerate(dense)]

@@ -1,7 +1,8 @@
 """A Problem is traced by torch.export, and what the trace asked about sizes is noted.
 
-In: a Problem. Out: a Trace: a functionalised program that is not decomposed, and the questions
-about free sizes that the user's own code asked on the way. The module is left as it was.
+In: a Problem. Out: a Trace: a functionalised program that is not decomposed, and what was asked on
+the way: questions about free sizes by the user's own code, and whose mode anybody wanted to know.
+The module is left as it was.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from kernelwright import modes, recurrences
 from kernelwright.borrowed import unfused, untouched
 from kernelwright.errors import UnsupportedError
 from kernelwright.problem import Problem
@@ -40,10 +42,16 @@ MACHINERY = ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging")
 
 @dataclass(frozen=True)
 class Trace:
-    """`asked` holds conditions that were true of the example, each with its file and line."""
+    """`asked` holds conditions that were true of the example, each with its file and line.
+
+    `mode_matters` says whether the forward depends on train or eval mode, None if this trace cannot
+    tell; `free` whether the batch is free.
+    """
 
     program: Any
     asked: tuple[tuple[sympy.Basic, str], ...]
+    mode_matters: bool | None
+    free: bool
 
 
 def trace(problem: Problem, free: bool) -> Trace:
@@ -56,9 +64,10 @@ def trace(problem: Problem, free: bool) -> Trace:
     try:
         with _quietly(problem.module), _asked() as asked:
             root = _Forward(problem.module)
-            with registering_outputs(root):
+            with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
-            return Trace(program.run_decompositions({}), tuple(asked))
+            functional = program.run_decompositions({})
+            return Trace(functional, tuple(asked), modes.matters(wondered), free)
     except Exception as error:
         raise UnsupportedError(_explain(error)) from error
 
@@ -79,7 +88,7 @@ def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
     with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
         warnings.simplefilter("ignore")
-        with _keywords_as_names():
+        with _keywords_as_names(), recurrences.whole(module):
             yield
 
 

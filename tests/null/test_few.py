@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from written import Written
 
-from kernelwright.emit.few import few_products
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import problem_from_module
 
@@ -29,7 +28,7 @@ def of(
 
 
 def most(compiled: Compiled) -> list[int]:
-    return [region.few for region in few_products(compiled.planned)]
+    return [region.few for region in compiled.planned.library if region.few]
 
 
 @pytest.mark.parametrize(

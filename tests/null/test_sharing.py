@@ -1,4 +1,4 @@
-"""Values with several readers: stored or computed again by what it costs, and the ledger says so."""
+"""Values with several readers: stored or computed again by cost, and the ledger says so."""
 
 from __future__ import annotations
 

@@ -8,5 +8,7 @@ checker refuses must not occur in them.
     memo.py       what a module remembers between calls
     recorded.py   the kernels inside an autograd function
     traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
+    launches.py   kernels in a row, started by one crossing into C
+    steps.py      the steps of a call, recorded once for each kind of call
     fusion.py     which of these ways a call takes
 """

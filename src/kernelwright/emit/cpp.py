@@ -22,6 +22,7 @@ STORAGE = {
     torch.float16: "kw::half_t",
     torch.bfloat16: "kw::bfloat16_t",
     torch.bool: "bool",
+    torch.int64: "int64_t",
 }
 COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
 PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -327,7 +328,18 @@ class ProgramPrinter:
                 ranges |= dict.fromkeys(e.value.within, "")
         lines = self.conditions(ranges)
         known |= {e: ranges[e.value] for e in order if isinstance(e.value, Range)}
+        lines += [self.index(e, known, lane) for e in order if e.op == "index"]
         return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
+
+    def index(self, expr: Expr, known: dict[Expr, str], lane: str) -> str:
+        """The place of the first lane as a local; the others lie a stride apart."""
+        assert isinstance(expr.value, Coordinate)
+        local = self.fresh("index")
+        lanes = self.program.lanes
+        step = expr.value.stride(lanes[-1]) if lanes else 0
+        at = local if step == 0 else f"{local} + {lane} * {dim(step)}"
+        known[expr] = f"static_cast<float>({at})"
+        return f"const int64_t {local} = {self.place(expr.value)};"
 
     def conditions(self, ranges: dict[Range, str]) -> list[str]:
         """Each range as a local; a chunk of lanes lies inside as a whole, or outside."""
@@ -368,9 +380,8 @@ class ProgramPrinter:
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
-            # Only a kernel that keeps its row reads it once; others find it in the cache again.
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
-            once = self.kernel.template.reads_once and whole
+            once = self.kernel.template.spares_cache and whole
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"

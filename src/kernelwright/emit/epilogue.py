@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kernelwright.emit.cpp import ProgramPrinter, camel, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.lower import GemmKernel
+from kernelwright.lower.steps import SPLIT_OPERANDS
 
 MAIN_LOOPS = {
     "split": "SplitFloat",
@@ -16,8 +17,6 @@ MAIN_LOOPS = {
     "float16": "Float16",
 }
 OPERANDS = ("left", "right")
-# What loops that split work with besides the operands; the others have null pointers there.
-SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 from kernelwright import embedded
 
 FOLDER = Path(embedded.__file__).parent
-FILES = ("baked", "memo", "recorded", "traced", "fusion")
+FILES = ("baked", "memo", "recorded", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 
 

@@ -16,7 +16,8 @@ namespace kw::check {
 struct Flat {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 4;
+  static constexpr bool kFlat = false;
 };
 
 // Half a warp per row, sixteen rows per block; without segments kTeams is one.
@@ -39,9 +40,12 @@ struct Teams {
   static constexpr int kBlocks = 1;
 };
 
+// Eight blocks share a row of more than 16384 elements.
 struct Block {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 1024;
+  static constexpr int kCluster = 8;
+  static constexpr int kAlone = 16384;
 };
 
 struct Columns {

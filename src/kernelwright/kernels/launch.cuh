@@ -1,4 +1,4 @@
-// What every kernel needs around its launch: the right device, its turn, and errors as text.
+// What every kernel needs around its launch: the right device, and its turn.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,10 +43,13 @@ struct Grid {
 
 template <class... Parameters, class... Given>
 cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&... given) {
-  int device = 0;
-  int major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  static const int major = [] {  // of the device that the kernels were compiled for
+    int device = 0;
+    int found = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&found, cudaDevAttrComputeCapabilityMajor, device);
+    return found;
+  }();
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -63,7 +66,3 @@ cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&
 }
 
 }  // namespace kw
-
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
-}

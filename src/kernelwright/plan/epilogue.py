@@ -77,8 +77,10 @@ def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
 
 def walks_rows(program: Program, value: str, columns: Dim) -> bool:
     """Whether a program reads each element of the product `value` once, row by row."""
+    if not isinstance(columns, int):
+        return False
     try:
-        _axes(program, value, int(str(columns)))
+        _axes(program, value, columns)
     except Unfit:
         return False
     return True

@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from kernelwright.graph import Graph, hint, product
-from kernelwright.plan.model import Code, Region, reason
+from kernelwright.plan.model import Code, Plan, Region, reason
 
 ROWS_AT_ONCE = 8
 CACHED_BYTES = 32 << 20
@@ -22,9 +22,9 @@ VECTOR = 4
 
 def with_few_rows(graph: Graph, region: Region) -> Region:
     """The region with the number of rows up to which that kernel makes its product, if there is."""
-    if not region.is_linear or region.call is None:
+    if not region.is_linear:
         return region
-    left, right = (graph[ref.name].type for ref in region.call.args[:2])
+    left, right = (graph[name].type for name in region.operands)
     columns, depth = right.shape
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return region
@@ -34,3 +34,15 @@ def with_few_rows(graph: Graph, region: Region) -> Region:
     if hint(product(left.shape[:-1]), batch=1) > most:
         return region
     return replace(region, few=most, why=reason(Code.FEW, most=most, rest=str(region.why)))
+
+
+def few_rows(plan: Plan) -> Plan:
+    """The plan with these kernels beside the library's products, wherever the library has them."""
+
+    def step(region: Region) -> Region:
+        if region.gemm is None:
+            return with_few_rows(plan.graph, region)
+        library = tuple(step(r) for r in region.gemm.library)
+        return replace(region, gemm=replace(region.gemm, library=library))
+
+    return replace(plan, regions=tuple(step(r) for r in plan.regions))

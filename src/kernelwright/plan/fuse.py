@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.graph import SOURCES, Call, Dim, Graph, Node, Ref, hint
+from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.epilogue import walks_rows
@@ -111,8 +111,9 @@ class _Walk:
     def offer_reduce(self, node: Node) -> None:
         bound = self.candidates(node.inputs)
         around = self.candidates(node.inputs, anchors=True)
-        for region in bound or dict.fromkeys([*around, *self.siblings(node.inputs[0])]):
-            if self.admit(node, region, untold=() if region in bound else UNTOLD):
+        for region in dict.fromkeys([*bound, *around, *self.siblings(node.inputs[0])]):
+            known = region in around and region not in bound
+            if self.admit(node, region, untold=UNTOLD if known else ()):
                 return
         region = self.open(node)
         region.start(node.inputs[0])
@@ -239,19 +240,27 @@ class _Walk:
 
         Not those where it is an anchor, which can be read from memory, unless these are asked for.
         """
-
-        def below(name: str) -> tuple[str, ...]:
-            node = self.graph[name]
-            lazy = node.op in (*LAZY, "view") and name not in self.homes
-            return node.inputs if lazy else ()
-
-        bound = [n for n in reach(names, below) if anchors or n not in self.anchors]
+        bound = [n for n in reach(names, self.made_of) if anchors or n not in self.anchors]
         found = {self.homes[n] for n in bound if n in self.homes}
         return sorted(found, key=self.builders.__getitem__, reverse=True)
 
     def siblings(self, source: str) -> list[Builder]:
-        """Regions that already read this whole value for a reduction of their own."""
-        return [r for r in reversed(self.builders) if source in r.seen and r.reduces]
+        """Regions with a reduction that reads this value, or a part of it, or one of its shape.
+
+        The last only where everything becomes one number: no row of either has to wait.
+        """
+        made = set(reach([source], self.made_of))
+        return [
+            r
+            for r in reversed(self.builders)
+            if r.reduces and (made & r.seen.keys() or r.alongside(source) is not None)
+        ]
+
+    def made_of(self, name: str) -> tuple[str, ...]:
+        """What is read when this value is computed on the way."""
+        node = self.graph[name]
+        lazy = node.op in (*LAZY, "view") and name not in self.homes
+        return node.inputs if lazy else ()
 
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""
@@ -325,7 +334,7 @@ class _Walk:
             step = self.step(unit, names)
             if step is not None:
                 steps.append(step)
-        return _return_biases(self.graph, steps)
+        return steps
 
     def step(self, unit: Step, names: set[str]) -> Region | None:
         if isinstance(unit, Builder):
@@ -372,15 +381,19 @@ class _Walk:
         return tuple(n.name for n in self.graph if n.name in found)
 
     def library_call(self, node: Node) -> Region:
-        assert isinstance(node.payload, Call)
-        flops: Dim = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
+        of = node.payload if isinstance(node.payload, Contraction) else None
+        call = of.call if of is not None else node.payload
+        assert isinstance(call, Call)
+        flops: Dim = of.flops if of is not None else 0
         size = cost.call_bytes(self.graph, node)
         return Region(
             name=node.name,
             kind=node.op,
             nodes=(node.name,),
             why=self.why_library(node, flops, size),
-            call=node.payload,
+            call=call,
+            contraction=of,
+            operands=node.inputs[:2] if of is not None else (),
             outputs=(Buffer(node.name, node.type.shape, node.type.dtype),),
             reads=tuple(dict.fromkeys(node.inputs)),
             bytes=size,
@@ -402,48 +415,3 @@ class _Walk:
         if other:
             return reason(Code.NOT_FLOAT, op=op, dtype=str(other[0])[6:])
         return reason(Code.DECLINED, op=op)
-
-
-def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
-    """A kernel that would only add a contraction's bias goes back into the library call."""
-    by_output = {b.name: s for s in steps for b in s.outputs}
-    result = list(steps)
-    for step in steps:
-        maps = [n for n in step.nodes if graph[n].op != "view"]
-        if step.kind != "rowwise" or len(maps) != 1 or len(graph[maps[0]].inputs) != 2:
-            continue
-        add = graph[maps[0]]
-        product = by_output.get(add.inputs[0])
-        if product is None or product.kind != "contract":
-            continue
-        is_bias = graph[add.inputs[0]].sources == add.sources  # one operator of the user's program
-        if not is_bias or graph.users[add.inputs[0]] != [add.name]:
-            continue
-        merged = _with_bias(graph, product, step, add)
-        result[result.index(step)] = merged
-        result.remove(product)
-    return result
-
-
-def _with_bias(graph: Graph, product: Region, step: Region, add: Node) -> Region:
-    assert product.call is not None
-    bias = add.inputs[1]
-    reshaped = graph[bias].op == "view" and graph[bias].sources == add.sources
-    base = graph[bias].inputs[0] if reshaped else bias
-    call = product.call
-    if call.target.endswith("mm.default"):
-        call = Call("torch.addmm", (Ref(base), *call.args))
-    else:
-        args = tuple(Ref(base) if i == 2 else a for i, a in enumerate(call.args))
-        call = Call(call.target, args, call.kwargs)
-    return Region(
-        name=add.name,
-        kind="contract",
-        nodes=(*product.nodes, *step.nodes),
-        why=reason(Code.BIAS_KEPT),
-        call=call,
-        outputs=step.outputs,
-        reads=(*product.reads, base),
-        bytes=product.bytes,
-        flops=product.flops,
-    )

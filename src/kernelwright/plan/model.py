@@ -14,10 +14,8 @@ from functools import cached_property
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
-from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
+from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, product
 from kernelwright.targets import Loop
-
-LINEAR = "torch.ops.aten.linear.default"
 
 
 class Code(Enum):
@@ -59,6 +57,8 @@ class Code(Enum):
         " the library below {fewest} rows"
     )
     GEMM_ALONE = "a generated product ({loop}); the library below {fewest} rows"
+    CONVOLUTION = "{op} stays with the library: there is no generated convolution yet"
+    NO_MATRICES = "{op} stays with the library: it is no product of two matrices"
     SIZES = "{op} stays with the library: a generated product needs sizes that are known"
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
     DEPTH = "{op} stays with the library: rows of {depth} elements are no multiple of 16 bytes"
@@ -234,7 +234,9 @@ class Program:
     @cached_property
     def coordinates(self) -> list[Coordinate]:
         """Everything that a place of the loop nest is turned into."""
-        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges)]
+        places = [leaf.value for expr in self.exprs for leaf in leaves(expr, "index")]
+        used = [at for at in places if isinstance(at, Coordinate)]
+        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges), *used]
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:
@@ -287,16 +289,46 @@ def element_type(graph: Graph, name: str) -> torch.dtype:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """How a generated product reads one of its two operands: from a buffer, by strides in elements.
+
+    `outer` and `inner` are the strides of the two batch axes, 0 where all have the same; `row` is
+    that from a row (of the right operand, a column of the product) to the next, `depth` that along
+    what is summed. One of these two is 1.
+    """
+
+    buffer: str
+    offset: Dim
+    outer: Dim
+    inner: Dim
+    row: Dim
+    depth: Dim
+
+    @property
+    def batched(self) -> bool:
+        return self.outer != 0 or self.inner != 0
+
+    def __str__(self) -> str:
+        strides = ", ".join(str(s) for s in (self.outer, self.inner, self.row, self.depth))
+        start = f" + {self.offset}" if self.offset != 0 else ""
+        return f"{self.buffer}{start} by ({strides})"
+
+
+@dataclass(frozen=True)
 class Gemm:
     """A product that a generated kernel makes and keeps in registers for the region's program.
 
-    The program loads `product`, which is in memory nowhere. `typical` is the number of rows to
-    choose a tile for. `library` are the steps that give the same results with a library product:
-    for fewer than `fewest` rows, and for other GPUs than the loop is made for.
+    `batch` products, an outer and an inner number of them, of `rows` by `columns` each. The program
+    loads `product`, which is in memory nowhere. `typical` is the number of rows, those of all
+    products together, to choose a tile for. `library` are the steps that give the same results with
+    a library product: for fewer than `fewest` rows, and for other GPUs than the loop is made for.
     """
 
     product: str
     loop: Loop
+    left: Operand
+    right: Operand
+    batch: tuple[Dim, Dim]
     rows: Dim
     columns: int
     depth: int
@@ -304,12 +336,17 @@ class Gemm:
     typical: int
     library: tuple[Region, ...]
 
+    @property
+    def all_rows(self) -> Dim:
+        return product([*self.batch, self.rows])
+
 
 @dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
-    A product of up to `few` rows has a kernel of its own beside the call.
+    A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
+    `few` rows has a kernel of its own beside the call.
     """
 
     name: str
@@ -322,13 +359,21 @@ class Region:
     reads: tuple[str, ...] = ()
     bytes: Dim = 0
     flops: Dim = 0
+    contraction: Contraction | None = None
+    operands: tuple[str, ...] = ()
+    bias: str | None = None
     gemm: Gemm | None = None
     few: int = 0
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a library's Linear: the product that there are kernels for."""
-        return self.kind == "contract" and self.call is not None and self.call.target == LINEAR
+        """Whether a library multiplies rows by the rows of a weight, each dense in memory."""
+        of = self.contraction
+        if self.kind != "contract" or of is None or not of.is_product or of.batch:
+            return False
+        (depth,) = of.depth if len(of.depth) == 1 else (None,)
+        last = [index[-1].terms for index in (of.left, of.right)]
+        return len(of.right) == 2 and last == [((depth, 1),)] * 2
 
     @property
     def launches(self) -> int:

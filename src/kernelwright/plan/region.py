@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
-from kernelwright.expr import Expr, acc, call, inside, load, substitute
+from kernelwright.expr import Expr, acc, call, index, inside, load, substitute
 from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
@@ -22,10 +22,11 @@ from kernelwright.plan.domain import (
     Layout,
     Misaligned,
     NeedSplit,
-    Piece,
     align,
     broadcast_axes,
     flat,
+    replace_atom,
+    view_down,
 )
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
@@ -200,9 +201,20 @@ class Builder:
         if layout is None:
             layout = self.infer(source, weak=True)
         shape = self.graph[source].type.shape
+        if layout is None:
+            layout = self.alongside(source)
         if layout is None or any(d != 1 and not a for d, a in zip(shape, layout, strict=True)):
             raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
         return layout
+
+    def alongside(self, value: str) -> Layout | None:
+        """Coordinates for a value of the same shape as one that is reduced to one number here."""
+        shape = self.graph[value].type.shape
+        for name in self.reduces:
+            source = self.graph[name].inputs[0]
+            if self._reduced(name) == self.domain and self.graph[source].type.shape == shape:
+                return self.sources[name]
+        return None
 
     def _inferred(self, node: Node, weak: bool = False) -> list[Layout]:
         return [found for i in node.inputs if (found := self.infer(i, weak)) is not None]
@@ -460,9 +472,12 @@ class Builder:
         parts = [(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
 
         def combine(known: Sequence[Expr]) -> Expr:
-            return substitute(
-                payload, lambda e: known[int(str(e.value))] if e.op == "load" else None
-            )
+            def leaf(e: Expr) -> Expr | None:
+                if e.op == "index":
+                    return index(self.atoms.coordinate(layout[int(str(e.value))]))
+                return known[int(str(e.value))] if e.op == "load" else None
+
+            return substitute(payload, leaf)
 
         return parts, combine
 
@@ -477,10 +492,10 @@ class Builder:
         start: Dim = 0
         ranges: list[Range] = []
         parts: list[Place] = []
-        for index, name in enumerate(node.inputs):
+        for position, name in enumerate(node.inputs):
             size = self.graph[name].type.shape[axis]
             stop = as_dim(start + size)
-            last = index == len(node.inputs) - 1
+            last = position == len(node.inputs) - 1
             own = Range(at, start, None if last else stop)
             if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
                 alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
@@ -499,20 +514,7 @@ class Builder:
         return parts, combine
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
-        view, shape = node.payload, self.graph[node.inputs[0]].type.shape
-        assert isinstance(view, View)
-        if view.kind == "permute":
-            return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
-        if view.kind == "expand":
-            return align(layout, shape)
-        if view.kind == "slice":
-            axis = view.dims[0]
-            window = self.atoms.window(layout[axis], view.start, view.step, shape[axis])
-            return (*layout[:axis], window, *layout[axis + 1 :])
-        try:
-            return self.atoms.regroup(layout, shape)
-        except Misaligned:
-            raise Misaligned(node.name) from None
+        return view_down(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
 
     def _refining(self, attempt: Callable[[], T]) -> T:
         """Run; where an atom has to be cut, cut it everywhere and run again."""
@@ -527,13 +529,6 @@ class Builder:
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
-
-
-def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
-    def cut(piece: Piece) -> Axis:
-        return parts if piece == atom else (piece,)
-
-    return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

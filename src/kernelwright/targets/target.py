@@ -21,13 +21,14 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,21 @@ class Loop:
         read = batch * columns * depth * self.dtype.itemsize / self.tiling.read_rate
         return self.tiling.library_overhead + max(computed, read)
 
-    def fewest(self, typical: int, columns: int, depth: int) -> int | None:
+    def fewest(self, typical: int, columns: int, depth: int, each: int | None = None) -> int | None:
         """The rows from which on the generated product is the faster one; None: it never is.
 
-        An emitted file has one tile for any number of rows, the best one for typically many.
+        They are those of all products of a batch, if there are several of `each` rows. An emitted
+        file has one tile for any number of rows, the best one for typically many.
         """
-        width = min(self.widths, key=lambda w: self.tiles_time(w, typical, columns, depth))
+
+        def sizes(rows: int) -> tuple[int, int, int, int]:
+            batch = 1 if each is None else math.ceil(rows / each)
+            return each or rows, columns, depth, batch
+
+        width = min(self.widths, key=lambda w: self.tiles_time(w, *sizes(typical)))
         found = None
         for rows in reversed(ROWS):
-            sizes = (rows, columns, depth)
-            if self.generated_time(width, *sizes) >= self.library_time(*sizes):
+            if self.generated_time(width, *sizes(rows)) >= self.library_time(*sizes(rows)):
                 break
             found = rows
         return found
