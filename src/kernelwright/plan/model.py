@@ -40,6 +40,17 @@ class Code(Enum):
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
+    WITH_BIAS = "{op} reads {region} from memory: the library call stores it with its bias"
+    FEW_PARTS = "{op} reads {region} from memory: a kernel over {rows} row(s) would store it slowly"
+    STORED = (
+        "stored once for {count} kernels: {once:.3g} bytes are moved, {again:.3g} if each"
+        " computed it"
+    )
+    RECOMPUTED = (
+        "computed in each of {count} kernels: {again:.3g} bytes are moved, {once:.3g} if it"
+        " were stored"
+    )
     ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
@@ -428,12 +439,26 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A value that several kernels use: whether it is stored for them, and why."""
+
+    value: str
+    stored: bool
+    readers: int
+    why: Reason
+
+    def __str__(self) -> str:
+        return f"{self.value}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Regions in running order, and the fusions that were refused."""
+    """Regions in running order, the fusions that were refused, the values with several readers."""
 
     graph: Graph = field(repr=False)
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    shared: tuple[Shared, ...] = ()
 
     @property
     def library(self) -> tuple[Region, ...]:
@@ -442,5 +467,6 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [str(r) for r in self.regions]
+        lines += [f"shared: {s}" for s in self.shared]
         lines += [f"not fused: {r}" for r in self.refusals]
         return "\n".join(lines)

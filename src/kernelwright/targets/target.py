@@ -211,11 +211,14 @@ class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
     A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
-    a CPU keeps rows of up to `row_elements` in the cache of one core.
+    a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
+    in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     """
 
     name: str
     device: str
+    launch_bytes: int
+    flops_per_byte: int
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
