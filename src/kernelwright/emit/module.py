@@ -113,14 +113,15 @@ def _runtime(writer: ForwardWriter, device: str) -> str:
     problem = writer.problem
     precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
     if device == "cuda":
-        listed = "cpp_sources=[],\n            cuda_sources=_units()"
+        given, suffix = "cpp_sources=[], cuda_sources=units", "cu"
         flags, machine = runtime.CUDA_FLAGS, runtime.CUDA_MACHINE
         together = runtime.CUDA_TOGETHER
     else:
-        listed = "cpp_sources=_units()"
+        given, suffix = "cpp_sources=units", "cpp"
         flags, machine = runtime.CPU_FLAGS, runtime.CPU_NATIVE + runtime.CPU_MACHINE
         together = runtime.CPU_TOGETHER
-    build = _fill(runtime.BUILD, flags=flags, sources=listed, stem=_stem(problem))
+    holes = {"flags": flags, "sources": given, "stem": _stem(problem), "suffix": suffix}
+    build = _fill(runtime.BUILD, **holes)
     parts = [
         f"import functools\n{runtime.IMPORTS}",
         *(machine, _fill(runtime.UNITS, together=str(together)), build),
