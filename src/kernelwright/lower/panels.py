@@ -54,7 +54,7 @@ def _panel_rows(graph: Graph, tail: Tail) -> int | None:
 
 
 def _walks_batch(graph: Graph, node: Node, program: Program) -> bool:
-    """The batch itself is the outermost row axis of the product and of each result, and no other."""
+    """The batch itself is the outermost row axis of the product and of all results, no other."""
     shape = node.type.shape
     if len(shape) != 2 or [str(shape[0])] != list(graph.symbols) or not program.rows:
         return False
