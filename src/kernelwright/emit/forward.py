@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
+from kernelwright.emit.apart import prefixed
 from kernelwright.emit.lines import indented, listed
 from kernelwright.emit.names import BIJECTIVE, Names
 from kernelwright.emit.steps import StepPrinter
@@ -33,6 +34,11 @@ class ForwardWriter(Names):
     ) -> None:
         super().__init__(problem, plan, device, names)
         self.lowered = lowered
+        self.prefix = "_kw"
+
+    def own(self, name: str) -> str:
+        """A name of the file where the user's parameters stand, which might hide it otherwise."""
+        return prefixed(name, self.prefix)
 
     # ---- what the kernels cover ------------------------------------------------------------
 
@@ -299,12 +305,12 @@ class ForwardWriter(Names):
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo}, {kind} = FUSION.look({handed})",
+            f"        {memo}, {kind} = {self.own('FUSION')}.look({handed})",
             f"        if {kind}.cause is not None:",
             f"            {memo}.fall_back({kind}.cause)",
             f"            return {self._original_forward()}",
             *self.sized_in_forward(),
-            *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
+            *listed("        ", "(", names, f") = {self.own('FUSION')}.run({called})", margin=0),
         ]
         lines += self._written_buffers()
         return [*lines, f"        return {self.assembled()}"]
