@@ -39,7 +39,7 @@ class Recent {
         return true;
       }
     }
-    if (!make(value)) return false;
+    if (!make(key, value)) return false;
     keys_[next_] = key;
     values_[next_] = value;
     next_ = (next_ + 1) % kMost;
@@ -67,7 +67,7 @@ inline cudaError_t allow_shared(const void* kernel, int bytes) {
   Key key{kernel, 0};
   cudaGetDevice(&key.device);
   cudaError_t error = cudaSuccess;
-  asked.find(key, error, [&](cudaError_t& found) {
+  asked.find(key, error, [&](const Key&, cudaError_t& found) {
     found = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     return found == cudaSuccess;
   });
@@ -80,6 +80,16 @@ inline cudaError_t allow_shared(const void* kernel, int bytes) {
 __device__ __forceinline__ void await_turn() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// For a kernel that needs nothing of the one before it, and writes nothing that it reads: it lets
+// the next one come in at once and awaits its turn only in the end, so that whoever waits for it
+// has waited for both. What came before the two is done when it begins: the one before has called
+// await_turn.
+__device__ __forceinline__ void let_in() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }

@@ -77,9 +77,9 @@ class _Slots:
         return Coordinate(tuple(strides), at.offset)
 
     def product(self, kernel: GemmKernel) -> Hashable:
-        """What a product adds: its loop, its operands, and where its partial results go."""
+        """What a product adds: its loop, its sizes and strides, where its partial results go."""
         gemm = kernel.gemm
-        operands = tuple(replace(o, buffer="") for o in (gemm.left, gemm.right))
+        operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
         sizes = (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
         partials = tuple((b.shape, b.dtype) for b in kernel.partials)
         rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
