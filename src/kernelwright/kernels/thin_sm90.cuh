@@ -305,7 +305,8 @@ __device__ __forceinline__ void consume(const ThinOperands& g, const Work<kRows>
   for (int n = 0; n < kCount; ++n) sum[n] = 0.0f;
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   const auto multiply = [&](const Fragment<kPlanes>& a) {
-    const uint64_t b = hopper::tile_descriptor(lefts + left.stage * S::kLeftBytes);
+    const uint64_t b =
+        hopper::tile_descriptor<hopper::Major::kDepth>(lefts + left.stage * S::kLeftBytes);
     constexpr uint64_t kPlane = S::kLeftPlane / 16;
     hopper::wait(barriers.left_full[left.stage], left.phase);
     hopper::sync_threads<256>(warpgroup);
@@ -477,7 +478,7 @@ __global__ void __launch_bounds__(kFinishing) finish(const ThinOperands g) {
       const float* const lefts[] = {g.left + int64_t{row} * g.depth};
       const float* const rights[] = {g.right + int64_t{warp_column + owner} * g.depth};
       float dot[1] = {};
-      detail::dots<true>(dot, lefts, rights, g.depth);
+      detail::dots<true>(dot, lefts, rights, g.depth, 1, 1);
       const float exact = reduce_threads<Combine::kSum, 32>(dot[0]);
       if (lane == owner) value = exact;
     }
@@ -528,13 +529,14 @@ cudaError_t multiply(const ThinOperands& g, cudaStream_t stream) {
 
 }  // namespace thin
 
-// For a depth that is a multiple of four, which the copy engine needs. kPlanes as in split.cuh.
-template <int kPlanes>
+// For a depth that is a multiple of four, which the copy engine needs. kPlanes and kDepth as in
+// split.cuh.
+template <int kPlanes, int kDepth>
 cudaError_t thin_product(const ThinOperands& g, cudaStream_t stream) {
   if (g.rows == 0) return cudaSuccess;
-  const split::Job left{g.left, g.left_halves, g.left_scales, g.rows, split::whole_panels(g.rows),
-                        false};
-  cudaError_t error = split::run<kPlanes>(left, split::Job{}, g.depth, split::Progress{}, stream);
+  const Operand left{g.left, 0, 0, g.depth, 1};
+  cudaError_t error = split_all<kPlanes, hopper::Major::kDepth, false, kDepth>(
+      left, Batch{}, g.left_halves, g.left_scales, g.rows, g.depth, stream);
   if (error != cudaSuccess) return error;
   error = g.rows <= 64 ? thin::multiply<kPlanes, 64>(g, stream)
                        : thin::multiply<kPlanes, 128>(g, stream);
