@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,13 +112,19 @@ OPS: Mapping[str, ScalarOp] = {row.name: row for row in ROWS}
 
 
 class Expr:
-    """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`."""
+    """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`.
 
-    __slots__ = ("__weakref__", "args", "op", "value")
+    `varies` says whether there is a load, an index or a range in it, `awaits` which is the last
+    reduction whose result it uses, or -1.
+    """
+
+    __slots__ = ("__weakref__", "args", "awaits", "op", "value", "varies")
 
     op: str
     args: tuple[Expr, ...]
     value: Hashable
+    varies: bool
+    awaits: int
 
     def __iter__(self) -> Iterator[Expr]:
         return iter(self.args)
@@ -136,6 +143,9 @@ def _intern(op: str, args: tuple[Expr, ...], value: Hashable) -> Expr:
     if found is None:
         found = object.__new__(Expr)
         found.op, found.args, found.value = op, args, value
+        found.varies = op in ("load", "index", "inside") or any(a.varies for a in args)
+        own = int(str(value)) if op == "acc" else -1
+        found.awaits = max((a.awaits for a in args), default=own)
         _INTERNED[key] = found
     return found
 
@@ -236,8 +246,44 @@ def cost(*roots: Expr) -> int:
     return sum(OPS[e.op].cost for e in postorder(*roots) if e.op in OPS)
 
 
+# Operations of an expression that is still easier to read as a tree, repetitions and all.
+MOST_SHOWN = 60
+
+
 def show(expr: Expr) -> str:
-    """A one-line text: `mish(hardtanh($0 + $1, -1, 1))`."""
+    """A one-line text: `mish(hardtanh($0 + $1, -1, 1))`.
+
+    Of a large expression, what occurs twice has a name: `t1 * sigmoid(t1) where t1 = exp($0)`.
+    """
+    texts: dict[Expr, str] = {}
+    named: dict[Expr, str] = {}
+    names = _repeated(expr)
+    for e in postorder(expr):
+        parts = [
+            f"({texts[a]})" if _is_infix(e) and _is_infix(a) and a not in named else texts[a]
+            for a in e.args
+        ]
+        texts[e] = _shown(e, parts)
+        if e in names:
+            named[e], texts[e] = texts[e], names[e]
+    where = ", ".join(f"{names[e]} = {text}" for e, text in named.items())
+    return f"{texts[expr]} where {where}" if where else texts[expr]
+
+
+def _repeated(expr: Expr) -> dict[Expr, str]:
+    """Names for what occurs more than once, if the tree would be too large to read."""
+    order = postorder(expr)
+    size: dict[Expr, int] = {}
+    for e in order:
+        size[e] = sum(size[a] for a in e.args) + bool(e.args)
+    if size[expr] <= MOST_SHOWN:
+        return {}
+    uses = Counter(a for e in order for a in e.args)
+    repeated = [e for e in order if e.args and uses[e] > 1]
+    return {e: f"t{i}" for i, e in enumerate(repeated, 1)}
+
+
+def _shown(expr: Expr, parts: list[str]) -> str:
     if expr.op == "const":
         value = expr.value
         assert isinstance(value, float)
@@ -249,13 +295,7 @@ def show(expr: Expr) -> str:
     if expr.op in ("size", "index", "inside"):
         return f"#({expr.value})"
     infix = OPS[expr.op].infix
-    parts = [show(a) for a in expr.args]
-    if infix:
-        left, right = (
-            f"({t})" if _is_infix(a) else t for a, t in zip(expr.args, parts, strict=True)
-        )
-        return f"{left} {infix} {right}"
-    return f"{expr.op}({', '.join(parts)})"
+    return f" {infix} ".join(parts) if infix else f"{expr.op}({', '.join(parts)})"
 
 
 def _is_infix(expr: Expr) -> bool:

@@ -247,7 +247,7 @@ class Node:
     payload: Payload = None
     sources: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the operands, in order, found anywhere in the arguments."""
         names = refs(self.args)
@@ -328,7 +328,7 @@ class Graph:
                 found[name].append(n.name)
         return found
 
-    @property
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """Every value that must exist at the end: outputs and new buffer values."""
         names = [*refs(self.outputs), *(value for _, value in self.mutations)]

@@ -161,9 +161,10 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     products = ways(primitives, machine, problem.precision, problem.batch, policy)
-    planned = plan(primitives, limits_of(machine))
+    planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
     if machine.lanes is not None:
-        planned = few_rows(return_biases(seat(planned, products)))
+        planned = return_biases(seat(planned, products))
+        planned = few_rows(planned, machine, problem.precision)
     else:
         planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)

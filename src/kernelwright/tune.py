@@ -26,7 +26,7 @@ from kernelwright.problem import Problem
 from kernelwright.targets import SM_90, target_of
 from kernelwright.tile_cache import Measured, Shape
 
-MOST = 4
+MOST = 5
 MARGIN = 0.01
 Measure = Callable[[Problem, Sequence[str]], Sequence[Time]]
 

@@ -65,8 +65,11 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
     names = [line.rpartition("// ")[2] for line in operands.splitlines()[1:-1]]
     assert names == [
         "left", "right", "left_halves", "left_scales", "right_halves", "right_scales",
-        "progress", "rows", "columns", "depth", "frozen",
+        "progress", "batch", "rows", "columns", "depth",
     ]  # fmt: skip
+    decided = text[text.index("kw::GemmDecision how{") :].split("};")[0]
+    names = [line.rpartition("// ")[2] for line in decided.splitlines()[1:-1]]
+    assert names == ["tiles", "clusters", "early", "frozen"]
 
 
 def test_native_types_need_no_halves() -> None:
@@ -157,7 +160,7 @@ def test_weights_are_split_at_every_call(model: Any) -> None:
     assert not halves(model)[2]
     high, scales, _ = halves(model.freeze())
     # two panels of 64 rows, one step of 64 of depth, hi and lo
-    assert high.shape == (2, 1, 2, 64, 64) and scales.shape == (128, 2)
+    assert high.shape == (1, 2, 1, 2, 64, 64) and scales.shape == (128, 2)
 
 
 def test_freeze_splits_once(model: Any, emitted: ModuleType) -> None:

@@ -1,33 +1,66 @@
-"""Products of a few rows: the launcher of the kernel that stands beside the library's call."""
+"""Products of few rows: the launchers of the kernels that stand beside the library's call."""
 
 from __future__ import annotations
 
 from kernelwright.emit.launchers import c_function, on_device
-from kernelwright.lower import FewKernel
+from kernelwright.lower import FewKernel, ThinKernel
 
-FEW_HEADER = "few_rows.cuh"
+FEW_HEADERS = {FewKernel: "few_rows.cuh", ThinKernel: "thin_sm90.cuh"}
 # From here on all warps have columns of their own; with fewer, those of a block share the depth.
 # (H200, eight rows: 26 us shared and 30 us apart at 4096 x 4096, 81 and 76 at 8192 x 8192.)
 MANY_COLUMNS = 8192
 
 
+# Fields of kw::ThinOperands behind the operands, and their types.
+THIN_FIELDS = {
+    "out": "float",
+    "left_halves": "uint16_t",
+    "left_scales": "kw::RowScale",
+    "sums": "float",
+    "right_scales": "kw::RowScale",
+}
+
+
 def few_launcher(kernel: FewKernel) -> str:
-    given = [True, True, kernel.biased]
-    names = ["left", "right", "bias"]
-    fields = [
-        f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"
-        for i, there in enumerate(given)
-    ]
-    fields += [f"static_cast<float*>(tensors[{sum(given)}])", "numbers[0]", str(kernel.columns)]
-    named = zip(
-        [*names, "out", "rows", "columns", "depth"], [*fields, str(kernel.depth)], strict=True
-    )
+    return _thin(kernel) if isinstance(kernel, ThinKernel) else _few_rows(kernel)
+
+
+def _few_rows(kernel: FewKernel) -> str:
+    out = f"static_cast<float*>(tensors[{2 + kernel.biased}])"
+    fields = {"out": out, "rows": "numbers[0]", **_sizes(kernel)}
     share = "true" if kernel.columns < MANY_COLUMNS else "false"
+    return _launcher(kernel, "FewRows", fields, 1, f"few_rows<{share}>")
+
+
+def _thin(kernel: ThinKernel) -> str:
+    """The result comes last among the tensors, behind what the kernel works with."""
+    first, fields = 2 + kernel.biased, {}
+    for name, kind in THIN_FIELDS.items():
+        at = first + (list(THIN_FIELDS).index(name) - 1) % len(THIN_FIELDS)
+        fields[name] = f"static_cast<{kind}*>(tensors[{at}])"
+    fields |= {"rows": "static_cast<int>(numbers[0])", **_sizes(kernel)}
+    fields["parts"] = "static_cast<int>(numbers[1])"
+    return _launcher(kernel, "ThinOperands", fields, 2, f"thin_product<{kernel.planes}>")
+
+
+def _sizes(kernel: FewKernel) -> dict[str, str]:
+    return {"columns": str(kernel.columns), "depth": str(kernel.depth)}
+
+
+def _launcher(
+    kernel: FewKernel, struct: str, fields: dict[str, str], numbers: int, function: str
+) -> str:
+    """`fields` are those behind the operands; as many `numbers` come before device and stream."""
+    given = {"left": True, "right": True, "bias": kernel.biased}
+    operands = {
+        name: f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"
+        for i, (name, there) in enumerate(given.items())
+    }
     lines = [
-        "  const kw::FewRows g{",
-        *(f"      {field},  // {name}" for name, field in named),
+        f"  const kw::{struct} g{{",
+        *(f"      {field},  // {name}" for name, field in (operands | fields).items()),
         "  };",
-        *on_device(1),
-        f"  return kw::few_rows<{share}>(g, on);",
+        *on_device(numbers),
+        f"  return kw::{function}(g, on);",
     ]
     return c_function(f"launch_{kernel.name}", lines)

@@ -20,14 +20,14 @@ from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.values import python
 from kernelwright.graph import SOURCES, Dim, Node, Ref, Scalar, View, as_dim, refs
-from kernelwright.lower.steps import SPLIT_OPERANDS
+from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS, THIN_OPERANDS
 from kernelwright.places import is_place
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 
 OWN = ("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs")
-LOCALS = (*OWN, "frozen", *SPLIT_OPERANDS)
+LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
 BIJECTIVE = ("reshape", "permute")
 
 

@@ -16,6 +16,11 @@ HOPPER = '''
 def _hopper(device):
     """Whether this is a GPU with the instructions of the generated products."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+@functools.cache
+def _processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count
 '''
 
 FREEZING_NAMES = ("freeze", "unfreeze")
@@ -27,12 +32,12 @@ FREEZING = '''
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, panels in (
+        for name, kernel, weight, shape, rows, panels in (
 {weights}
         ):
             if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
                 halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((shape[0], 2), dtype=torch.float32, device=weight.device)
+                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
                 KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
                 frozen[name] = (halves, scales, stamped(weight))
         FUSION.memo(self).frozen = frozen
@@ -57,7 +62,9 @@ def freezing(names: Names, weights: tuple[Frozen, ...]) -> str:
     """The methods that keep the halves of weights, if there are such weights."""
     rows: list[str] = []
     for w in weights:
-        panels = halves("weight", w.shape[0], w.shape[1], w.planes)[0].shape
+        panels = halves("weight", 1, w.rows, w.depth, w.planes)[0].shape
         row = [f'"{w.target}"', f'"freeze_{w.kernel}"', names.attribute(w.target, "self")]
-        rows += listed(" " * 12, "(", [*row, str(w.shape), str(panels)], "),", margin=0)
+        rows += listed(
+            " " * 12, "(", [*row, str(w.shape), str(w.rows), str(panels)], "),", margin=0
+        )
     return FREEZING.replace("{weights}", "\n".join(rows)) if rows else ""

@@ -15,14 +15,15 @@ import re
 import sys
 
 import torch
-from torch.utils.cpp_extension import load_inline
+from torch.utils.cpp_extension import load, load_inline
 """
 
 BUILD = '''
 def _build():
     """Compile the kernels, or load what an earlier process compiled from the same text."""
     flags = {flags}
-    text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
+    units = _units()
+    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
@@ -35,16 +36,23 @@ def _build():
         stale = os.path.join(folder, "lock")
         if os.path.exists(stale):
             os.remove(stale)  # torch's own lock outlives a killed build; ours does not
-        path = load_inline(
-            name=name,
-            {sources},
-            functions=None,
-            no_implicit_headers=True,
-            is_python_module=False,  # plain C functions: no binding to compile
-            build_directory=folder,
-            **flags,
-        )
+        flags.update(is_python_module=False)  # plain C functions: no binding to compile
+        flags.update(name=name, build_directory=folder)
+        if len(units) == 1:
+            path = load_inline({sources}, no_implicit_headers=True, **flags)
+        else:
+            path = load(sources=[_write(folder, i, unit) for i, unit in enumerate(units)], **flags)
     return ctypes.CDLL(path)
+
+
+def _write(folder, number, unit):
+    """A unit as a file, for the compiler; one that is there already is not built again."""
+    path = os.path.join(folder, f"unit_{number}.{suffix}")
+    if not os.path.exists(path):
+        with open(path + ".new", "w") as file:
+            file.write(unit)
+        os.replace(path + ".new", path)
+    return path
 '''
 
 CUDA_MACHINE = '''

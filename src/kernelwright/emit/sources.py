@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
-from kernelwright.emit.few import FEW_HEADER, few_launcher
+from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
 from kernelwright.graph import Graph
-from kernelwright.lower import GemmKernel, Kernel, Lowered
+from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
 from kernelwright.plan import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
 ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
-COSTS = {"gemm_sm90": 8, "few_rows": 3}
+COSTS = {"gemm_sm90": 8}
+FEW_COSTS = {FewKernel: 3, ThinKernel: 8}
 ORDINARY = 1
 MOST_PLACES = 4
 
@@ -36,10 +37,11 @@ def source(graph: Graph, lowered: Lowered, device: str) -> str:
             printer = ProgramPrinter(graph, kernel)
             texts = [printer.print(), *_configs(kernel), _launcher(printer, device)]
         parts.append((cost, "\n".join([*also, "\n\n".join(texts)])))
-    parts += [(COSTS["few_rows"], few_launcher(kernel)) for kernel in lowered.few]
+    parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
     programs = "\n\n".join(f"{UNIT}{cost}\n{text}" for cost, text in parts) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
-    headers = [*templates, *LAUNCH_HEADERS[device], *([FEW_HEADER] if lowered.few else [])]
+    few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
+    headers = [*templates, *LAUNCH_HEADERS[device], *few]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return f"{flatten(headers, programs)}\n\n{programs}"

@@ -9,9 +9,12 @@ from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
 from kernelwright.lower.steps import (
+    DECISIONS,
     SPLIT_OPERANDS,
+    THIN_OPERANDS,
     Alloc,
     Choice,
+    Decide,
     Guard,
     Kept,
     Launch,
@@ -46,6 +49,8 @@ class StepPrinter:
             return self.alloc(step.buffer)
         if isinstance(step, Launch):
             return self.launch(step.kernel, self.operands(step), self.sizes(step))
+        if isinstance(step, Decide):
+            return self.decide(step)
         if isinstance(step, Library):
             return self.library(step)
         if isinstance(step, Choice):
@@ -61,7 +66,7 @@ class StepPrinter:
         return [self.names.tuple_of(buffer.shape), str(buffer.dtype)]
 
     def variable(self, name: str) -> str:
-        own = name in SPLIT_OPERANDS and name not in self.graph.by_name
+        own = name in (*SPLIT_OPERANDS, *THIN_OPERANDS) and name not in self.graph.by_name
         return self.names.local[name] if own else self.names.variable(name)
 
     def operands(self, step: Launch) -> list[str]:
@@ -111,6 +116,13 @@ class StepPrinter:
         items = [python(step.target), self.operand(step.weight), *buffers]
         return listed("", f"{made} = {self.run}.kept(", items, ")")
 
+    def decide(self, step: Decide) -> list[str]:
+        made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
+        sizes = [self.names.size(n) for n in (step.rows, step.batch)]
+        frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
+        items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
+        return listed("", f"{made}, _ = product_launch(", items, ")")
+
     # ---- the library -------------------------------------------------------------------------
 
     def library(self, step: Library) -> list[str]:
@@ -143,17 +155,29 @@ class StepPrinter:
     # ---- ways --------------------------------------------------------------------------------
 
     def choice(self, step: Choice) -> list[str]:
-        test = " and ".join(self.guard(g) for g in step.guards)
+        test = self.test([self.guard(g) for g in step.guards])
         first = [line for s in step.steps for line in self.step(s)]
         second = [line for s in step.otherwise for line in self.step(s)]
-        return [f"if {test}:", *indented(first), "else:", *indented(second)]
+        if len(step.otherwise) == 1 and isinstance(step.otherwise[0], Choice):
+            return [*test, *indented(first), f"el{second[0]}", *second[1:]]
+        return [*test, *indented(first), "else:", *indented(second)]
+
+    def test(self, guards: list[str]) -> list[str]:
+        line = f"if {' and '.join(guards)}:"
+        if len(line) + BODY + len("el") <= 100:
+            return [line]
+        return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
 
     def guard(self, guard: Guard) -> str:
         if guard.kind == "hopper":
             return f"_hopper({self.names.device_of()})"
         if guard.kind == "generated":
             return "GENERATED_GEMM"
-        return f"{self.names.size(guard.size)} {guard.kind} {guard.limit}"
+        limit = str(guard.limit)
+        if guard.frozen:
+            kept = f"{python(guard.frozen)} in {self.run}.frozen"
+            limit = f"({guard.frozen_limit} if {kept} else {limit})"
+        return f"{self.names.size(guard.size)} {guard.kind} {limit}"
 
     def panels(self, step: Panels) -> list[str]:
         panel, start, stop = (self.names.local[w] for w in ("panel", "start", "stop"))

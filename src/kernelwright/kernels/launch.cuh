@@ -33,6 +33,16 @@ __device__ __forceinline__ void await_turn() {
 #endif
 }
 
+// For a kernel that needs nothing of the one before it, and writes nothing that it reads: it lets
+// the next one come in at once and awaits its turn only in the end, so that whoever waits for it
+// has waited for both. What came before the two is done when it begins: the one before has called
+// await_turn.
+__device__ __forceinline__ void let_in() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 struct Grid {
   unsigned blocks;
   int threads;

@@ -1,6 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
-from kernelwright.lower.few import FewKernel
+from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered, lower
@@ -15,6 +15,7 @@ __all__ = [
     "Lowered",
     "Panel",
     "Step",
+    "ThinKernel",
     "Tile",
     "lower",
 ]

@@ -1,4 +1,4 @@
-"""The kernels that make a product of a few rows (kernels/few_rows.cuh), as values."""
+"""The kernels that make a product of few rows (few_rows.cuh, thin_sm90.cuh), as values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,31 @@ class FewKernel:
         return "few_rows", self.columns, self.depth, self.biased
 
 
+@dataclass(frozen=True)
+class ThinKernel(FewKernel):
+    """The same for more rows, by float16 products: so many `planes` of each operand."""
+
+    planes: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_thin"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return "thin", self.columns, self.depth, self.biased, self.planes
+
+
 def few_kernels(plan: Plan) -> tuple[FewKernel, ...]:
-    """One for each library product that has such a kernel beside it."""
-    found = []
+    """Those of each library product that has such kernels beside it."""
+    found: list[FewKernel] = []
     for region in plan.library:
+        if not (region.few or region.thin):
+            continue
+        columns, depth = (int(str(d)) for d in plan.graph[region.operands[1]].type.shape)
+        sizes = (columns, depth, region.bias is not None)
         if region.few:
-            columns, depth = plan.graph[region.operands[1]].type.shape
-            biased = region.bias is not None
-            found.append(FewKernel(region, int(str(columns)), int(str(depth)), biased))
+            found.append(FewKernel(region, *sizes))
+        if region.thin:
+            found.append(ThinKernel(region, *sizes, region.thin.loop.planes))
     return tuple(found)

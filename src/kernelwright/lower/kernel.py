@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
+from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Gemm, Program, Region, decompose
@@ -77,11 +79,25 @@ class GemmKernel(Kernel):
     gemm: Gemm
     given: Expr
     partials: tuple[Buffer, ...]
+    tile: Tile
 
     @property
     def splits(self) -> bool:
         """Whether the operands are split, into memory that the launch is given."""
         return self.gemm.loop.planes > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the right operand can be split once for all calls: one matrix that stays."""
+        right = self.gemm.right
+        places = (right.offset, right.row, right.depth)
+        alone = (right.outer, right.inner) == (0, 0)
+        return self.splits and alone and all(isinstance(n, int) for n in places)
+
+    @property
+    def rule(self) -> tuple[Any, ...]:
+        """What its launches are decided by."""
+        return launch_rule(self.gemm, self.tile.shape[:3], self.tile.at_once)
 
     @property
     def interleaves(self) -> bool:
@@ -124,7 +140,7 @@ def product(
     plan = schedule(seat.epilogue, given)
     template = TEMPLATES[config.shape]
     kernels: list[Kernel] = [
-        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
+        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
         kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))

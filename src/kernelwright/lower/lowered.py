@@ -47,7 +47,6 @@ def lower(
     maker = StepMaker(
         plan,
         {k.name: k for k in every},
-        {k.region.name: k for k in few},
         names,
         paired,
         target,

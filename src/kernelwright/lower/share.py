@@ -9,6 +9,7 @@ buffers of whoever launches them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 from kernelwright.expr import Expr, inside, load, substitute
 from kernelwright.graph import Graph
@@ -76,9 +77,11 @@ class _Slots:
         return Coordinate(tuple(strides), at.offset)
 
     def product(self, kernel: GemmKernel) -> Hashable:
-        """What a product adds: its loop, its sizes, and where its partial results go."""
+        """What a product adds: its loop, its sizes and strides, where its partial results go."""
         gemm = kernel.gemm
+        operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
+        sizes = (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
         partials = tuple((b.shape, b.dtype) for b in kernel.partials)
         rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
         given = self.expr(kernel.given)
-        return gemm.loop, gemm.rows, gemm.columns, gemm.depth, partials, rows, given
+        return gemm.loop, operands, sizes, partials, rows, given

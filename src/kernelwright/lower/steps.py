@@ -8,7 +8,7 @@ decides is decided here; emit/steps.py only prints it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import sympy
@@ -16,24 +16,32 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim, product
-from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
-from kernelwright.plan import Buffer, Gemm, Plan, Region
+from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
 from kernelwright.targets import Target
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
+# The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
+DECISIONS = ("tiles", "clusters", "early", "frozen")
+# What a thin product works with: `sums` are those of each part of the depth.
+THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition: on the machine, on the file's switch, or on a size against a limit."""
+    """A condition: on the machine, on the file's switch, or on a size against a limit.
+
+    For a weight that is `frozen`, the name of its target, the limit is `frozen_limit`.
+    """
 
     kind: str
     size: Dim = 0
     limit: int = 0
+    frozen: str = ""
+    frozen_limit: int = 0
 
     def __str__(self) -> str:
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind
@@ -69,6 +77,22 @@ class Kept:
 
     def __str__(self) -> str:
         return f"{self.halves.name}, {self.scales.name} = {self.target} in halves, if frozen"
+
+
+@dataclass(frozen=True)
+class Decide:
+    """How a product of these sizes is launched, by its rule, while recording.
+
+    `frozen` is the name of the flag for a weight that may be, or 0.
+    """
+
+    rows: Dim
+    batch: Dim
+    rule: tuple[object, ...]
+    frozen: str | int
+
+    def __str__(self) -> str:
+        return f"{', '.join(DECISIONS[:3])} = decided for {self.batch} x {self.rows} rows"
 
 
 @dataclass(frozen=True)
@@ -126,7 +150,9 @@ class Panels:
         return f"{self.rows} of {self.batch} rows at a time: {turns}"
 
 
-Step: TypeAlias = "Alloc | Kept | Launch | Library | Choice | Panels"
+Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels"
+# Up to how many rows, on which machines, and what is done.
+Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
 
 
 def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:
@@ -140,7 +166,9 @@ class Frozen:
     target: str
     weight: str
     kernel: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
+    rows: int
+    depth: int
     planes: int
 
 
@@ -155,14 +183,13 @@ class StepMaker:
         self,
         plan: Plan,
         kernels: Mapping[str, Kernel],
-        few: Mapping[str, FewKernel],
         shared: Mapping[str, str],
         panels: tuple[Panel, ...],
         target: Target,
         keeps: bool,
     ) -> None:
         self.plan, self.graph = plan, plan.graph
-        self.kernels, self.few, self.shared = kernels, few, shared
+        self.kernels, self.shared = kernels, shared
         self.panels = {p.product: p for p in panels}
         self.target, self.keeps = target, keeps
 
@@ -191,7 +218,7 @@ class StepMaker:
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
-        return [self.few_rows(region, step)] if region.name in self.few else [step]
+        return [self.few_rows(region, step) if region.few or region.thin else step]
 
     def launch(
         self, name: str, sizes: tuple[Dim | str, ...], operands: tuple[str, ...] = ()
@@ -200,23 +227,50 @@ class StepMaker:
         reads = (*operands, *kernel.reads)
         return Launch(self.shared[name], reads, tuple(kernel.writes), sizes)
 
-    def few_rows(self, region: Region, otherwise: Step) -> Choice:
-        """The kernel for a few rows, else the library."""
+    # ---- products of few rows ----------------------------------------------------------------
+
+    def few_rows(self, region: Region, library: Step) -> Step:
+        """The kernel for the fewest rows, or the one for a few more, or the library."""
         rows = product(region.outputs[0].shape[:-1])
+        ways = self.few_ways(region, rows)
+        if isinstance(rows, int):
+            ways = [way for way in ways if rows <= way[0]][:1]
+        step = library
+        for most, guards, steps in reversed(ways):
+            # The planner has compared a number that is known.
+            sized = () if isinstance(rows, int) else (Guard("<=", rows, most),)
+            made = (*map(Alloc, region.outputs), *steps)
+            step = Choice((GENERATED, *sized, *guards), made, (step,))
+        return step
+
+    def few_ways(self, region: Region, rows: Dim) -> list[Way]:
         reads = tuple(name for name in (*region.operands, region.bias) if name)
         writes = (region.outputs[0].name,)
-        launch = Launch(self.shared[self.few[region.name].name], reads, writes, (rows,))
-        guards = [GENERATED, Guard("<=", rows, region.few)]
-        if isinstance(rows, int):
-            guards.pop()  # the planner has compared them
-        steps: list[Step] = [*map(Alloc, region.outputs), launch]
-        return Choice(tuple(guards), tuple(steps), (otherwise,))
+        ways: list[Way] = []
+        if region.few:
+            kernel = self.shared[f"{region.name}_few_rows"]
+            ways.append((region.few, (), (Launch(kernel, reads, writes, (rows,)),)))
+        if region.thin:
+            columns, depth = (int(str(size)) for size in self.graph[reads[1]].type.shape)
+            kernel = self.shared[f"{region.name}_thin"]
+            left = halves("left", rows, depth, region.thin.loop.planes)
+            for most, parts in region.thin.parts:
+                sums = Buffer("sums", (parts, rows, columns), torch.float32)
+                scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
+                launch = Launch(kernel, (*reads, *THIN_OPERANDS), writes, (rows, parts))
+                ways.append((most, (HOPPER,), (*map(Alloc, (*left, sums, scales)), launch)))
+        return ways
 
     # ---- generated products ------------------------------------------------------------------
 
     def product(self, region: Region, gemm: Gemm) -> Choice:
         """Both ways to a product: the generated kernel, or the library's and those after it."""
-        guards = [GENERATED, Guard(">=", gemm.all_rows, gemm.fewest), HOPPER]
+        enough = Guard(">=", gemm.all_rows, gemm.fewest)
+        weight = self.weight_of(region)
+        if weight is not None and gemm.fewest_frozen != gemm.fewest:
+            frozen = self.graph.targets[weight]
+            enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
+        guards = [GENERATED, enough, HOPPER]
         if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]
@@ -225,14 +279,16 @@ class StepMaker:
     def generated(self, region: Region) -> list[Step]:
         kernel = self.kernels[region.name]
         assert isinstance(kernel, GemmKernel)
-        operands = [kernel.gemm.left.buffer, kernel.gemm.right.buffer]
+        gemm = kernel.gemm
+        operands = [gemm.left.buffer, gemm.right.buffer]
+        frozen = 0 if self.weight_of(region) is None else "frozen"
         found: list[Step] = []
-        sizes: tuple[Dim | str, ...] = self.sizes
         if kernel.splits:
             found += self.halves(kernel, region)
             operands += SPLIT_OPERANDS
-            sizes = (*sizes, 0 if self.weight_of(region) is None else "frozen")
         found += map(Alloc, (*kernel.partials, *region.outputs))
+        found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
+        sizes = (*self.sizes, *DECISIONS[:3], frozen)
         found.append(self.launch(region.name, sizes, tuple(operands)))
         finish = f"{region.name}_finish"
         if finish in self.kernels:
@@ -242,8 +298,8 @@ class StepMaker:
     def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
         """Memory for both operands in halves; a frozen weight brings its own."""
         gemm, planes = kernel.gemm, kernel.gemm.loop.planes
-        left = halves("left", gemm.rows, gemm.depth, planes)
-        right = halves("right", gemm.columns, gemm.depth, planes)
+        left = halves("left", _distinct(gemm.left, gemm.batch), gemm.rows, gemm.depth, planes)
+        right = halves("right", _distinct(gemm.right, gemm.batch), gemm.columns, gemm.depth, planes)
         weight = self.weight_of(region)
         found: list[Step] = [*map(Alloc, left)]
         if weight is None:
@@ -251,16 +307,16 @@ class StepMaker:
         else:
             found.append(Kept(self.graph.targets[weight], weight, *right))
         # A counter, and for each column of tiles how far its split is; clusters are whole ones.
-        constants = dict(kernel.config.constants)
-        cluster = constants["kCluster"]
-        tiles = -(-gemm.columns // (constants["kBlockN"] * cluster)) * cluster
+        columns, cluster = kernel.tile.columns, kernel.tile.cluster
+        tiles = -(-gemm.columns // (columns * cluster)) * cluster
         return [*found, Alloc(Buffer("progress", (1 + tiles,), torch.int32))]
 
     def weight_of(self, region: Region) -> str | None:
         """The parameter that is the weight of a split product: freeze() can keep its halves."""
-        if not self.keeps or region.gemm is None or not region.gemm.loop.planes:
+        kernel = self.kernels[region.name] if region.gemm is not None else None
+        if not self.keeps or not isinstance(kernel, GemmKernel) or not kernel.freezes:
             return None
-        name = region.gemm.right.buffer
+        name = kernel.gemm.right.buffer
         return name if self.graph[name].op in ("parameter", "buffer") else None
 
     def frozen(self) -> tuple[Frozen, ...]:
@@ -270,8 +326,9 @@ class StepMaker:
             weight = self.weight_of(region)
             if weight is not None and region.gemm is not None:
                 gemm, kernel = region.gemm, self.shared[region.name]
-                target, shape = self.graph.targets[weight], (gemm.columns, gemm.depth)
-                row = Frozen(target, weight, kernel, shape, gemm.loop.planes)
+                target, shape = self.graph.targets[weight], self.graph[weight].type.shape
+                sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
+                row = Frozen(target, weight, kernel, tuple(int(str(n)) for n in shape), *sizes)
                 found.setdefault(target, row)
         return tuple(found.values())
 
@@ -286,13 +343,19 @@ class StepMaker:
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
 
 
-def halves(side: str, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
-    """A matrix as so many of float16, in panels, and two numbers about each of its rows."""
-    panels = (whole(rows), whole(depth), planes, PANEL, PANEL)
+def halves(side: str, matrices: Dim, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
+    """Matrices as so many of float16, in panels, and two numbers about each of their rows."""
+    panels = (matrices, whole(rows), whole(depth), planes, PANEL, PANEL)
     return (
         Buffer(f"{side}_halves", panels, torch.float16),
-        Buffer(f"{side}_scales", (rows, 2), torch.float32),
+        Buffer(f"{side}_scales", (matrices, rows, 2), torch.float32),
     )
+
+
+def _distinct(operand: Operand, batch: tuple[Dim, Dim]) -> Dim:
+    """How many matrices an operand has; along an axis of stride 0 they are the same one."""
+    strides = (operand.outer, operand.inner)
+    return product([n for n, stride in zip(batch, strides, strict=True) if stride != 0])
 
 
 def whole(size: Dim) -> Dim:

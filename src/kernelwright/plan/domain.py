@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernelwright.graph import Dim, Node, Shape, View, as_dim, product, without_floors
 from kernelwright.plan.model import Access, Coordinate, Range
@@ -105,6 +106,10 @@ class Atoms:
         """An axis of `size` of which these pieces walk a part, or all."""
         if size == 1:
             return ()
+        if len(pieces) == 1 and isinstance(pieces[0], Window):
+            inner = pieces[0]
+            start, step = as_dim(start + step * inner.start), step * inner.step
+            return self.window(inner.pieces, start, step, size)
         if start == 0 and step == 1 and self.size(pieces) == size:
             return pieces
         return (Window(pieces, start, step, size),)
@@ -174,6 +179,7 @@ class Atoms:
         return first + sum(min(0, f) for f in far), first + sum(max(0, f) for f in far)
 
 
+@lru_cache(maxsize=4096)
 def quotient(whole: Dim, part: Dim) -> Dim | None:
     """whole / part where it is a whole number for every batch size, else None."""
     if isinstance(whole, int) and isinstance(part, int):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
@@ -25,6 +26,7 @@ class Code(Enum):
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
+    THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
@@ -38,6 +40,17 @@ class Code(Enum):
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
+    WITH_BIAS = "{op} reads {region} from memory: the library call stores it with its bias"
+    FEW_PARTS = "{op} reads {region} from memory: a kernel over {rows} row(s) would store it slowly"
+    STORED = (
+        "stored once for {count} kernels: {once:.3g} bytes are moved, {again:.3g} if each"
+        " computed it"
+    )
+    RECOMPUTED = (
+        "computed in each of {count} kernels: {again:.3g} bytes are moved, {once:.3g} if it"
+        " were stored"
+    )
     ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
@@ -294,6 +307,23 @@ class Operand:
     depth: Dim
 
     @property
+    def along(self) -> bool:
+        """Whether neighbours in memory are neighbours along the depth."""
+        return self.depth == 1
+
+    def unreadable(self, multiple: int) -> str:
+        """Why a loop cannot read it as it lies; empty: it can. A dense copy is always readable.
+
+        `multiple` is that of the loop: how many elements the copy engine moves at least.
+        """
+        if self.depth != 1 and self.row != 1:
+            return "neither its rows nor its depth lie along memory"
+        others = (self.offset, self.outer, self.inner, self.row if self.along else self.depth)
+        if any(sympy.Mod(n, multiple) != 0 for n in others):
+            return f"its rows or matrices do not begin at multiples of {multiple} elements"
+        return ""
+
+    @property
     def batched(self) -> bool:
         return self.outer != 0 or self.inner != 0
 
@@ -310,7 +340,8 @@ class Gemm:
     `batch` products, an outer and an inner number of them, of `rows` by `columns` each. The program
     loads `product`, which is in memory nowhere. `typical` is the number of rows, those of all
     products together, to choose a tile for. `library` are the steps that give the same results with
-    a library product: for fewer than `fewest` rows, and for other GPUs than the loop is made for.
+    a library product: for fewer than `fewest` rows (`fewest_frozen` if the weight is split
+    already), and for other GPUs than the loop is made for.
     """
 
     product: str
@@ -322,6 +353,7 @@ class Gemm:
     columns: int
     depth: int
     fewest: int
+    fewest_frozen: int
     typical: int
     library: tuple[Region, ...]
 
@@ -331,11 +363,26 @@ class Gemm:
 
 
 @dataclass(frozen=True)
+class ThinRows:
+    """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
+
+    `parts` says into how many the depth is cut for up to so many rows, fewer first.
+    """
+
+    loop: Loop
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def most(self) -> int:
+        return self.parts[-1][0]
+
+
+@dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
     A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
-    `few` rows has a kernel of its own beside the call.
+    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one.
     """
 
     name: str
@@ -353,6 +400,7 @@ class Region:
     bias: str | None = None
     gemm: Gemm | None = None
     few: int = 0
+    thin: ThinRows | None = None
 
     @property
     def is_linear(self) -> bool:
@@ -391,12 +439,26 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A value that several kernels use: whether it is stored for them, and why."""
+
+    value: str
+    stored: bool
+    readers: int
+    why: Reason
+
+    def __str__(self) -> str:
+        return f"{self.value}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Regions in running order, and the fusions that were refused."""
+    """Regions in running order, the fusions that were refused, the values with several readers."""
 
     graph: Graph = field(repr=False)
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    shared: tuple[Shared, ...] = ()
 
     @property
     def library(self) -> tuple[Region, ...]:
@@ -405,5 +467,6 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [str(r) for r in self.regions]
+        lines += [f"shared: {s}" for s in self.shared]
         lines += [f"not fused: {r}" for r in self.refusals]
         return "\n".join(lines)

@@ -39,12 +39,16 @@ FEWEST_COLUMNS = 8
 class Way:
     """How a product is generated: what it multiplies, by which loop, and from how many rows on.
 
+    `fewest_frozen` is what `fewest` would be if no thin product came first: a weight that is split
+    already need not be read by one.
+
     `typical` is the number of rows to choose a tile for.
     """
 
     form: Form
     loop: Loop
     fewest: int
+    fewest_frozen: int
     typical: int
 
 
@@ -114,20 +118,20 @@ class _Choice:
         """The way that beats the library, for the rows there are or else, if more are, for many."""
         here, usual = hint(form.all_rows, self.batch), hint(form.all_rows)
         if self.policy.generate_always:
-            return Way(form, loop, 1, here)
+            return Way(form, loop, 1, 1, here)
         each = hint(form.rows, self.batch) if form.batch != (1, 1) else None
+        dense = form.left.depth == form.right.depth == 1  # as thin products want them
         for typical in (here, usual):
-            fewest = loop.fewest(typical, columns, depth, each)
+            fewest = loop.fewest(typical, columns, depth, each, dense)
+            frozen = loop.fewest(typical, columns, depth, each, False)
             if fewest is not None and fewest <= typical:
-                return Way(form, loop, fewest, typical)
-        return None if fewest is None else Way(form, loop, fewest, usual)
+                break
+        return None if fewest is None else Way(form, loop, fewest, frozen or fewest, typical)
 
 
 def takes(loop: Loop, form: Form) -> bool:
     """Whether the loop's kernels can read operands that lie so."""
-    operands = (form.left, form.right)
-    dense = all(o.depth == 1 and o.row == form.depth and o.offset == 0 for o in operands)
-    return dense and not any(o.batched for o in operands)
+    return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
 def seat(plan: Plan, found: Ways) -> Plan:
@@ -253,6 +257,7 @@ class _Seating:
                 int(str(form.columns)),
                 int(str(form.depth)),
                 way.fewest,
+                way.fewest_frozen,
                 way.typical,
                 library,
             ),
