@@ -6,6 +6,7 @@ import keyword
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -203,6 +204,10 @@ class ForwardWriter:
 
     def state(self) -> list[Node]:
         """The parameters and buffers that the forward reads, or that gradients flow to."""
+        return self._state
+
+    @cached_property
+    def _state(self) -> list[Node]:
         bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
