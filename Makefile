@@ -17,13 +17,17 @@ ifeq ($(PY),$(VENV)/bin/python)
 SETUP := $(VENV)/.ready
 endif
 
-.PHONY: demo test test-gpu lint format bench clean
+.PHONY: demo test check test-gpu lint format bench clean
 
 demo: $(SETUP)
 	$(PY) examples/demo.py
 
 test: $(SETUP)
 	$(PY) -m pytest -n $(JOBS) tests
+
+# What needs no compiler and no GPU, and the linters: the minutes before a commit.
+check: $(SETUP) lint
+	$(PY) -m pytest -n $(JOBS) -q tests/null
 
 test-gpu:
 	$(PYTHON) -m pytest tests/cuda
@@ -40,7 +44,7 @@ format: $(SETUP)
 	$(CLANG_FORMAT) -i $(KERNELS)
 
 bench: $(SETUP)
-	$(PY) benchmarks/run.py
+	$(PY) benchmarks/founding.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,13 +1,12 @@
-"""The founding models as KernelBench's evaluator sees them: synchronous calls, gradients enabled.
+"""An evaluator after the published description of KernelBench's: synchronous calls with gradients.
 
-An evaluator of our own, after the published description of KernelBench's. In: the texts of a file
+In: the texts of a file
 with Model and of one with ModelNew. Both texts are run, both models are built under one seed and
 moved to the device, outputs are compared on several random inputs, and then plain calls are timed,
 each followed by a synchronisation. Parameters require gradients and nothing says no_grad, so a
 candidate that is fast under no_grad alone shows no gain here.
 
-`python benchmarks/evaluator.py` prints a table of such times beside the GPU's own time, as bench
-takes it: what is between the two is the cost of a synchronous call.
+founding.py prints a table of such times; tests/cpu/test_kernelbench.py runs it on small models.
 """
 
 from __future__ import annotations
@@ -18,14 +17,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-MODELS = sorted(p.parent.name for p in EXAMPLES.glob("*/model.py"))
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 CORRECTNESS_TRIALS, WARMUPS, TIMED_TRIALS = 5, 3, 100
 SEED = 42
@@ -149,93 +145,3 @@ def evaluate(
 
 def fallbacks(module: nn.Module) -> Counter[str]:
     return Counter(getattr(module, "fallbacks", {}))
-
-
-# ---- the table -----------------------------------------------------------------------------------
-
-COLUMNS = (
-    "model", "precision", "calls", "eager", "compile", "ours", "frozen", "best / ours",
-    "GPU eager", "GPU compile", "GPU ours", "ours over GPU",
-)  # fmt: skip
-
-
-def figures(c: Contest, trials: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Synchronous times with and without gradients, and the GPU's own by the clock of bench."""
-    from measuring import in_turns, kernel_clock
-
-    from kernelwright.bench.inputs import make_sets
-    from kernelwright.bench.variants import direct
-
-    inputs = c.inputs(SEED)
-    calls: dict[str, Callable[..., Any]] = {
-        "eager": c.model,
-        "compile": torch.compile(c.model),
-        "ours": c.candidate,
-    }
-    found = {"device": {}, "grad": {}, "no_grad": {}}
-    clock = kernel_clock(c.device)
-    sets = make_sets(tuple(inputs), None, clock.flush_bytes)
-    with torch.no_grad():
-        timed = in_turns([direct(n, call, sets) for n, call in calls.items()], clock, rounds)
-    found["device"] = {name: t.ms for name, t in timed.items()}
-    for mode in ("grad", "no_grad"):
-        for name, call in calls.items():
-            found[mode][name] = synchronous_ms(call, inputs, c.device, trials, mode == "grad")
-    if hasattr(c.candidate, "freeze"):
-        c.candidate.freeze()
-        for mode in ("grad", "no_grad"):
-            found[mode]["frozen"] = synchronous_ms(
-                c.candidate, inputs, c.device, trials, mode == "grad"
-            )
-    return found
-
-
-def cells(name: str, precision: str, mode: str, found: dict[str, dict[str, float]]) -> list[str]:
-    ms, gpu = found[mode], found["device"]
-    best = min(ms["eager"], ms["compile"])
-    frozen = f"{ms['frozen']:.3f}" if "frozen" in ms else "-"
-    row = [name, precision, mode, f"{ms['eager']:.3f}", f"{ms['compile']:.3f}"]
-    row += [f"{ms['ours']:.3f}", frozen, f"{best / ms['ours']:.2f}x"]
-    row += [f"{gpu[n]:.3f}" for n in ("eager", "compile", "ours")]
-    return [*row, f"{(ms['ours'] - gpu['ours']) * 1e3:+.0f} us"]
-
-
-def main() -> None:
-    from measuring import SETTINGS, arguments, published
-    from sheet import Sheet
-
-    import kernelwright
-    from kernelwright.bench.context import matmul_precision
-    from kernelwright.problem import resolve_device
-
-    parser = arguments(__doc__, "evaluator", ["highest", "high"])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--trials", type=int, default=TIMED_TRIALS)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    device = resolve_device(options.device)
-    sheet = Sheet("Synchronous calls, ms", COLUMNS)
-    with published(options, device, "The evaluator's view", sheet) as save:
-        for precision in options.precisions:
-            for name in options.models:
-                setting = SETTINGS[precision].matmul
-                path = EXAMPLES / name / "model.py"
-                source = kernelwright.explain(path, device=str(device), precision=setting).source
-                with matmul_precision(setting):
-                    c = contest(path.read_text(), source, device)
-                    judged = compare(c)
-                    found = figures(c, options.trials, options.rounds)
-                fell = dict(fallbacks(c.candidate))
-                record = {"model": name, "precision": precision, "correct": judged.correct}
-                record |= {"error": judged.largest_error, "ms": found, "fallbacks": fell}
-                for mode in ("grad", "no_grad"):
-                    sheet.add(cells(name, precision, mode, found), record)
-                if fell or not judged.correct:
-                    print(f"{name} at {precision}: {judged.why or f'fell back: {fell}'}")
-                save()
-                del c
-                torch._dynamo.reset()
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from sheet import Sheet, file_stem, write_results
 from torch import Tensor, nn
 
@@ -156,7 +155,7 @@ def launches(model: nn.Module, x: Tensor) -> set[str]:
 
 
 def complain_of_fallbacks(model: nn.Module, what: str) -> None:
-    causes = dict(getattr(type(model), "fallbacks", {}))
+    causes = dict(getattr(model, "fallbacks", {}))
     if causes:
         sys.exit(f"{what}: the emitted model ran the original forward: {causes}.")
 
@@ -241,7 +240,7 @@ def published(
         yield save
     finally:
         for sheet in sheets:
-            Console(width=130).print(sheet.rich())
+            print(sheet.markdown())
         save()
 
 

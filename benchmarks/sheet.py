@@ -1,4 +1,4 @@
-"""A table that is printed in a terminal and written as markdown, and the files that keep both."""
+"""A table as Markdown, with the figures behind it, and the files that keep both."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 
 @dataclass
 class Sheet:
-    """Rows of text under a title; the JSON record grows beside them."""
+    """Rows of text under a title, numbers behind the `left` columns; the record is for JSON."""
 
     title: str
     columns: tuple[str, ...]
+    left: int = 1
     rows: list[tuple[str, ...]] = field(default_factory=list)
     record: list[dict[str, Any]] = field(default_factory=list)
 
@@ -26,18 +24,11 @@ class Sheet:
         self.rows.append(tuple(cells))
         self.record.append(record)
 
-    def rich(self) -> Table:
-        table = Table(title=self.title, title_justify="left", pad_edge=False)
-        for i, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if i else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*(escape(cell) for cell in row))
-        return table
-
     def markdown(self) -> str:
-        rule = ["---"] + ["---:"] * (len(self.columns) - 1)
-        lines = [self.columns, rule, *self.rows]
-        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(x)} |" for x in lines), ""])
+        left = ["---"] * self.left + ["---:"] * (len(self.columns) - self.left)
+        lines = [f"| {' | '.join(cells)} |" for cells in (self.columns, *self.rows)]
+        lines.insert(1, f"|{'|'.join(left)}|")
+        return "\n".join([f"## {self.title}", "", *lines, ""])
 
 
 def file_stem(hardware: str) -> str:

@@ -148,6 +148,8 @@ class _Run:
         for part in program.ranges:
             env["inside", part] = self.inside(part).double()
         for expr in program.exprs:
+            for leaf in leaves(expr, "index"):
+                env["index", leaf.value] = self.offsets(leaf.value).double()
             for leaf in leaves(expr, "size"):
                 value = float(self.number(leaf.value))
                 env["size", leaf.value] = torch.tensor(value, dtype=torch.float64)

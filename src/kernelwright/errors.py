@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kernelwright.verify import Certificate
+    from kernelwright.verify.certificate import Certificate
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -6,13 +6,15 @@ printer in emit/, and its cost. OPS has one row per operation; a new scalar op i
 one function in kernels/scalar.cuh. All scalar arithmetic is float32 (storage may be narrower), so
 an Expr carries no type of its own; comparisons give 1 or 0.
 
-    expr := load(key) | const(number) | size(dim) | acc(index) | inside(range) | call(op, expr, ...)
+    expr := load(key) | const(number) | size(dim) | index(place) | acc(index) | inside(range)
+          | call(op, expr, ...)
 """
 
 from __future__ import annotations
 
 import math
 import weakref
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -110,13 +112,19 @@ OPS: Mapping[str, ScalarOp] = {row.name: row for row in ROWS}
 
 
 class Expr:
-    """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`."""
+    """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`.
 
-    __slots__ = ("__weakref__", "args", "op", "value")
+    `varies` says whether there is a load, an index or a range in it, `awaits` which is the last
+    reduction whose result it uses, or -1.
+    """
+
+    __slots__ = ("__weakref__", "args", "awaits", "op", "value", "varies")
 
     op: str
     args: tuple[Expr, ...]
     value: Hashable
+    varies: bool
+    awaits: int
 
     def __iter__(self) -> Iterator[Expr]:
         return iter(self.args)
@@ -135,6 +143,9 @@ def _intern(op: str, args: tuple[Expr, ...], value: Hashable) -> Expr:
     if found is None:
         found = object.__new__(Expr)
         found.op, found.args, found.value = op, args, value
+        found.varies = op in ("load", "index", "inside") or any(a.varies for a in args)
+        own = int(str(value)) if op == "acc" else -1
+        found.awaits = max((a.awaits for a in args), default=own)
         _INTERNED[key] = found
     return found
 
@@ -151,6 +162,11 @@ def const(value: float) -> Expr:
 def size(dim: Hashable) -> Expr:
     """A number that is only known at launch: a symbolic dimension, or a product of some."""
     return const(dim) if isinstance(dim, int) else _intern("size", (), dim)
+
+
+def index(place: Hashable) -> Expr:
+    """A place as a number: along an axis of a map's result, of a Coordinate in a kernel program."""
+    return _intern("index", (), place)
 
 
 def acc(index: int) -> Expr:
@@ -218,7 +234,7 @@ def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
             done[id(e)] = torch.tensor(e.value, dtype=like.dtype, device=like.device)
         elif e.op == "load":
             done[id(e)] = env[e.value]
-        elif e.op in ("acc", "size", "inside"):
+        elif e.op in ("acc", "size", "index", "inside"):
             done[id(e)] = env[e.op, e.value]
         else:
             done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
@@ -230,8 +246,44 @@ def cost(*roots: Expr) -> int:
     return sum(OPS[e.op].cost for e in postorder(*roots) if e.op in OPS)
 
 
+# Operations of an expression that is still easier to read as a tree, repetitions and all.
+MOST_SHOWN = 60
+
+
 def show(expr: Expr) -> str:
-    """A one-line text: `mish(hardtanh($0 + $1, -1, 1))`."""
+    """A one-line text: `mish(hardtanh($0 + $1, -1, 1))`.
+
+    Of a large expression, what occurs twice has a name: `t1 * sigmoid(t1) where t1 = exp($0)`.
+    """
+    texts: dict[Expr, str] = {}
+    named: dict[Expr, str] = {}
+    names = _repeated(expr)
+    for e in postorder(expr):
+        parts = [
+            f"({texts[a]})" if _is_infix(e) and _is_infix(a) and a not in named else texts[a]
+            for a in e.args
+        ]
+        texts[e] = _shown(e, parts)
+        if e in names:
+            named[e], texts[e] = texts[e], names[e]
+    where = ", ".join(f"{names[e]} = {text}" for e, text in named.items())
+    return f"{texts[expr]} where {where}" if where else texts[expr]
+
+
+def _repeated(expr: Expr) -> dict[Expr, str]:
+    """Names for what occurs more than once, if the tree would be too large to read."""
+    order = postorder(expr)
+    size: dict[Expr, int] = {}
+    for e in order:
+        size[e] = sum(size[a] for a in e.args) + bool(e.args)
+    if size[expr] <= MOST_SHOWN:
+        return {}
+    uses = Counter(a for e in order for a in e.args)
+    repeated = [e for e in order if e.args and uses[e] > 1]
+    return {e: f"t{i}" for i, e in enumerate(repeated, 1)}
+
+
+def _shown(expr: Expr, parts: list[str]) -> str:
     if expr.op == "const":
         value = expr.value
         assert isinstance(value, float)
@@ -240,16 +292,10 @@ def show(expr: Expr) -> str:
         return f"${expr.value}"
     if expr.op == "acc":
         return f"r{expr.value}"
-    if expr.op in ("size", "inside"):
+    if expr.op in ("size", "index", "inside"):
         return f"#({expr.value})"
     infix = OPS[expr.op].infix
-    parts = [show(a) for a in expr.args]
-    if infix:
-        left, right = (
-            f"({t})" if _is_infix(a) else t for a, t in zip(expr.args, parts, strict=True)
-        )
-        return f"{left} {infix} {right}"
-    return f"{expr.op}({', '.join(parts)})"
+    return f" {infix} ".join(parts) if infix else f"{expr.op}({', '.join(parts)})"
 
 
 def _is_infix(expr: Expr) -> bool:

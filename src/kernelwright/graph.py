@@ -153,7 +153,86 @@ class Call:
         return f"{self.target}({', '.join(inside)})"
 
 
-Payload = Expr | Reduction | View | Cat | Call | None
+@dataclass(frozen=True)
+class Affine:
+    """The place along one axis of a tensor: axes of a loop nest, each times a step, from an offset.
+
+    No terms: the axis has one place.
+    """
+
+    terms: tuple[tuple[int, int], ...] = ()
+    offset: int = 0
+
+    def __str__(self) -> str:
+        terms = [f"{s}*n{a}" if s != 1 else f"n{a}" for a, s in self.terms]
+        return " + ".join([*terms, *([str(self.offset)] if self.offset else [])]) or "0"
+
+
+BIAS = Ref("bias")
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """What a `contract` does: the result is the sum of left times right over a loop nest.
+
+    `sizes` are those of the nest's axes; `left`, `right` and `out` give, for each axis of a tensor,
+    the place in it, and a place outside of the tensor counts for nothing (padding). What an axis of
+    the nest is follows from where it occurs. `call` asks the library for it, `biased` for it with a
+    bias added, which stands there as BIAS.
+    """
+
+    sizes: tuple[Dim, ...]
+    left: tuple[Affine, ...]
+    right: tuple[Affine, ...]
+    out: tuple[Affine, ...]
+    call: Call
+    biased: Call | None = None
+
+    def _axes(self, *, left: bool, right: bool, out: bool) -> tuple[int, ...]:
+        def occurs(index: tuple[Affine, ...]) -> set[int]:
+            return {axis for place in index for axis, _ in place.terms}
+
+        wanted = ((occurs(self.left), left), (occurs(self.right), right), (occurs(self.out), out))
+        every = range(len(self.sizes))
+        return tuple(a for a in every if all((a in found) == there for found, there in wanted))
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        return self._axes(left=True, right=True, out=True)
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        return self._axes(left=True, right=False, out=True)
+
+    @property
+    def columns(self) -> tuple[int, ...]:
+        return self._axes(left=False, right=True, out=True)
+
+    @property
+    def depth(self) -> tuple[int, ...]:
+        return self._axes(left=True, right=True, out=False)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether each axis of a tensor is walked by one axis of the nest, or has one place."""
+        places = (*self.left, *self.right, *self.out)
+        return all(p.offset == 0 and [s for _, s in p.terms] in ([], [1]) for p in places)
+
+    @property
+    def flops(self) -> Dim:
+        """Multiply-adds count twice."""
+        return as_dim(2 * product(list(self.sizes)))
+
+    def __str__(self) -> str:
+        def indexed(name: str, index: tuple[Affine, ...]) -> str:
+            return f"{name}[{', '.join(str(p) for p in index)}]"
+
+        nest = " x ".join(f"n{a}:{size}" for a, size in enumerate(self.sizes))
+        product = f"{indexed('left', self.left)} * {indexed('right', self.right)}"
+        return f"{indexed('out', self.out)} = sum of {product} over {nest}"
+
+
+Payload = Expr | Reduction | View | Cat | Contraction | Call | None
 
 
 @dataclass(frozen=True)
@@ -168,7 +247,7 @@ class Node:
     payload: Payload = None
     sources: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The names of the operands, in order, found anywhere in the arguments."""
         names = refs(self.args)
@@ -249,7 +328,7 @@ class Graph:
                 found[name].append(n.name)
         return found
 
-    @property
+    @cached_property
     def results(self) -> tuple[str, ...]:
         """Every value that must exist at the end: outputs and new buffer values."""
         names = [*refs(self.outputs), *(value for _, value in self.mutations)]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from kernelwright.expr import Expr, evaluate, leaves
-from kernelwright.graph import Call, Cat, Graph, Node, Reduction, Ref, Scalar, View
+from kernelwright.graph import Call, Cat, Contraction, Graph, Node, Reduction, Ref, Scalar, View
 from kernelwright.places import look_up
 from kernelwright.scalars import as_number
 
@@ -34,6 +34,20 @@ COMBINE: dict[str, Callable[[Tensor, int], Tensor]] = {
 
 def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, dict[str, Tensor]]:
     """The outputs, in the structure that forward gives them, and the buffers after the call."""
+    values, look = _carried_out(graph, module, inputs)
+    written = {buffer: values[value] for buffer, value in graph.mutations}
+    return look(graph.outputs), written
+
+
+def every_value(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str, Any]:
+    """What each node of the graph gives."""
+    return _carried_out(graph, module, inputs)[0]
+
+
+def _carried_out(
+    graph: Graph, module: nn.Module, inputs: Sequence[Any]
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    """All values by name, and how arguments are looked up in them."""
     values = _sources(graph, module, inputs)
     sizes = {
         sympy.Symbol(symbol, integer=True, positive=True): values[name].shape[axis]
@@ -57,8 +71,7 @@ def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, di
     for node in graph:
         if node.name not in values:
             values[node.name] = carry_out(node, look)
-    written = {buffer: values[value] for buffer, value in graph.mutations}
-    return look(graph.outputs), written
+    return values, look
 
 
 def resolve(target: str) -> Any:
@@ -92,7 +105,7 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
     """One node on values that `look` finds for its arguments."""
     args = look(node.args)
     match node.payload:
-        case Call(target, call_args, kwargs):
+        case Contraction(call=Call(target, call_args, kwargs)) | Call(target, call_args, kwargs):
             return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
         case Expr():
             wide = next((a.dtype for a in args if a.is_floating_point()), torch.float64)
@@ -101,6 +114,8 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
             }
             for leaf in leaves(node.payload, "size"):
                 env["size", leaf.value] = torch.tensor(float(look(leaf.value)), dtype=wide)
+            for leaf in leaves(node.payload, "index"):
+                env["index", leaf.value] = _places(look(node.type.shape), leaf.value, args[0], wide)
             full = evaluate(node.payload, env).expand(look(node.type.shape))
             return full.to(torch.bool) if node.type.dtype is torch.bool else full
         case Reduction(kind, axes, keepdim):
@@ -118,3 +133,9 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
         case View():
             return args[0].reshape(look(node.type.shape))
     return operator.getitem(args[0], args[1])
+
+
+def _places(shape: Sequence[int], axis: Any, like: Tensor, dtype: torch.dtype) -> Tensor:
+    """0, 1, 2, ... along one axis of a shape."""
+    places = torch.arange(shape[axis], dtype=dtype, device=like.device)
+    return places.reshape(*(-1 if i == axis else 1 for i in range(len(shape))))

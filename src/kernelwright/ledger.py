@@ -30,27 +30,31 @@ class LedgerRow:
 
 
 def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[LedgerRow, ...]:
+    homes, shared = _homes(plan), _shared(plan)
     rows = []
     for node in captured:
         if node.op not in SOURCES and node.op != "getitem":
-            rows += _rows(node, rewrites, plan)
+            rows += _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
     return tuple(rows)
 
 
-def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerRow]:
+def _rows(
+    node: Node, rewrites: tuple[Rewrite, ...], homes: list[Region], shared: str
+) -> list[LedgerRow]:
     op, origin = node.origin.op, node.origin.place
-    homes = _homes(node, plan)
+    # A bias that a law merged into a contraction's own is no contraction.
+    others = [r for r in homes if r.kind != "contract" or _is_contraction(node)]
     law = next((r for r in rewrites if node.name in r.consumed), None)
     if law is not None and not homes:
         return [LedgerRow(op, origin, "folded", law.rule, str(law.exactness))]
     rewritten = next((f"{r.rule}; " for r in rewrites if r.where == node.origin), "")
     rows = []
-    for region in homes:
+    for region in others or homes:
         why = rewritten + str(region.why)
         if region.program is not None:
             bias_alone = _is_contraction(node) and region.gemm is None
             what = "its bias: " if bias_alone else ""
-            rows.append(LedgerRow(op, origin, "fused", region.name, what + why))
+            rows.append(LedgerRow(op, origin, "fused", region.name, what + why + shared))
         else:
             called = (
                 region.call.target.removeprefix("torch.ops.aten.") if region.call else region.kind
@@ -63,16 +67,23 @@ def _rows(node: Node, rewrites: tuple[Rewrite, ...], plan: Plan) -> list[LedgerR
     ]
 
 
-def _homes(node: Node, plan: Plan) -> list[Region]:
-    """The regions that carry out a captured operator; a contraction's bias may live elsewhere."""
-    found = []
+def _homes(plan: Plan) -> dict[str, list[Region]]:
+    """For each captured operator, the regions that carry it out; its bias may live elsewhere."""
+    found: dict[str, list[Region]] = {}
     for region in plan.regions:
-        own = [plan.graph[n] for n in region.nodes if node.name in plan.graph[n].sources]
-        if any(n.op != "view" for n in own):
-            found.append(region)
-    # A bias that a law merged into a contraction's own is no contraction.
-    others = [r for r in found if r.kind != "contract" or _is_contraction(node)]
-    return others or found
+        nodes = [plan.graph[n] for n in region.nodes]
+        for source in dict.fromkeys(s for n in nodes if n.op != "view" for s in n.sources):
+            found.setdefault(source, []).append(region)
+    return found
+
+
+def _shared(plan: Plan) -> dict[str, str]:
+    """For each captured operator whose result several kernels use, how they come by it."""
+    return {
+        source: f"; {shared.why}"
+        for shared in plan.shared
+        for source in plan.graph[shared.value].sources
+    }
 
 
 def _is_contraction(node: Node) -> bool:

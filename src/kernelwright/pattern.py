@@ -18,7 +18,7 @@ exists already sets `single_use=False`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import EllipsisType
@@ -333,14 +333,20 @@ def origin_of(match: Match) -> Origin:
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, tuple[Rewrite, ...]]:
-    """Apply the rules until none fires: first node first, and at a node the first rule first."""
+    """Apply the rules until none fires: first node first, and at a node the first rule first.
+
+    After a law, only nodes are tried again for which a pattern could now find something else.
+    """
     captured = graph.by_name.keys()
     log: list[Rewrite] = []
     limit = 64 + 8 * len(graph.nodes)
-    while (step := _first_step(graph, rules)) is not None:
+    by_op, levels = _by_op(rules), max((_levels(r.pattern) for r in rules), default=0)
+    waiting = set(captured)
+    while (step := _first_step(graph, by_op, waiting)) is not None:
         rule, match, after = step
         gone = (n.name for n in graph if n.name in captured and n.name not in after.by_name)
         log.append(Rewrite(rule.name, rule.exactness, origin_of(match), tuple(gone)))
+        waiting |= _neighbourhood(graph, after, levels)
         graph = after
         last = ", ".join(dict.fromkeys(r.rule for r in log[-8:]))
         assert len(log) <= limit, f"these laws undo each other without end: {last}"
@@ -349,30 +355,72 @@ def rewrite(graph: Graph, rules: Sequence[Rule]) -> tuple[Graph, tuple[Rewrite, 
 
 def refusals(graph: Graph, rules: Sequence[Rule]) -> tuple[Refusal, ...]:
     """Every near miss: a pattern that matched where its rule did not apply, with the reason."""
+    by_op = _by_op(rules)
     found = (
         Refusal(rule.name, origin_of(match), result)
-        for rule, match, result in _attempts(graph, rules)
+        for node in graph
+        for rule, match, result in _attempts(graph, by_op, node)
         if isinstance(result, str)
     )
     return tuple(dict.fromkeys(found))
 
 
-def _first_step(graph: Graph, rules: Sequence[Rule]) -> tuple[Rule, Match, Graph] | None:
-    for rule, match, result in _attempts(graph, rules):
-        if isinstance(result, Graph):
-            return rule, match, result
+ByOp = Mapping[str, Sequence[Rule]]
+
+
+def _by_op(rules: Sequence[Rule]) -> ByOp:
+    """The rules by the operator at the root of their pattern."""
+    found: dict[str, list[Rule]] = {}
+    for rule in rules:
+        for op in dict.fromkeys(rule.pattern.ops):
+            found.setdefault(op, []).append(rule)
+    return found
+
+
+def _levels(pattern: Pattern) -> int:
+    """How far below its root a pattern, or a condition on what it matched, looks."""
+    if isinstance(pattern, OneOf):
+        return max(_levels(choice) for choice in pattern.choices)
+    if isinstance(pattern, Pat):
+        return 1 + max((_levels(a) for a in pattern.args), default=0)
+    return 0
+
+
+def _first_step(graph: Graph, by_op: ByOp, waiting: set[str]) -> tuple[Rule, Match, Graph] | None:
+    """The first law that fires at a node that waits; those before it wait no longer."""
+    for node in graph:
+        if node.name not in waiting:
+            continue
+        held = False
+        for rule, match, result in _attempts(graph, by_op, node):
+            if isinstance(result, Graph):
+                return rule, match, result
+            held |= result.startswith(FRESH)  # which a law anywhere may change
+        if not held:
+            waiting.discard(node.name)
     return None
 
 
-def _attempts(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[Rule, Match, Graph | str]]:
-    by_op: dict[str, list[Rule]] = {}
-    for rule in rules:
-        for op in dict.fromkeys(rule.pattern.ops):
-            by_op.setdefault(op, []).append(rule)
-    for node in graph:
-        for rule in by_op.get(node.op, ()):
-            for match in matches(graph, rule.pattern, node):
-                yield rule, match, _attempt(rule, match)
+def _neighbourhood(before: Graph, after: Graph, levels: int) -> set[str]:
+    """The nodes from which at most so many levels lead down to something that has changed."""
+    changed = {
+        n.name
+        for n in after
+        if before.by_name.get(n.name) is not n or before.users[n.name] != after.users[n.name]
+    }
+    changed |= {n for n in {*before.results} ^ {*after.results} if n in after.by_name}
+    found = set(changed)
+    for _ in range(levels):
+        changed = {user for name in changed for user in after.users[name]} - found
+        found |= changed
+    return found
+
+
+def _attempts(graph: Graph, by_op: ByOp, node: Node) -> Iterator[tuple[Rule, Match, Graph | str]]:
+    """What each rule comes to at each of its matches at a node."""
+    for rule in by_op.get(node.op, ()):
+        for match in matches(graph, rule.pattern, node):
+            yield rule, match, _attempt(rule, match)
 
 
 def _attempt(rule: Rule, match: Match) -> Graph | str:
@@ -420,6 +468,8 @@ def _replace_root(match: Match, rule: Rule) -> Graph:
 
 
 def _repoint(node: Node, change: Callable[[Ref], Ref]) -> Node:
+    if all(change(Ref(name)).name == name for name in node.inputs):
+        return node
     payload = node.payload
     if isinstance(payload, Call):
         args, kwargs = map_refs(payload.args, change), map_refs(payload.kwargs, change)
@@ -427,10 +477,13 @@ def _repoint(node: Node, change: Callable[[Ref], Ref]) -> Node:
     return replace(node, args=map_refs(node.args, change), payload=payload)
 
 
+FRESH = "the caller must get a fresh tensor"
+
+
 def _new_alias(before: Graph, after: Graph) -> str | None:
     """Why the caller would not get a fresh tensor, where the original gives one."""
     for alias in sorted(_aliases(after) - _aliases(before)):
-        return f"the caller must get a fresh tensor, but would get {alias[1]} itself"
+        return f"{FRESH}, but would get {alias[1]} itself"
     return None
 
 

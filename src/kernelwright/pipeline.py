@@ -19,14 +19,25 @@ from torch import nn
 from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.emit import emit
-from kernelwright.emit.few import few_products
+from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Panel, Tile, lower, panels
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
 from kernelwright.pattern import refusals, rewrite
-from kernelwright.plan import WHERE_IT_PAYS, Plan, Policy, leave_alone, limits_of, plan, seat
+from kernelwright.plan import (
+    WHERE_IT_PAYS,
+    Plan,
+    Policy,
+    few_rows,
+    leave_alone,
+    limits_of,
+    plan,
+    return_biases,
+    seat,
+    ways,
+)
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import Target, target_for, target_of
@@ -56,12 +67,19 @@ class Compiled:
     primitives: Graph
     target: Target
     planned: Plan
-    kernels: tuple[Kernel, ...]
-    panels: tuple[Panel, ...]
+    lowered: Lowered
     rewrites: tuple[str, ...]
     refused_laws: tuple[str, ...]
     ledger: tuple[LedgerRow, ...]
     source: str
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self.lowered.kernels
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        return self.lowered.panels
 
     @property
     def regions(self) -> tuple[RegionRow, ...]:
@@ -82,7 +100,7 @@ class Compiled:
     @property
     def fused(self) -> bool:
         """Whether any kernel of ours runs."""
-        return bool(self.kernels or few_products(self.planned))
+        return bool(self.lowered.kernels or self.lowered.few)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -142,35 +160,28 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    planned = plan(primitives, limits_of(machine))
+    products = ways(primitives, machine, problem.precision, problem.batch, policy)
+    planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
     if machine.lanes is not None:
-        planned = seat(planned, machine, problem.precision, problem.batch, policy)
+        planned = return_biases(seat(planned, products))
+        planned = few_rows(planned, machine, problem.precision)
     else:
-        planned = leave_alone(planned, rewritten, policy)
+        planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
 
-    kernels = lower(planned, machine, tiles)
-    paired = panels(planned) if machine.lanes is None else ()
-    report("lower", "; ".join(f"{k.name} as {k.config.shape}" for k in kernels) or "none")
+    own = any(hasattr(problem.module, word) for word in FREEZING_NAMES)
+    lowered = lower(planned, machine, tiles, keeps=not own)
+    said = [f"{k.name} as {k.config.shape}" for k in lowered.kernels]
+    report("lower", "; ".join(said) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, kernels, paired, render(rows), machine.device)
+    source = emit(problem, planned, lowered, render(rows), machine.device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
     refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))
     return Compiled(
-        problem,
-        captured,
-        primitives,
-        machine,
-        planned,
-        kernels,
-        paired,
-        laws,
-        refused,
-        rows,
-        source,
+        problem, captured, primitives, machine, planned, lowered, laws, refused, rows, source
     )
 
 

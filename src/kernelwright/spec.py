@@ -28,7 +28,7 @@ from kernelwright.graph import (
     product,
     refs,
 )
-from kernelwright.plan.model import Gemm, Plan, Program, Range, Region
+from kernelwright.plan.model import Coordinate, Gemm, Plan, Program, Range, Region
 
 # The passes whose graphs still hold ATen composites; after them there are primitives only.
 COMPOSITE_STAGES = ("capture", "rewrite")
@@ -65,6 +65,9 @@ def check_expr(expr: Expr) -> None:
             fault = None if is_index and not e.args else "needs the index of a reduction"
         elif e.op == "size":
             fault = None if isinstance(e.value, sympy.Expr) and not e.args else "needs a dimension"
+        elif e.op == "index":
+            known = isinstance(e.value, int | Coordinate) and not e.args
+            fault = None if known else "needs an axis or a coordinate"
         elif e.op == "inside":
             fault = None if isinstance(e.value, Range) and not e.args else "needs a range"
         elif e.op == "load":
@@ -128,6 +131,10 @@ def _map_faults(graph: Graph, node: Node) -> list[str]:
         slot = leaf.value
         if not isinstance(slot, int) or not 0 <= slot < len(shapes):
             return [f"${slot} is loaded, but there are {len(shapes)} operands"]
+    rank = len(node.type.shape)
+    for leaf in leaves(expr, "index"):
+        if not isinstance(leaf.value, int) or not 0 <= leaf.value < rank:
+            return [f"axis {leaf.value} is asked for, but the result has {rank}"]
     for leaf in leaves(expr, "size"):
         assert isinstance(leaf.value, sympy.Expr)
         unknown = {str(symbol) for symbol in leaf.value.free_symbols} - graph.symbols.keys()

@@ -16,8 +16,8 @@ from typing import Any
 from kernelwright import cache
 from kernelwright.files import locked, write_atomically
 
-FORMAT = 1
-Shape = tuple[int, int, int]
+FORMAT = 2
+Shape = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _measured(entry: object) -> Measured | None:
 
 
 def _shape(value: object) -> Shape | None:
-    if not isinstance(value, list) or len(value) != 3 or any(type(x) is not int for x in value):
+    if not isinstance(value, list) or len(value) != 4 or any(type(x) is not int for x in value):
         return None
-    columns, cluster, band = value
-    return columns, cluster, band
+    columns, cluster, band, at_once = value
+    return columns, cluster, band, at_once

@@ -26,7 +26,7 @@ from kernelwright.problem import Problem
 from kernelwright.targets import SM_90, target_of
 from kernelwright.tile_cache import Measured, Shape
 
-MOST = 4
+MOST = 5
 MARGIN = 0.01
 Measure = Callable[[Problem, Sequence[str]], Sequence[Time]]
 
@@ -107,7 +107,7 @@ class _Tuning:
         """The tile of one product, with its measurement in its reason; None: the default, as is."""
         gemm, program = kernel.gemm, kernel.region.program
         assert program is not None
-        rows = hint(gemm.rows, self.problem.batch)
+        rows = hint(gemm.all_rows, self.problem.batch)
         if rows < gemm.fewest:
             told = FEW_ROWS.format(name=kernel.name, fewest=gemm.fewest, rows=rows)
             self.tell("tune", told)

@@ -43,46 +43,71 @@ uint16_t* halves(size_t count, uint16_t bits) {
   return at;
 }
 
-template <class Loop, class P, class C>
-void product(int64_t rows, int depth, const typename P::Args& a, float odd, const char* what) {
+// The strides of matrices that lie one after the other.
+kw::Operand dense(const void* at, int64_t rows, int64_t depth, const kw::Batch& batch,
+                  kw::hopper::Major major) {
+  const bool along = major == kw::hopper::Major::kDepth;
+  return {at, batch.inner * rows * depth, rows * depth, along ? depth : 1, along ? 1 : rows};
+}
+
+// A launch in all the ways that it can be decided.
+template <class Loop, class P, class C, class Layout = kw::Plain>
+void product(const kw::Batch& batch, int64_t rows, int depth, const typename P::Args& a, float odd,
+             const char* what) {
   constexpr int kColumns = P::kColumns;
+  const auto count = static_cast<size_t>(batch.count());
+  const size_t left_size = count * static_cast<size_t>(rows * depth);
+  const size_t right_size = count * static_cast<size_t>(kColumns) * static_cast<size_t>(depth);
   kw::GemmOperands g{};
+  g.batch = batch;
   g.rows = rows;
   g.columns = kColumns;
   g.depth = depth;
+  const void* left = nullptr;
+  const void* right = nullptr;
   if constexpr (Loop::kScaled) {
-    g.left = numbers(static_cast<size_t>(rows * depth), odd);
-    g.right = numbers(static_cast<size_t>(kColumns) * depth);
-    g.left_halves =
-        room<uint16_t>(static_cast<size_t>(kw::split::room(rows, depth, Loop::kPlanes)));
-    g.right_halves =
-        room<uint16_t>(static_cast<size_t>(kw::split::room(kColumns, depth, Loop::kPlanes)));
-    g.left_scales = room<kw::RowScale>(static_cast<size_t>(rows));
-    g.right_scales = room<kw::RowScale>(kColumns);
-    g.progress = room<unsigned>(1 + (kColumns + C::kBlockN - 1) / C::kBlockN);
+    const auto split = [&](int64_t n) {
+      return room<uint16_t>(count * static_cast<size_t>(kw::split::room(n, depth, Loop::kPlanes)));
+    };
+    left = numbers(left_size, odd);
+    right = numbers(right_size);
+    g.left_halves = split(rows);
+    g.right_halves = split(kColumns);
+    g.left_scales = room<kw::RowScale>(count * static_cast<size_t>(rows));
+    g.right_scales = room<kw::RowScale>(count * kColumns);
+    g.progress = room<unsigned>(3 + (kColumns + C::kBlockN - 1) / C::kBlockN);
   } else {
-    g.left = halves(static_cast<size_t>(rows * depth), 0x3c00);
-    g.right = halves(static_cast<size_t>(kColumns) * depth, 0x3800);
+    left = halves(left_size, 0x3c00);
+    right = halves(right_size, 0x3800);
   }
-  expect(kw::gemm<Loop, P, C>(g, a, nullptr), what);
-  g.frozen = Loop::kScaled;
-  expect(kw::gemm<Loop, P, C>(g, a, nullptr), what);
+  g.left = dense(left, rows, depth, batch, Layout::kLeft);
+  g.right = dense(right, kColumns, depth, batch, Layout::kRight);
+  constexpr int kPairs = 3;  // few enough for several waves
+  const int64_t all = g.right_rows();
+  const kw::GemmDecision ways[] = {{1, kPairs, all, false},
+                                   {2, kPairs, all, false},
+                                   {1, kPairs, kw::split::kPanel * 8, false},
+                                   {2, kPairs, 0, Loop::kScaled}};
+  for (const kw::GemmDecision& how : ways) {
+    expect(kw::gemm<Loop, P, C, Layout>(g, how, a, nullptr), what);
+  }
 }
 
 void products() {
   constexpr int64_t kRows = 300;
-  constexpr int64_t kMany = 1000;  // enough for several waves of tiles
-  const auto minima = GroupMinimum::Args{room<float>(kMany * 64)};
-  const auto sums = Residual::Args{numbers(1001), numbers(kRows * 1001), room<float>(kRows * 1001)};
+  const kw::Batch one{1, 1};
+  const kw::Batch two{1, 2};
+  const auto minima = GroupMinimum::Args{room<float>(2 * kRows * 64)};
+  const auto sums =
+      Residual::Args{numbers(1001), numbers(2 * kRows * 1001), room<float>(2 * kRows * 1001)};
   const float nan = __builtin_nanf("");
-  product<kw::SplitFloat, GroupMinimum, Square>(kRows, 200, minima, 0.5f, "split, groups");
-  product<kw::SplitFloat, GroupMinimum, Square>(kMany, 200, minima, nan, "two tiles at once");
-  product<kw::SplitFloat, GroupMinimum, Square>(kMany, 5800, minima, 0.5f, "split on the way");
-  product<kw::SplitFloat, Residual, Single>(kRows, 67, sums, nan, "split, single columns");
-  product<kw::SplitFloat, Residual, Single>(kRows, 8203, sums, 0.5f, "split, long rows");
-  product<kw::RoundedFloat, GroupMinimum, Wide>(kRows, 200, minima, 1e30f, "rounded");
-  product<kw::Bfloat16, GroupMinimum, WidePairs>(kRows, 200, minima, 0.5f, "bfloat16");
-  product<kw::Float16, Residual, Single>(kRows, 72, sums, 0.5f, "float16");
+  product<kw::SplitFloat, GroupMinimum, Square>(one, kRows, 200, minima, nan, "split, groups");
+  product<kw::SplitFloat, Residual, Single, Across>(two, 150, 67, sums, nan, "split, across");
+  product<kw::SplitFloat, Residual, Single, Across>(one, 60, 8203, sums, 0.5f, "split, long rows");
+  product<kw::SplitFloat, Residual, Square, Batched>(two, kRows, 203, sums, nan, "split, batched");
+  product<kw::RoundedFloat, GroupMinimum, Wide>(one, kRows, 200, minima, 1e30f, "rounded");
+  product<kw::Bfloat16, GroupMinimum, WidePairs>(one, kRows, 200, minima, 0.5f, "bfloat16");
+  product<kw::Bfloat16, GroupMinimum, WidePairs, Across>(two, 200, 72, minima, 0.5f, "across");
 }
 
 void rows() {
@@ -126,11 +151,41 @@ void few_rows() {
   }
 }
 
+// One and two tiles of rows, whole and not, an odd number of tiles of columns, parts of the depth.
+template <int kPlanes>
+void thin(int rows, int columns, int depth, int parts, float odd) {
+  const auto count = static_cast<size_t>(rows) * columns;
+  const kw::ThinOperands g{
+      numbers(static_cast<size_t>(rows) * depth),
+      numbers(static_cast<size_t>(columns) * depth, odd),
+      numbers(columns),
+      room<float>(count),
+      room<uint16_t>(static_cast<size_t>(kw::split::room(rows, depth, kPlanes))),
+      room<kw::RowScale>(rows),
+      room<float>(count * parts),
+      room<kw::RowScale>(static_cast<size_t>(columns) * parts),
+      rows,
+      columns,
+      depth,
+      parts};
+  expect(kw::thin_product<kPlanes, 0>(g, nullptr), "thin");
+}
+
+void thin_products() {
+  const float nan = __builtin_nanf("");
+  for (const int rows : {9, 33, 100, 130, 255}) {
+    thin<2>(rows, 77, 36, 1, 0.5f);
+    thin<2>(rows, 300, 900, 3, rows == 100 ? nan : 1e-9f);
+    thin<1>(rows, 130, 200, 2, rows == 33 ? 1e30f : 0.5f);
+  }
+}
+
 }  // namespace
 
 int main() {
   rows();
   few_rows();
+  thin_products();
   products();
   std::printf("%d failed\n", failures);
   return failures != 0;

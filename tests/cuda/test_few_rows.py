@@ -1,4 +1,4 @@
-"""The product of a few rows on the GPU: values, special values, repeats, layouts, graphs."""
+"""Products of few rows on the GPU: values, special values, doubt, repeats, layouts, graphs."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ class Spec:
     def most(self) -> int:
         return 8 if self.columns * self.depth > 8 << 20 else 16
 
+    @property
+    def thin(self) -> bool:
+        return self.columns * self.depth >= (1 << 20 if self.precision == "highest" else 1 << 26)
+
 
 SPECS = {
     "apart": Spec(8195, 516),
@@ -60,7 +64,14 @@ SPECS = {
     "normed": Spec(1000, 260, result="self.norm(self.linear(x))"),
     "stacked": Spec(70, 72, rows="16, 2"),
     "high": Spec(4100, 516, precision="high"),
+    # Ten parts of the depth, tiles of columns and steps of depth that are not whole.
+    "thin": Spec(1201, 1236),
+    "thin_even": Spec(2176, 1024, bias=False),
+    "thin_normed": Spec(4100, 516, result="self.norm(self.linear(x))"),
+    "thin_high": Spec(8200, 8196, precision="high"),
 }
+THIN = [name for name, spec in SPECS.items() if spec.thin]
+THIN_ROWS = (17, 33, 64, 65, 100, 128, 129, 192, 200, 255, 256, 257)
 
 
 @pytest.fixture(scope="module", params=SPECS)
@@ -96,6 +107,84 @@ def test_values_for_every_number_of_rows(subject: checking.Subject, spec: Spec) 
         checking.check_values(subject, inputs, f"batch {batch}")
 
 
+def rows_of_thin(subject: checking.Subject) -> int:
+    """Up to how many rows a thin product runs: a generated one may come before its end."""
+    regions = subject.compiled.planned.regions
+    fewest = [r.gemm.fewest for r in regions if r.gemm is not None]
+    (thin,) = (r.thin for r in subject.compiled.planned.library if r.thin)
+    return min([thin.most, *(rows - 1 for rows in fewest)])
+
+
+def poison() -> None:
+    """What the allocator hands out next is full of NaN."""
+    rooms = [torch.full((1 << 24,), torch.nan, device="cuda") for _ in range(4)]
+    rooms += [torch.full((1 << k,), torch.nan, device="cuda") for k in range(6, 18)]
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("subject", THIN, indirect=True)
+def test_values_of_thin_products(subject: checking.Subject, spec: Spec) -> None:
+    for rows in THIN_ROWS:
+        inputs = subject.inputs(rows)
+        poison()
+        with checking.spied(subject) as names:
+            checking.run(subject.modules()[0], inputs)
+        expected = spec.most < rows <= rows_of_thin(subject)
+        assert any(n.endswith("_thin") for n in names) == expected, rows
+        checking.check_values(subject, inputs, f"{rows} rows")
+
+
+@pytest.mark.parametrize("subject", ["thin", "thin_even", "thin_high"], indirect=True)
+def test_thin_products_that_the_split_leaves_in_doubt(
+    subject: checking.Subject, spec: Spec
+) -> None:
+    """Numbers far apart in one row: what the small ones add must not be lost."""
+    candidate, eager, exact = subject.modules()
+    weight = candidate.get_parameter("linear.weight").data
+    (x,) = subject.inputs(60)
+    weight[3, 5] = 1e30  # meets zeros alone
+    weight[7] *= 1e-40
+    weight[8, ::3] *= 1e-12
+    weight[9] = 0.0
+    x[:, 5] = 0.0
+    x[11] *= 1e-30
+    x[12] *= 1e25
+    x[13, ::2] *= 1e-9
+    x[14] = 0.0
+    for module in (eager, exact):
+        module.get_parameter("linear.weight").data.copy_(weight)
+    ours, theirs = checking.run(candidate, (x,)), checking.run(eager, (x,))
+    right = checking.run(exact, (x.double(),))
+    bias = getattr(exact.get_submodule("linear"), "bias", None)
+    sizes = x.double().abs() @ weight.double().abs().t()
+    sizes += 0.0 if bias is None else bias.abs()
+    eps = 2e-6 if spec.precision == "highest" else 2e-3
+    error, other = (ours - right).abs(), (theirs - right).abs()
+    assert (error <= eps * sizes + 2 * other + 1e-43).all()
+
+
+@pytest.mark.parametrize("subject", ["thin", "thin_even", "thin_normed"], indirect=True)
+def test_special_values_and_repeats_of_thin_products(subject: checking.Subject) -> None:
+    candidate, eager, _ = subject.modules()
+    weight = candidate.get_parameter("linear.weight").data
+    weight[0, 0] = 0.0
+    weight[-1, 1] = -torch.inf
+    weight[130, 70] = torch.nan
+    weight[131, 70] = 1e38
+    eager.get_parameter("linear.weight").data.copy_(weight)
+    for rows in (40, 128, 190):
+        (x,) = subject.inputs(rows)
+        x[0, 0] = torch.inf
+        x[-1, -1] = torch.nan
+        x[3, 70] = 1e38
+        ours, theirs = checking.run(candidate, (x,)), checking.run(eager, (x,))
+        assert torch.equal(ours.isnan(), theirs.isnan())
+        assert torch.equal(ours.isposinf(), theirs.isposinf())
+        for _ in range(20):
+            again = checking.run(candidate, (x,))
+            assert torch.equal(again.view(torch.int32), ours.view(torch.int32))
+
+
 def test_special_values_and_repeats(subject: checking.Subject, spec: Spec) -> None:
     candidate, eager, _ = subject.modules()
     weight = candidate.get_parameter("linear.weight").data
@@ -115,9 +204,10 @@ def test_special_values_and_repeats(subject: checking.Subject, spec: Spec) -> No
             assert torch.equal(again.view(torch.int32), ours.view(torch.int32))
 
 
-def test_layouts_streams_and_graphs(subject: checking.Subject) -> None:
+@pytest.mark.parametrize("batch", [1, 100])
+def test_layouts_streams_and_graphs(subject: checking.Subject, batch: int) -> None:
     candidate = subject.modules()[0]
-    (x,) = subject.inputs(1)
+    (x,) = subject.inputs(batch)
     expected = checking.run(candidate, (x,))
     assert torch.equal(checking.run(candidate, (checking.scattered(x),)), expected)
     side = torch.cuda.Stream()

@@ -293,7 +293,7 @@ def tiles_at_once(model: nn.Module, x: Tensor) -> set[int]:
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         checking.run(model, (x,))
     names = " ".join(event.name for event in recorded.events())
-    return {int(tiles) for tiles in re.findall(r"GemmGroup<[\w:]+, (\d+)>", names)}
+    return {int(tiles) for tiles in re.findall(r"GemmGroup<[\w:]+, (\d+), ", names)}
 
 
 @pytest.mark.parametrize("batch", [800, 897, 1000])

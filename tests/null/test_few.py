@@ -1,4 +1,4 @@
-"""Products of a few rows: which have a kernel of their own, and how a file asks for it."""
+"""Products of few rows: which have kernels of their own, and how a file asks for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from written import Written
 
-from kernelwright.emit.few import few_products
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import problem_from_module
+from kernelwright.targets.sm_90 import ROUNDED, SPLIT
 
 
 def of(
@@ -29,7 +29,7 @@ def of(
 
 
 def most(compiled: Compiled) -> list[int]:
-    return [region.few for region in few_products(compiled.planned)]
+    return [region.few for region in compiled.planned.library if region.few]
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,92 @@ def test_the_ledger_says_so() -> None:
     compiled = of(64, 32, precision="high")
     said = "a kernel of its own for up to 16 rows"
     assert any(str(step.why).endswith(said) for step in compiled.planned.library)
+
+
+def thin_of(compiled: Compiled) -> tuple[tuple[int, int], ...]:
+    found = [region.thin for region in compiled.planned.library if region.thin]
+    return found[0].parts if found else ()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"precision": "high"}, False),  # the library's TF32 product is faster there
+        ({"dtype": torch.float16}, False),
+        ({"rows": (30, 200)}, True),
+        ({"rows": (30, 300)}, False),
+    ],
+)
+def test_who_has_a_thin_product(options: dict[str, object], expected: bool) -> None:
+    compiled = of(1024, 1024, **options)  # type: ignore[arg-type]
+    assert bool(thin_of(compiled)) == expected
+    assert ("kw::thin_product" in compiled.source) == expected
+
+
+def test_small_weights_and_rows_that_no_copy_divides_have_no_thin_product() -> None:
+    assert not thin_of(of(1024, 1020)) and not thin_of(of(2048, 1026))
+
+
+def test_a_thin_product_at_the_precision_of_tf32() -> None:
+    assert ROUNDED.thin is not None and ROUNDED.thin.pays(8192, 8192)
+    assert ROUNDED.thin.most == 64
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "parts"),
+    [
+        (128, 8192, 8192, 2),  # 32 pairs of blocks for 66 places
+        (256, 8192, 8192, 1),  # 64
+        (64, 4096, 4096, 4),
+        (64, 32768, 32768, 1),  # two whole waves
+        (64, 1024, 64, 1),  # a step is not cut
+    ],
+)
+def test_parts_fill_the_machine(rows: int, columns: int, depth: int, parts: int) -> None:
+    assert SPLIT.thin is not None
+    assert SPLIT.thin.parts(rows, columns, depth) == parts
+
+
+# Microseconds on an H200 (benchmarks/results/nvidia-h200-few-rows.md).
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "measured"),
+    [
+        (16, 8192, 8192, 75),
+        (128, 8192, 8192, 105),
+        (255, 8192, 8192, 188),
+        (64, 4096, 4096, 31),
+        (128, 4096, 4096, 35),
+        (255, 4096, 11008, 131),
+    ],
+)
+def test_the_model_of_its_time(rows: int, columns: int, depth: int, measured: float) -> None:
+    assert SPLIT.thin is not None
+    assert abs(SPLIT.thin.time(rows, columns, depth) / measured - 1) < 0.15
+
+
+def test_the_ways_of_a_product_in_their_order() -> None:
+    compiled = of(2048, 1024)
+    text = compiled.source
+    ways = [
+        "if GENERATED_GEMM and batch <= 16:",
+        "elif GENERATED_GEMM and batch <= 128 and _hopper(run.device):",
+        "elif GENERATED_GEMM and batch <= 256 and _hopper(run.device):",
+    ]
+    places = [text.index(way) for way in ways]
+    assert places == sorted(places)
+    assert "sums = run.empty((8, batch, 2048), torch.float32)" in text
+    assert "sums = run.empty((4, batch, 2048), torch.float32)" in text
+    launcher = text[text.index('extern "C" int launch_linear_thin') :]
+    fields = ["2]),  // bias", "7]),  // out", "3]),  // left_halves", "6]),  // right_scales"]
+    assert all(f"tensors[{field}" in launcher for field in fields)
+
+
+def test_a_frozen_weight_is_multiplied_by_the_generated_product_sooner() -> None:
+    text = of(4096, 4096).source
+    assert 'and batch >= (192 if "linear.weight" in run.frozen else 257)' in text
+
+
+def test_the_ledger_names_the_thin_product() -> None:
+    said = "one on tensor cores that reads the weight once for up to 256"
+    assert any(str(step.why).endswith(said) for step in of(1024, 1024).planned.library)

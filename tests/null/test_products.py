@@ -39,13 +39,15 @@ def fused(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if GENERATED_GEMM and batch >= 1 and _hopper(x.device):"
+    test = "if GENERATED_GEMM and batch >= 1 and _hopper(run.device):"
     assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
         assert f'"{kernel}"' in ours
-    assert "torch.nn.functional.linear" not in ours and "_weight_halves" in ours
-    assert "with _Precision():" in library and '"bias_group_norm_min"' in library
+    assert "torch.nn.functional.linear" not in ours and "run.kept(" in ours
+    assert (
+        "run.contract(torch.nn.functional.linear" in library and '"bias_group_norm_min"' in library
+    )
 
 
 def test_the_product_has_no_address(compiled: Compiled) -> None:
@@ -63,13 +65,16 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
     names = [line.rpartition("// ")[2] for line in operands.splitlines()[1:-1]]
     assert names == [
         "left", "right", "left_halves", "left_scales", "right_halves", "right_scales",
-        "progress", "rows", "columns", "depth", "frozen",
+        "progress", "batch", "rows", "columns", "depth",
     ]  # fmt: skip
+    decided = text[text.index("kw::GemmDecision how{") :].split("};")[0]
+    names = [line.rpartition("// ")[2] for line in decided.splitlines()[1:-1]]
+    assert names == ["tiles", "clusters", "early", "frozen"]
 
 
 def test_native_types_need_no_halves() -> None:
     compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda", policy=ALWAYS)
-    assert "def _halves" not in compiled.source and "nullptr" in checking.programs(compiled)
+    assert "run.kept(" not in fused(compiled) and "nullptr" in checking.programs(compiled)
     assert FREEZE not in compiled.source and "batch >= 1 " in fused(compiled)
 
 
@@ -77,19 +82,19 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if GENERATED_GEMM and _hopper(x.device):" in fused(compiled)
+    assert "if GENERATED_GEMM and _hopper(run.device):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("GENERATED_GEMM", "_hopper", "functools", "_halves", FREEZE):
+    for word in ("GENERATED_GEMM", "_hopper", "functools", FREEZE):
         assert word not in compiled.source
 
 
 def test_a_weight_that_is_computed_cannot_be_frozen() -> None:
     compiled = planned(lambda self, x: F.linear(x, torch.relu(self.weight)), 3, 4,
                        weight=nn.Parameter(torch.randn(16, 4)))  # fmt: skip
-    assert "frozen = False" in fused(compiled) and FREEZE not in compiled.source
+    assert "run.kept(" not in fused(compiled) and FREEZE not in compiled.source
 
 
 def test_a_method_of_the_user_is_not_replaced() -> None:
@@ -101,7 +106,7 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
     compiled = compile_problem(
         problem_from_module(module, (torch.randn(3, 4),)), target="cuda", policy=ALWAYS
     )
-    assert "frozen = False" in fused(compiled)
+    assert "run.kept(" not in fused(compiled)
     assert FREEZE not in checking.model_functions(compiled)
 
 
@@ -115,11 +120,20 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
     module = load_source(path)
     module.launched = []
 
-    def launch(name: str, device: Any, tensors: Any, *sizes: int, verb: str = "launch") -> None:
-        module.launched.append((verb, name, len(tensors)))
+    class Notes:
+        """A library that starts nothing."""
+
+        launch = module.Library.launch
+
+        def table(self, launches: Any, bases: int) -> bytes:
+            return b""
+
+        def start(self, launches: Any, addresses: bytes) -> int:
+            module.launched += [(name, len(launches.bases)) for name in launches.names]
+            return 0
 
     module._hopper = lambda device: True
-    module._launch = launch
+    module.KERNEL_LIBRARY = module.FUSION.kernels = Notes()
     yield module
 
 
@@ -129,21 +143,30 @@ def model(emitted: ModuleType) -> Any:
 
 
 def halves(model: Any) -> tuple[Any, Any, bool]:
+    """What a call works with: halves and scales of the weight, and whether they are frozen."""
     emitted = sys.modules[type(model).__module__]
-    return emitted._weight_halves(emitted.FUSION.memo(model), "linear.weight", model.linear.weight)
+    memo = emitted.FUSION.memo(model)
+    steps = emitted.FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
+    kept = [s for s, _ in steps.steps if isinstance(s, emitted.Kept)]
+    if not kept:
+        return None, None, False
+    values = [*memo.state, *steps.blank]
+    values.insert(0, torch.randn(5, 64))
+    kept[0](values, memo)
+    return *(values[i] for i in kept[0].indices), True
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:
-    high, scales, frozen = halves(model)
+    assert not halves(model)[2]
+    high, scales, _ = halves(model.freeze())
     # two panels of 64 rows, one step of 64 of depth, hi and lo
-    assert high.shape == (2, 1, 2, 64, 64) and scales.shape == (128, 2) and not frozen
-    assert halves(model)[0] is not high
+    assert high.shape == (1, 2, 1, 2, 64, 64) and scales.shape == (128, 2)
 
 
 def test_freeze_splits_once(model: Any, emitted: ModuleType) -> None:
     names = list(model.state_dict())
     assert model.freeze() is model
-    assert emitted.launched == [("freeze", "linear_group_norm_min", 3)]
+    assert emitted.launched == [("freeze_linear_group_norm_min", 3)]
     kept = halves(model)
     assert kept[2] and halves(model)[0] is kept[0]
     assert list(model.state_dict()) == names

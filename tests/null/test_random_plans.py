@@ -13,7 +13,7 @@ from kernelwright import spec
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.pattern import rewrite
-from kernelwright.plan import ALWAYS, limits_of, plan, seat
+from kernelwright.plan import ALWAYS, limits_of, plan, return_biases, seat, ways
 from kernelwright.problem import problem_from_module
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import CPU, SM_90
@@ -27,8 +27,8 @@ def test_the_plan_of_a_random_model_computes_the_model(seed: int) -> None:
     primitives = expand(rewritten)
     spec.check_graph(primitives, "expand")
     target = SM_90 if seed % 2 else CPU
-    planned = plan(primitives, limits_of(target))
-    planned = seat(planned, target, "highest", x.shape[0], ALWAYS) if seed % 2 else planned
+    products = ways(primitives, target, "highest", x.shape[0], ALWAYS)
+    planned = return_biases(seat(plan(primitives, limits_of(target)), products))
     spec.check_plan(planned)
     oracle = copy.deepcopy(model).double()
     for batch in (5, 1, 3):

@@ -278,7 +278,10 @@ def test_four_neighbours_need_segments_of_sixteen(groups: int, vec: int) -> None
     )
     (kernel,) = generated(compiled)
     assert dict(kernel.config.constants)["kVec"] == vec
-    assert f"kw::split_rows<2, {str(vec == 4).lower()}>" in compiled.source
+    assert (
+        f"kw::split_all<2, kw::hopper::Major::kDepth, {str(vec == 4).lower()}, 8>"
+        in compiled.source
+    )
 
 
 # Where a generated product beat the library on an H200 (benchmarks/results/nvidia-h200-ways.md).

@@ -64,7 +64,9 @@ def constants(kernel: GemmKernel) -> tuple[int, ...]:
 
 def test_candidates_are_ranked_and_reasoned() -> None:
     found = ranked(8192)
-    assert len({c.tile.shape for c in found}) == len(found) == 4 * 2 * 3
+    usual = [c for c in found if c.tile.at_once == 0]
+    assert len({c.tile.shape for c in found}) == len(found) == len(usual) + 1
+    assert len(usual) == 4 * 2 * 3
     fit = [c for c in found if not c.refused]
     assert found[: len(fit)] == fit, "the refused ones come last"
     assert [c.cost for c in fit] == sorted(c.cost for c in fit)
@@ -80,7 +82,7 @@ def test_candidates_are_ranked_and_reasoned() -> None:
 )
 def test_the_default_at_the_founding_sizes(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     first = ranked(8192, dtype=dtype)[0]
-    assert first.tile.shape == shape
+    assert first.tile.shape == (*shape, 0)
     kernel = the_product(linear(8192, dtype=dtype))
     assert constants(kernel) == shape
     assert kernel.region.program is not None
@@ -94,6 +96,14 @@ def test_pairs_that_waste_much_are_not_made() -> None:
     many = ranked(101 * 128, rows=2048)[0].tile
     assert many.cluster == 2 and many.columns == 128
     assert "one column of tiles in 102 for nothing" in many.why
+
+
+def test_two_tiles_at_once_are_a_choice_where_both_can_be() -> None:
+    first, second = (c.tile for c in ranked(8192)[:2])
+    assert first.shape == (128, 2, 8, 0) and "two tiles at once take 2 wave(s)" in first.why
+    assert second.shape == (128, 2, 8, 1) and "two tiles" not in second.why
+    assert str(second) == f"{PAIRS}, one at once"
+    assert all(c.tile.at_once == 0 for c in ranked(8192, dtype=torch.bfloat16))
 
 
 def test_few_rows_have_one_band() -> None:
@@ -123,7 +133,7 @@ def test_a_pair_that_hangs_over_has_its_place_in_the_progress(cluster: int, word
     problem = linear(320)
     tiles = {the_product(problem).name: Tile(64, cluster, 8, "as was asked")}
     source = compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS).source
-    assert f"progress = torch.empty(({words},), dtype=torch.int32" in source
+    assert f"progress = run.empty(({words},), torch.int32)" in source
 
 
 def test_overrides_that_cannot_be_are_refused() -> None:
@@ -160,7 +170,10 @@ def test_without_a_folder_of_its_own_it_is_in_the_home(
 
 
 def test_the_cache_round_trips(cache: Path) -> None:
-    one, two = Measured((128, 2, 4), (128, 2, 8), 0.031), Measured((64, 1, 8), (64, 2, 8), -0.002)
+    one, two = (
+        Measured((128, 2, 4, 0), (128, 2, 8, 0), 0.031),
+        Measured((64, 1, 8, 0), (64, 2, 8, 0), -0.002),
+    )
     assert tile_cache.recall("one") is None
     tile_cache.keep("one", one)
     tile_cache.keep("two", two)
@@ -168,7 +181,7 @@ def test_the_cache_round_trips(cache: Path) -> None:
     assert {p.name for p in cache.parent.iterdir()} == {"tiles.json", "tiles.lock"}
 
 
-GOOD = {"chosen": [128, 2, 4], "other": [128, 2, 8], "gain": 0.03}
+GOOD = {"chosen": [128, 2, 4, 0], "other": [128, 2, 8, 2], "gain": 0.03}
 
 
 @pytest.mark.parametrize(
@@ -181,16 +194,16 @@ GOOD = {"chosen": [128, 2, 4], "other": [128, 2, 8], "gain": 0.03}
         "[" * 100_000,
         json.dumps({"one": GOOD}),
         json.dumps({"format": 0, "tiles": {"one": GOOD}}),
-        json.dumps({"format": 1, "tiles": [GOOD]}),
+        json.dumps({"format": 2, "tiles": [GOOD]}),
         *(
-            json.dumps({"format": 1, "tiles": {"one": bad}})
+            json.dumps({"format": 2, "tiles": {"one": bad}})
             for bad in (
                 None,
                 {},
                 GOOD | {"chosen": [128, 2]},
                 GOOD | {"chosen": "128"},
-                GOOD | {"chosen": [128, 2, True]},
-                GOOD | {"other": [128, 2, "8\n#error"]},
+                GOOD | {"chosen": [128, 2, 4, True]},
+                GOOD | {"other": [128, 2, 8, "8\n#error"]},
                 GOOD | {"gain": float("nan")},
                 GOOD | {"gain": "3%"},
             )
@@ -201,7 +214,7 @@ def test_a_damaged_cache_is_as_if_it_were_not_there(cache: Path, content: str) -
     cache.parent.mkdir()
     cache.write_text(content, errors="surrogateescape")
     assert tile_cache.recall("one") is None
-    kept = Measured((64, 1, 8), (64, 2, 8), 0.5)
+    kept = Measured((64, 1, 8, 0), (64, 2, 8, 0), 0.5)
     tile_cache.keep("one", kept)
     assert tile_cache.recall("one") == kept
 
@@ -223,7 +236,8 @@ class Table:
         for source in sources:
             config = source[source.rindex("// tiles of 128 x ") :]
             found = [re.search(rf"{name} = (\d+);", config) for name in NAMES]
-            shapes.append(tuple(int(m.group(1)) for m in found if m))
+            at_once = re.findall(r"product_launch\([^)]*\(\d+, \d+, \d+\), \d, \w+, (\d)\)", source)
+            shapes.append((*(int(m.group(1)) for m in found if m), int(at_once[-1])))
         self.asked += shapes
         return [self.times.get(shape, self.usual) for shape in shapes]
 
@@ -237,12 +251,13 @@ class Table:
 
 def test_the_fastest_is_taken_and_said() -> None:
     problem = linear(8192)
-    table = Table({(128, 2, 4): 0.97, (128, 1, 8): 0.98})
+    table = Table({(128, 2, 4, 0): 0.97, (128, 1, 8, 0): 0.98})
     tiles = table.tune(problem)
-    assert table.asked == [(128, 2, 8), (128, 2, 4), (128, 1, 8), (128, 1, 4)]
+    others = [(128, 2, 8, 1), (128, 2, 4, 0), (128, 1, 8, 0), (128, 1, 4, 0)]
+    assert table.asked == [(128, 2, 8, 0), *others]
     ((name, tile),) = tiles.items()
     measured = f"measured on {H200}: 3.1% faster than {PAIRS}"
-    assert tile.shape == (128, 2, 4) and tile.why.endswith(measured)
+    assert tile.shape == (128, 2, 4, 0) and tile.why.endswith(measured)
     assert [f"{name}: {tile}, {measured}"] == table.told
     compiled = compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS)
     assert constants(generated(compiled)[0]) == (128, 2, 4)
@@ -250,26 +265,26 @@ def test_the_fastest_is_taken_and_said() -> None:
 
 
 def test_a_small_win_keeps_the_default() -> None:
-    ((_, tile),) = Table({(128, 1, 8): 0.992}).tune(linear(8192)).items()
-    assert tile.shape == (128, 2, 8)
+    ((_, tile),) = Table({(128, 1, 8, 0): 0.992}).tune(linear(8192)).items()
+    assert tile.shape == (128, 2, 8, 0)
     assert tile.why.endswith("128 columns alone in bands of 8 is only 0.8% faster")
 
 
 def test_a_default_that_wins_says_by_how_much() -> None:
-    ((_, tile),) = Table({(128, 2, 8): 0.95, (128, 1, 4): 0.97}).tune(linear(8192)).items()
-    assert tile.shape == (128, 2, 8)
+    ((_, tile),) = Table({(128, 2, 8, 0): 0.95, (128, 1, 4, 0): 0.97}).tune(linear(8192)).items()
+    assert tile.shape == (128, 2, 8, 0)
     assert tile.why.endswith("2.1% faster than 128 columns alone in bands of 4")
 
 
 def test_the_number_of_candidates_can_be_chosen() -> None:
     table = Table({})
     table.tune(linear(8192), most=2)
-    assert table.asked == [(128, 2, 8), (128, 2, 4)]
+    assert table.asked == [(128, 2, 8, 0), (128, 2, 8, 1)]
 
 
 def test_a_second_run_measures_nothing(cache: Path) -> None:
     problem = linear(8192)
-    first, second = Table({(128, 1, 4): 0.5}), Table({})
+    first, second = Table({(128, 1, 4, 0): 0.5}), Table({})
     tiles = first.tune(problem)
     assert second.tune(problem) == tiles and not second.asked
     assert "without measuring; delete it to measure again" in second.told[0]
@@ -288,19 +303,19 @@ def test_a_kept_tile_that_does_not_fit_is_measured_again(cache: Path) -> None:
     Table({}).tune(problem)
     content = json.loads(cache.read_text())
     for entry in content["tiles"].values():
-        entry["chosen"] = [256, 2, 8]
+        entry["chosen"] = [256, 2, 8, 0]
     cache.write_text(json.dumps(content))
     table = Table({})
     ((_, tile),) = table.tune(problem).items()
-    assert table.asked and tile.shape == (128, 2, 8)
+    assert table.asked and tile.shape == (128, 2, 8, 0)
 
 
 def test_what_cannot_be_measured_is_left_out() -> None:
-    table = Table({(128, 2, 4): "it does not build", (128, 1, 8): 0.9})
+    table = Table({(128, 2, 4, 0): "it does not build", (128, 1, 8, 0): 0.9})
     ((_, tile),) = table.tune(linear(8192)).items()
-    assert tile.shape == (128, 1, 8)
+    assert tile.shape == (128, 1, 8, 0)
     assert "128 columns in pairs in bands of 4 has no time, it does not build" in table.told[0]
-    without = Table({(128, 2, 8): "no GPU memory"})
+    without = Table({(128, 2, 8, 0): "no GPU memory"})
     assert without.tune(linear(8192, rows=1023)) == {}
     assert without.told[-1].endswith("stays, nothing could be compared with it")
 
@@ -324,9 +339,9 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.parent.write_text("a file where the folder should be")
-    table = Table({(128, 2, 4): 0.5})
+    table = Table({(128, 2, 4, 0): 0.5})
     ((_, tile),) = table.tune(linear(8192)).items()
-    assert tile.shape == (128, 2, 4) and "could not be kept" in table.told[-1]
+    assert tile.shape == (128, 2, 4, 0) and "could not be kept" in table.told[-1]
 
 
 # ---- the times ---------------------------------------------------------------------------------

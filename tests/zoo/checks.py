@@ -27,7 +27,6 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.pipeline import Compiled
 from zoo.case import Case
 
-LAUNCH = "Run a kernel"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -125,25 +124,24 @@ def trio(case: Case, device: str) -> Trio:
 @contextlib.contextmanager
 def launches(module: nn.Module) -> Iterator[list[str]]:
     """The names of the kernels that the emitted file of a module launches meanwhile."""
-    namespace = type(module).forward.__globals__
     names: list[str] = []
-    # A user's own `_launch` stays what it is; then the emitted one has another name.
-    ours = [k for k, v in namespace.items() if (getattr(v, "__doc__", "") or "").startswith(LAUNCH)]
-    if not ours:
+    # A user's own name stays what it is; then the emitted one has another.
+    values = list(type(module).forward.__globals__.values())
+    library = next((v for v in values if hasattr(v, "compiled") and hasattr(v, "start")), None)
+    if library is None:
         yield names
         return
-    key = ours[0]
-    original = namespace[key]
+    start = library.start
 
-    def spy(name: str, *given: Any, **options: Any) -> Any:
-        names.append(name)
-        return original(name, *given, **options)
+    def spy(launches: Any, addresses: bytes) -> Any:
+        names.extend(launches.names)
+        return start(launches, addresses)
 
-    namespace[key] = spy
+    library.start = spy
     try:
         yield names
     finally:
-        namespace[key] = original
+        library.start = start
 
 
 def fallbacks(module: nn.Module) -> Counter[str]:

@@ -18,9 +18,9 @@ from torch import nn
 
 from kernelwright.bench import roofline
 from kernelwright.bench.clock import Clock, Reading, device_name, make_clock
-from kernelwright.bench.compare import compare
 from kernelwright.bench.context import matmul_precision, quiet_warnings, silence
 from kernelwright.bench.inputs import InputSets, make_sets
+from kernelwright.bench.last_look import last_look
 from kernelwright.bench.timings import (
     BASELINES,
     CANDIDATE,
@@ -44,6 +44,7 @@ from kernelwright.bench.variants import (
 from kernelwright.errors import InputError
 from kernelwright.problem import Problem, in_mode, load_problem
 from kernelwright.verify.candidate import fallbacks_of
+from kernelwright.verify.certificate import Finding
 
 Progress = Callable[[str, str], None]
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
@@ -119,9 +120,10 @@ def time_subject(
         rows = measure(prepared, clock, seconds, tell)
         fell_back = (fallbacks_of(candidate) or Counter()) - before
         problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
+        findings = check(problem, candidate, sets) if verify_after else []
+        problems += [f.detail for f in findings if f.passed is False]
         if verify_after:
-            problems += check(problem, candidate, [sets[0], sets[-1]])
-            tell("verify", problems[0] if problems else "the result is still right")
+            tell("verify", findings[0].detail if not problems else problems[0])
     name = device_name(problem.device)
     floor = roofline.floor(problem, work, name)
     rows, impossible = refuse_impossible(rows, floor)
@@ -135,7 +137,7 @@ def time_subject(
         rows=rows,
         floor_ms=floor.ms,
         floor_why=floor.why,
-        verified=not problems if verify_after or problems else None,
+        verified=_verdict(findings, problems),
         problems=tuple(problems),
         conditions=conditions(problem, sets, clock, work),
     )
@@ -221,11 +223,19 @@ def one_round(variants: list[Variant], k: int, clock: Clock) -> list[tuple[float
     return [(readings[i].device_ms(), readings[i].host_ms) for i in range(len(variants))]
 
 
-def check(problem: Problem, candidate: nn.Module, sets: InputSets) -> list[str]:
+def check(problem: Problem, candidate: nn.Module, sets: InputSets) -> list[Finding]:
     try:
-        return compare(problem.module, candidate, sets)
+        return last_look(problem, candidate, sets)
     except Exception as error:
-        return [f"the result could not be checked in float64: {brief(error)}"]
+        detail = f"the result could not be checked in float64: {brief(error)}"
+        return [Finding(False, detail)]
+
+
+def _verdict(findings: list[Finding], problems: list[str]) -> bool | None:
+    """None where nobody looked, or where nothing could be told."""
+    if problems:
+        return False
+    return True if findings and all(f.passed for f in findings) else None
 
 
 def refuse_impossible(

@@ -76,5 +76,5 @@ def _ready(name: str, problem: Problem, model: nn.Module | str, sets: InputSets)
         return brief(error)
     if fell_back := list(fallbacks_of(model) or ()):
         return f"it runs the original forward: {fell_back[0]}"
-    wrong = runner.check(problem, model, sets[:1]) if name != "0" else []
-    return wrong[0] if wrong else variant
+    found = runner.check(problem, model, sets[:1]) if name != "0" else []
+    return next((f.detail for f in found if f.passed is False), variant)

@@ -4,9 +4,12 @@ In a file that stands alone they share one namespace, so each begins with its im
 import from each other is left out when they are pasted (emit/paste.py). Words that KernelBench's
 checker refuses must not occur in them.
 
+    products.py   how a generated product is launched
     baked.py      what tracing took for granted, described so that a change can be seen
     memo.py       what a module remembers between calls
     recorded.py   the kernels inside an autograd function
     traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
+    launches.py   kernels in a row, started by one crossing into C
+    steps.py      the steps of a call, recorded once for each kind of call
     fusion.py     which of these ways a call takes
 """

@@ -1,28 +1,44 @@
 """Which way a call takes: the kernels at once, inside an autograd function, or as an operator."""
 
+import operator
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 
 from kernelwright.embedded.memo import Memo
 from kernelwright.embedded.recorded import Recorded, StandIns
+from kernelwright.embedded.steps import Steps
 from kernelwright.embedded.traced import Glance, Operator
+
+LITERALS = (int, bool, str, type(None))
+MOST_KINDS = 128  # of calls that are remembered
+TYPE = operator.attrgetter("dtype", "shape", "device")
+
+
+class Kind:
+    """What is known of a kind of call: why the kernels cannot take it, or its recorded steps."""
+
+    def __init__(self, cause, types=None):
+        self.cause, self.types = cause, types
+        self.steps = None
 
 
 class Fusion:
     """All that the emitted functions of one model are to the code around them.
 
-    `fused(memo, *inputs, *state)` computes the results; `original(module, *inputs, *constants)`
-    computes the same with the user's own forward; `state(module)` reads parameters and buffers,
+    `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
+    *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
+    why the kernels cannot take a call; `state(module)` reads parameters and buffers,
     `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `globals` says that some of the
-    state lies in the file, where no memo watches it.
+    state lies in the file, where no memo watches it; `switch` reads what may be set in the file.
     """
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
         self.operator = Operator(self, stem)
-        self.parted = {}
+        self.parted, self.kinds, self.recorded = {}, {}, {}
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
@@ -51,14 +67,77 @@ class Fusion:
             memo.state = self.state(module)
         return memo
 
-    def run(self, memo, inputs, constants=()):
+    def look(self, module, *arguments):
+        """The module's record, and what is known of calls like this one."""
+        memo = self.memo(module)
+        if memo.cause is not None:
+            return memo, Kind(memo.cause)
+        key = None if is_watched(self.device) else self.key(memo, arguments)
+        if key is not None:
+            kind = self.kinds.get(key)
+            if kind is not None and kind.types == list(map(TYPE, memo.state)):
+                return memo, kind
+        kind = Kind(self.outside(memo.state, *arguments))
+        if key is not None and kind.cause is None:
+            kind.types = list(map(TYPE, memo.state))
+            remember(self.kinds, key, kind)
+        return memo, kind
+
+    def key(self, memo, arguments):
+        """All that outside() asks of the arguments; None where that cannot be told in short."""
+        found = [*memo.frozen, self.switch()]
+        for value in arguments:
+            kind = type(value)
+            if kind is torch.Tensor or kind is torch.nn.Parameter:
+                order = value.is_contiguous() or value.stride()
+                found += (kind, value.dtype, value.device, value.shape, order)
+            elif kind in LITERALS:
+                found += (kind, value)
+            elif kind is float:
+                found += (kind, repr(value))  # 0.0 and -0.0 are equal
+            else:
+                return None
+        return tuple(found)
+
+    def run(self, memo, kind, inputs, constants=()):
         """The results of a call that the kernels cover."""
         tensors = (*inputs, *memo.state)
-        if torch.compiler.is_compiling() or is_traced(inputs):
-            return self.operator.call(list(tensors))
+        if kind.steps is None:
+            if torch.compiler.is_compiling() or is_traced(inputs):
+                return self.operator.call(list(tensors))
+            kind.steps = self.steps(memo, tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return Recorded.record(memo, constants, *tensors)
-        return self.fused(memo, *tensors)
+            return Recorded.record(memo, kind.steps, constants, *tensors)
+        return kind.steps.run(memo, tensors)
+
+    def steps(self, memo, tensors):
+        """The steps for tensors of these sizes, recorded where they are not yet."""
+        inputs = tensors[: self.inputs]
+        key = (*memo.frozen, self.switch(), inputs[0].device, *(t.shape for t in inputs))
+        found = self.recorded.get(key)
+        if found is None:
+            found = Steps(self, memo, tensors)
+            remember(self.recorded, key, found)
+        return found
+
+
+def remember(table, key, value):
+    """Keep a value, and not too many of them."""
+    if len(table) >= MOST_KINDS:
+        table.clear()
+    table[key] = value
+
+
+def is_watched(device):
+    """Whether anything stands between a call and the memory of its tensors."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        or torch.is_autocast_enabled(device)
+    )
 
 
 def is_recomputing():

@@ -15,6 +15,17 @@ from torch import nn
 
 from kernelwright.embedded.baked import HOOKS, examine, is_record
 
+# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
+UNWATCHED = (
+    "_non_persistent_buffers_set",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
 END = object()  # ends both sides of a comparison, so that neither may be longer
 
 
@@ -34,6 +45,8 @@ def live_views(value, seen):
         return
     seen.add(id(value))
     yield inside
+    if isinstance(value, nn.Module):
+        seen.update(id(vars(value)[name]) for name in UNWATCHED if name in vars(value))
     for item in list(value if isinstance(value, tuple) else inside):
         yield from live_views(item, seen)
 

@@ -100,14 +100,14 @@ class Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx, memo, constants, *tensors):
+    def forward(ctx, memo, steps, constants, *tensors):
         fusion = memo.fusion
         ctx.memo, ctx.constants = memo, constants
         ctx.random = random_state(tensors[0].device) if fusion.random else None
         ctx.save_for_backward(*kept(tensors, fusion))
         ctx.set_materialize_grads(False)
-        results = fusion.fused(memo, *tensors)
-        apart = fusion.apart(ctx.needs_input_grad[2:])
+        results = steps.run(memo, tensors)
+        apart = fusion.apart(ctx.needs_input_grad[3:])
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])
         return results
@@ -119,8 +119,8 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        wanted = ctx.needs_input_grad[2:]
+        wanted = ctx.needs_input_grad[3:]
         memo, tensors = ctx.memo, ctx.saved_tensors
         call = (memo.fusion, memo.module, ctx.constants, ctx.random)
         found = gradients(*call, tensors, wanted, cotangents)
-        return None, None, *found
+        return None, None, None, *found

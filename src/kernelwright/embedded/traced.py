@@ -63,7 +63,7 @@ class Operator:
         self.call_backward = getattr(torch.ops.kernelwright, backward).default
 
     def run(self, tensors):
-        return list(self.fusion.fused(Unfrozen, *tensors))
+        return list(self.fusion.steps(Unfrozen, tensors).run(Unfrozen, tensors))
 
     def blank(self, tensors):
         return list(self.fusion.blank(*tensors))

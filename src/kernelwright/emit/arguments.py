@@ -25,7 +25,7 @@ EMPTY = inspect.Parameter.empty
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "is_ordinary", "in_order"),
-    *("_launch", "_on", "_Precision", "_hopper", "_halves", "_weight_halves"),
+    *("KERNEL_LIBRARY", "_on", "_hopper", "_processors", "product_launch", "stamped"),
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -19,14 +19,10 @@ from kernelwright.emit.values import python
 
 WIDTH = 86
 
-if TYPE_CHECKING:
-    from kernelwright.emit.forward import ForwardWriter
 
-
-def baked_in(writer: ForwardWriter) -> list[list[str]]:
+def baked_in(root: nn.Module, follows_mode: bool) -> list[list[str]]:
     """A row for every module of the tree, each as the lines of a tuple."""
-    follows_mode = writer.graph.mode != "any"
-    named = writer.problem.module.named_modules(remove_duplicate=False)
+    named = root.named_modules(remove_duplicate=False)
     return [_row(path, module, follows_mode) for path, module in named]
 
 

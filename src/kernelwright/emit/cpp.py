@@ -14,7 +14,7 @@ import torch
 from kernelwright.expr import OPS, Expr, postorder
 from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.kernel import Kernel
-from kernelwright.lower.schedule import GIVEN, is_scalar
+from kernelwright.lower.schedule import GIVEN
 from kernelwright.plan import Access, Coordinate, Program, Range, Store, element_type
 
 STORAGE = {
@@ -22,9 +22,12 @@ STORAGE = {
     torch.float16: "kw::half_t",
     torch.bfloat16: "kw::bfloat16_t",
     torch.bool: "bool",
+    torch.int64: "int64_t",
 }
 COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
 PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+# Calls inside of each other; what is deeper has a name. (Compilers refuse 256 open brackets.)
+DEEPEST = 24
 RESERVED = frozenset(
     """
     a s f v l at out total V L I kw Args Fields Scalars Config rows elements finish contribution
@@ -225,16 +228,16 @@ class ProgramPrinter:
         return function(head, ELEMENT_PARAMETERS, body, "template <int V, int L>")
 
     def finish(self, index: int) -> list[str]:
-        body = ["for (int l = 0; l < L; ++l) {"]
         known: dict[Expr, str] = {
             e: f"s.{self.name(e)}[l]" for e, at in self.scalars() if at < index
         }
-        for expr, at in self.scalars():
-            if at == index:
-                text = "total[l]" if expr.op == "acc" else expression(expr, known)
-                body.append(f"  s.{self.name(expr)}[l] = {text};")
-                known[expr] = f"s.{self.name(expr)}[l]"
-        body = [*body, "}"] if len(body) > 1 else []
+        finished = [e for e, at in self.scalars() if at == index]
+        members = {e: f"s.{self.name(e)}[l]" for e in finished}
+        results = {e: member for e, member in members.items() if e.op == "acc"}
+        known |= results
+        assigned = [f"  {member} = total[l];" for member in results.values()]
+        assigned += self.locals(_reachable(finished, known), known, members)
+        body = ["for (int l = 0; l < L; ++l) {", *assigned, "}"] if assigned else []
         parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
         return function(
             f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>"
@@ -261,7 +264,12 @@ class ProgramPrinter:
             known = {e: f"s.{self.name(e)}[l]" for e, _ in self.scalars()}
             body += self.memory(postorder(s.expr), known, "l", "L")
             body.append(self.store(s, target, "L"))
-            body.append(f"for (int l = 0; l < L; ++l) {target}[l] = {expression(s.expr, known)};")
+            named = self.locals(_reachable([s.expr], known), known, {})
+            last = f"{target}[l] = {expression(s.expr, known)};"
+            if named:
+                body += ["for (int l = 0; l < L; ++l) {", *named, f"  {last}", "}"]
+            else:
+                body.append(f"for (int l = 0; l < L; ++l) {last}")
             body.append(f"{target}.commit();")
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
         return function(f"static void store_{level}(", parameters, body, "template <int L>")
@@ -275,19 +283,31 @@ class ProgramPrinter:
         known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
         order = _reachable([e for e, _ in roots], known)
         before = self.memory(order, known, "v", "V")
-        uses = Counter(a for e in order for a in e.args)
-        body: list[str] = []
-        for e in order:
-            if e in makes:
-                text = expression(e, known)
-                known[e] = f"f.{self.name(e)}[v]"
-                body.append(f"  {known[e]} = {text};")
-            elif e.args and uses[e] > 1 and not is_scalar(e):
-                local = self.name(e)
-                body.append(f"  const float {local} = {expression(e, known)};")
-                known[e] = local
+        body = self.locals(order, known, {e: f"f.{self.name(e)}[v]" for e in makes})
         body += [f"  {target}[v] = {expression(e, known)};" for e, target in roots]
         return [*before, "KW_LANES", "for (int v = 0; v < V; ++v) {", *body, "}"]
+
+    def locals(self, order: list[Expr], known: dict[Expr, str], kept: dict[Expr, str]) -> list[str]:
+        """Lines for what is `kept` in a member, occurs twice, or is too deep for one expression.
+
+        The lines' names are known afterwards.
+        """
+        uses = Counter(a for e in order for a in e.args)
+        depth: dict[Expr, int] = {}
+        lines: list[str] = []
+        for e in order:
+            depth[e] = 1 + max((depth.get(a, 0) for a in e.args), default=-1)
+            deep = depth[e] >= DEEPEST
+            if e in kept:
+                lines.append(f"  {kept[e]} = {expression(e, known)};")
+                known[e] = kept[e]
+            elif e.args and e not in known and (uses[e] > 1 or deep):
+                local = self.name(e)
+                lines.append(f"  const float {local} = {expression(e, known)};")
+                known[e] = local
+            if e in known:
+                depth[e] = 0
+        return lines
 
     def made(self, expr: Expr) -> int:
         steps = self.kernel.schedule.steps
@@ -308,7 +328,18 @@ class ProgramPrinter:
                 ranges |= dict.fromkeys(e.value.within, "")
         lines = self.conditions(ranges)
         known |= {e: ranges[e.value] for e in order if isinstance(e.value, Range)}
+        lines += [self.index(e, known, lane) for e in order if e.op == "index"]
         return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
+
+    def index(self, expr: Expr, known: dict[Expr, str], lane: str) -> str:
+        """The place of the first lane as a local; the others lie a stride apart."""
+        assert isinstance(expr.value, Coordinate)
+        local = self.fresh("index")
+        lanes = self.program.lanes
+        step = expr.value.stride(lanes[-1]) if lanes else 0
+        at = local if step == 0 else f"{local} + {lane} * {dim(step)}"
+        known[expr] = f"static_cast<float>({at})"
+        return f"const int64_t {local} = {self.place(expr.value)};"
 
     def conditions(self, ranges: dict[Range, str]) -> list[str]:
         """Each range as a local; a chunk of lanes lies inside as a whole, or outside."""
@@ -349,9 +380,8 @@ class ProgramPrinter:
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
-            # Only a kernel that keeps its row reads it once; others find it in the cache again.
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
-            once = self.kernel.template.reads_once and whole
+            once = self.kernel.template.spares_cache and whole
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
@@ -413,16 +443,13 @@ def _bracket(index: str) -> str:
 def _reachable(roots: list[Expr], known: dict[Expr, str]) -> list[Expr]:
     """Postorder that stops at what is already known."""
     seen: dict[Expr, None] = {}
-
-    def visit(e: Expr) -> None:
-        if e in seen or e in known:
-            return
-        for a in e.args:
-            visit(a)
-        seen[e] = None
-
-    for root in roots:
-        visit(root)
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        e, arguments_done = stack.pop()
+        if arguments_done:
+            seen[e] = None
+        elif e not in seen and e not in known:
+            stack += [(e, True), *((a, False) for a in reversed(e.args))]
     return list(seen)
 
 

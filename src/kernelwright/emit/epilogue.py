@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernelwright.emit.cpp import ProgramPrinter, camel, function
+from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.graph import Dim
 from kernelwright.lower import GemmKernel
+from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS
+from kernelwright.plan import Operand
 
 MAIN_LOOPS = {
     "split": "SplitFloat",
@@ -16,8 +19,6 @@ MAIN_LOOPS = {
     "float16": "Float16",
 }
 OPERANDS = ("left", "right")
-# What loops that split work with besides the operands; the others have null pointers there.
-SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 
 
 @dataclass
@@ -65,34 +66,64 @@ class EpiloguePrinter(ProgramPrinter):
 def product_launchers(printer: EpiloguePrinter) -> list[str]:
     """The launch of the product and, where the weight is split, the split alone for freeze()."""
     kernel = printer.kernel
-    return [_launch(printer), *([_freeze(kernel)] if kernel.splits else [])]
+    return [_launch(printer), *([_freeze(printer)] if kernel.freezes else [])]
 
 
 def _launch(printer: EpiloguePrinter) -> str:
-    kernel, struct = printer.kernel, camel(printer.kernel.name)
-    operands = [*OPERANDS, *(SPLIT_OPERANDS if kernel.splits else ())]
+    kernel, struct, gemm = printer.kernel, camel(printer.kernel.name), printer.kernel.gemm
+    given = [*OPERANDS, *(SPLIT_OPERANDS if kernel.splits else ())]
     sizes = len(printer.symbols())
-    gemm = kernel.gemm
-    pointers = {name: _pointer(name, i) for i, name in enumerate(operands)}
-    fields = [
-        *(pointers.get(name, "nullptr") for name in (*OPERANDS, *SPLIT_OPERANDS)),
-        f"{struct}::rows(a)",
-        str(gemm.columns),
-        str(gemm.depth),
-        f"numbers[{sizes}] != 0" if kernel.splits else "false",
-    ]
-    names = (*OPERANDS, *SPLIT_OPERANDS, "rows", "columns", "depth", "frozen")
-    listed = [f"      {f},  // {n}" for n, f in zip(names, fields, strict=True)]
-    loop = MAIN_LOOPS[gemm.loop.name]
+    pointers = {name: _pointer(name, i) for i, name in enumerate(given)}
+    fields = {
+        "left": _operand(printer, gemm.left, pointers["left"]),
+        "right": _operand(printer, gemm.right, pointers["right"]),
+        **{name: pointers.get(name, "nullptr") for name in SPLIT_OPERANDS},
+        "batch": "{" + ", ".join(map(_count, gemm.batch)) + "}",
+        "rows": dim(gemm.rows),
+        "columns": str(gemm.columns),
+        "depth": str(gemm.depth),
+    }
+    decided = [f"static_cast<int>(numbers[{sizes + i}])" for i in range(2)]
+    decided += [f"numbers[{sizes + 2}]", f"numbers[{sizes + 3}] != 0"]
     lines = [
-        *arguments(printer, len(operands)),
+        *arguments(printer, len(given)),
         "  const kw::GemmOperands g{",
-        *listed,
+        *(f"      {field},  // {name}" for name, field in fields.items()),
         "  };",
-        *on_device(sizes + int(kernel.splits)),
-        f"  return kw::gemm<kw::{loop}, {struct}, {struct}Config>(g, a, on);",
+        "  const kw::GemmDecision how{",
+        *(f"      {d},  // {name}" for d, name in zip(decided, DECISIONS, strict=True)),
+        "  };",
+        *on_device(sizes + len(DECISIONS)),
+        *fit(f"  return kw::gemm<{_template(kernel, struct)}>(g, how, a, on);"),
     ]
     return c_function(f"launch_{kernel.name}", lines)
+
+
+def _template(kernel: GemmKernel, struct: str) -> str:
+    """The loop, the program, its tile, and, if they are not the plainest, how the operands lie."""
+    gemm = kernel.gemm
+    arguments = [f"kw::{MAIN_LOOPS[gemm.loop.name]}", struct, f"{struct}Config"]
+    batched = gemm.batch != (1, 1)
+    if batched or not (gemm.left.along and gemm.right.along):
+        majors = ", ".join(_major(x) for x in (gemm.left, gemm.right))
+        arguments.append(f"kw::GemmLayout<{str(batched).lower()}, {majors}>")
+    return ", ".join(arguments)
+
+
+def _major(operand: Operand) -> str:
+    return f"kw::hopper::Major::{'kDepth' if operand.along else 'kRow'}"
+
+
+def _operand(printer: EpiloguePrinter, operand: Operand, address: str) -> str:
+    if operand.offset != 0:
+        storage = printer.storage(operand.buffer)
+        address = f"static_cast<const {storage}*>({address}) + {dim(operand.offset)}"
+    strides = (operand.outer, operand.inner, operand.row, operand.depth)
+    return "{" + ", ".join([address, *map(dim, strides)]) + "}"
+
+
+def _count(number: Dim) -> str:
+    return str(number) if isinstance(number, int) else f"static_cast<int>({dim(number)})"
 
 
 def _pointer(name: str, index: int) -> str:
@@ -100,9 +131,17 @@ def _pointer(name: str, index: int) -> str:
     return f"static_cast<unsigned*>({address})" if name == "progress" else address
 
 
-def _freeze(kernel: GemmKernel) -> str:
-    gemm = kernel.gemm
-    operands = f"tensors[0], tensors[1], tensors[2], {gemm.columns}, {gemm.depth}"
-    how = f"{gemm.loop.planes}, {str(kernel.interleaves).lower()}"
-    lines = [*on_device(0), f"  return kw::split_rows<{how}>({operands}, on);"]
+def _freeze(printer: EpiloguePrinter) -> str:
+    """The split of a weight, whose strides are known numbers."""
+    kernel, gemm = printer.kernel, printer.kernel.gemm
+    weight = _operand(printer, gemm.right, "tensors[0]")
+    how = (
+        f"{gemm.loop.planes}, {_major(gemm.right)}, {str(kernel.interleaves).lower()}, {gemm.depth}"
+    )
+    lines = [
+        f"  const kw::Operand weight{weight};",
+        *on_device(0),
+        f"  return kw::split_all<{how}>(",
+        f"      weight, {{1, 1}}, tensors[1], tensors[2], {gemm.columns}, {gemm.depth}, on);",
+    ]
     return c_function(f"freeze_{kernel.name}", lines)

@@ -1,65 +1,68 @@
-"""Products of a few rows in an emitted file: the kernel beside the library's call."""
+"""Products of few rows: the launchers of the kernels that stand beside the library's call."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kernelwright.emit.launchers import c_function, on_device
-from kernelwright.emit.lines import indented
-from kernelwright.graph import Graph, product
-from kernelwright.plan import Plan, Region
+from kernelwright.lower import FewKernel, ThinKernel
 
-if TYPE_CHECKING:
-    from kernelwright.emit.forward import ForwardWriter
-
-FEW_HEADER = "few_rows.cuh"
+FEW_HEADERS = {FewKernel: "few_rows.cuh", ThinKernel: "thin_sm90.cuh"}
 # From here on all warps have columns of their own; with fewer, those of a block share the depth.
 # (H200, eight rows: 26 us shared and 30 us apart at 4096 x 4096, 81 and 76 at 8192 x 8192.)
 MANY_COLUMNS = 8192
 
 
-def few_products(plan: Plan) -> list[Region]:
-    return [step for step in plan.library if step.few]
+# Fields of kw::ThinOperands behind the operands, and their types.
+THIN_FIELDS = {
+    "out": "float",
+    "left_halves": "uint16_t",
+    "left_scales": "kw::RowScale",
+    "sums": "float",
+    "right_scales": "kw::RowScale",
+}
 
 
-def few_steps(writer: ForwardWriter, region: Region, otherwise: list[str]) -> list[str]:
-    """The kernel for up to `region.few` rows, else the library."""
-    assert region.call is not None
-    count = product(region.outputs[0].shape[:-1])
-    rows = writer.size(count)
-    operands = [writer.value(ref.name) for ref in region.call.args if ref is not None]
-    operands.append(writer.variable(region.outputs[0].name))
-    launch = [
-        *writer.allocate(region.outputs),
-        *writer.launch_on(_name(region), operands, [rows]),
-    ]
-    tests = ["GENERATED_GEMM", f"{rows} <= {region.few}"]
-    if isinstance(count, int):
-        tests.pop()  # the planner has compared them
-    return [f"if {' and '.join(tests)}:", *indented(launch), "else:", *indented(otherwise)]
+def few_launcher(kernel: FewKernel) -> str:
+    return _thin(kernel) if isinstance(kernel, ThinKernel) else _few_rows(kernel)
 
 
-def few_launcher(graph: Graph, region: Region) -> str:
-    assert region.call is not None
-    columns, depth = graph[region.call.args[1].name].type.shape
-    given = [ref is not None for ref in (*region.call.args, None)[:3]]
-    names = ["left", "right", "bias"]
-    fields = [
-        f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"
-        for i, there in enumerate(given)
-    ]
-    fields += [f"static_cast<float*>(tensors[{sum(given)}])", "numbers[0]", str(columns)]
-    listed = zip([*names, "out", "rows", "columns", "depth"], [*fields, str(depth)], strict=True)
-    share = "true" if int(str(columns)) < MANY_COLUMNS else "false"
+def _few_rows(kernel: FewKernel) -> str:
+    out = f"static_cast<float*>(tensors[{2 + kernel.biased}])"
+    fields = {"out": out, "rows": "numbers[0]", **_sizes(kernel)}
+    share = "true" if kernel.columns < MANY_COLUMNS else "false"
+    return _launcher(kernel, "FewRows", fields, 1, f"few_rows<{share}>")
+
+
+def _thin(kernel: ThinKernel) -> str:
+    """The result comes last among the tensors, behind what the kernel works with."""
+    first, fields = 2 + kernel.biased, {}
+    for name, kind in THIN_FIELDS.items():
+        at = first + (list(THIN_FIELDS).index(name) - 1) % len(THIN_FIELDS)
+        fields[name] = f"static_cast<{kind}*>(tensors[{at}])"
+    fields |= {"rows": "static_cast<int>(numbers[0])", **_sizes(kernel)}
+    fields["parts"] = "static_cast<int>(numbers[1])"
+    return _launcher(
+        kernel, "ThinOperands", fields, 2, f"thin_product<{kernel.planes}, {kernel.depth}>"
+    )
+
+
+def _sizes(kernel: FewKernel) -> dict[str, str]:
+    return {"columns": str(kernel.columns), "depth": str(kernel.depth)}
+
+
+def _launcher(
+    kernel: FewKernel, struct: str, fields: dict[str, str], numbers: int, function: str
+) -> str:
+    """`fields` are those behind the operands; as many `numbers` come before device and stream."""
+    given = {"left": True, "right": True, "bias": kernel.biased}
+    operands = {
+        name: f"static_cast<const float*>(tensors[{i}])" if there else "nullptr"
+        for i, (name, there) in enumerate(given.items())
+    }
     lines = [
-        "  const kw::FewRows g{",
-        *(f"      {field},  // {name}" for name, field in listed),
+        f"  const kw::{struct} g{{",
+        *(f"      {field},  // {name}" for name, field in (operands | fields).items()),
         "  };",
-        *on_device(1),
-        f"  return kw::few_rows<{share}>(g, on);",
+        *on_device(numbers),
+        f"  return kw::{function}(g, on);",
     ]
-    return c_function(f"launch_{_name(region)}", lines)
-
-
-def _name(region: Region) -> str:
-    return f"{region.name}_few_rows"
+    return c_function(f"launch_{kernel.name}", lines)

@@ -1,108 +1,39 @@
-"""The Python of ModelNew.forward: guards first, then one statement or two for each region."""
+"""The functions of one model: guards, the recorded steps, the original, forward around them."""
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import sympy
-import torch
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
-from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
-from kernelwright.emit.epilogue import SPLIT_OPERANDS
-from kernelwright.emit.few import few_steps
-from kernelwright.emit.lines import listed
-from kernelwright.emit.products import product_steps
+from kernelwright.emit.lines import indented, listed
+from kernelwright.emit.names import BIJECTIVE, Names
+from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Call, Dim, Node, Ref, Scalar, View, as_dim, hint, refs
-from kernelwright.lower import Kernel, Panel
+from kernelwright.graph import SOURCES, Node, View, hint
+from kernelwright.lower import Lowered
 from kernelwright.places import is_place, look_up
-from kernelwright.plan import Buffer, Plan, Region
+from kernelwright.plan import Plan
 from kernelwright.problem import Problem
-from kernelwright.scalars import as_python
-
-FRIENDLY = {
-    "torch.ops.aten.linear.default": "torch.nn.functional.linear",
-    "torch.ops.aten.mm.default": "torch.mm",
-    "torch.ops.aten.bmm.default": "torch.bmm",
-    "torch.ops.aten.matmul.default": "torch.matmul",
-    **{f"torch.ops.aten.conv{n}d.default": f"torch.nn.functional.conv{n}d" for n in (1, 2, 3)},
-    "torch.ops.aten.conv_transpose1d.default": "torch.nn.functional.conv_transpose1d",
-    "torch.ops.aten.conv_transpose2d.input": "torch.nn.functional.conv_transpose2d",
-    "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
-}
-
 
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
 MANY_BUFFERS = 4
-OWN = ("memo", "state", "cause", "module", "panel", "start", "stop", "outputs", "frozen")
-LOCALS = (*OWN, *SPLIT_OPERANDS)
-BIJECTIVE = ("reshape", "permute")
 
 
-@dataclass(frozen=True)
-class Result:
-    """A value that the kernels hand back; `leaf` is the output that it becomes, if any.
-
-    `name` is a value of the graph. An output that is a mere regrouping of it is made outside of
-    autograd's function, since torch forbids writing in place to views that were made inside.
-    """
-
-    name: str
-    leaf: int | None
-
-
-class ForwardWriter:
-    """Prints the functions of one plan."""
+class ForwardWriter(Names):
+    """Prints the functions of one model."""
 
     def __init__(
-        self,
-        problem: Problem,
-        plan: Plan,
-        kernels: tuple[Kernel, ...],
-        panels: tuple[Panel, ...],
-        device: str,
-        names: Mapping[type, str],
+        self, problem: Problem, plan: Plan, lowered: Lowered, device: str, names: Mapping[type, str]
     ) -> None:
-        self.problem = problem
-        self.names = names
-        self.device = device
-        self.plan = plan
-        self.graph = plan.graph
-        self.kernels = {k.name: k for k in kernels}
-        self.panels = {p.product: p for p in panels}
-        self.arguments = Arguments(problem, names)
-        self.leaves = self._bind()
-        self.inputs = {name: leaf.name for name, leaf in self.leaves.items()}
-        self.local = self._locals()
-        self.first = next(n.name for n in self.graph if n.op == "input")
-        self.known: dict[str, str] = {}
-        self.results = self._results()
-
-    def _locals(self) -> dict[str, str]:
-        """The names of emitted locals, out of the way of forward's own parameters."""
-        taken = set(self.arguments.taken)
-        chosen: dict[str, str] = {}
-        for word in (*LOCALS, *self.graph.symbols):
-            chosen[word] = word
-            while chosen[word] in taken:
-                chosen[word] += "_"
-        return chosen
-
-    def _bind(self) -> dict[str, Leaf]:
-        """Graph input -> the leaf of the arguments that it is."""
-        tensors = [n.name for n in self.graph if n.op == "input"]
-        order = {id(x): i for i, x in enumerate(self.problem.tensors)}
-        leaves = sorted(self.arguments.tensors, key=lambda leaf: order[id(leaf.value)])
-        return dict(zip(tensors, leaves, strict=True))
+        super().__init__(problem, plan, device, names)
+        self.lowered = lowered
 
     # ---- what the kernels cover ------------------------------------------------------------
 
@@ -192,7 +123,7 @@ class ForwardWriter:
     def fewest(self) -> dict[str, int]:
         """The smallest batch for kernels that reduce over it: none of their divisors may vanish."""
         found: dict[str, int] = {}
-        for kernel in self.kernels.values():
+        for kernel in self.lowered.kernels:
             program = kernel.program
             for atom in program.elements if program.stages else ():
                 size = program.sizes[atom]
@@ -253,29 +184,6 @@ class ForwardWriter:
 
     # ---- results -----------------------------------------------------------------------------
 
-    def _results(self) -> list[Result]:
-        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
-        found: dict[str, Result] = {}
-        leaves = pytree.tree_leaves(self.graph.outputs)
-        for i, leaf in enumerate(leaves):
-            if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
-                name = self._regrouped(leaf.name)
-                found.setdefault(name, Result(name, i))
-        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
-            if self.graph[self.graph.base(name)].op not in SOURCES:
-                found.setdefault(name, Result(name, None))
-        return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
-
-    def _regrouped(self, name: str) -> str:
-        """What an output is a regrouping of: reshapes and permutations can be undone."""
-        while self.graph[name].op == "view":
-            view = self.graph[name].payload
-            assert isinstance(view, View)
-            if view.kind not in BIJECTIVE:
-                return name
-            name = self.graph[name].inputs[0]
-        return name
-
     def _undone(self, name: str, text: str) -> str:
         """The expression for a result, given one for the output that is a regrouping of it."""
         while self.graph[name].op == "view":
@@ -334,34 +242,30 @@ class ForwardWriter:
         return [f"    {self.local[s]} = {self.symbol(s)}" for s in self.graph.symbols]
 
     def fused(self) -> list[str]:
-        """The kernels, one after another."""
-        inside = listed("", "def fused(", [self.local["memo"], *self.parameters()], "):", margin=0)
-        lines = [*inside, '    """The kernels: inputs and state in, results out."""', *self.sized()]
+        """The steps, one after another, as they are recorded."""
+        run = self.local["run"]
+        self.recorded_on = f"{run}.device"
+        inside = listed("", "def fused(", [run, *self.parameters()], "):", margin=0)
+        lines = [*inside, '    """The steps of a call: inputs and state in, results out."""']
+        lines += self.sized()
+        printer = StepPrinter(self)
         for node in self.on_host() if self.problem.device.type != "cpu" else ():
-            name = self.variable(node.name)
-            lines.append(f"    {name} = {name}.to({self.device_of()})")
-        by_name = {r.name: r for r in self.plan.regions}
-        paired = {p.kernel for p in self.panels.values()}
-        for region in self.plan.regions:
-            if region.gemm is not None:
-                steps = product_steps(self, region, region.gemm)
-            elif region.name in self.panels:
-                panel = self.panels[region.name]
-                steps = self.panel(region, by_name[panel.kernel], panel.rows)
-            else:
-                steps = [] if region.name in paired else self.step(region)
-            lines += [f"    {line}" for line in steps]
-        return [*lines, *listed("    ", "return (", self._handed_back(), ")", margin=0)]
+            lines += indented(printer.moved(node.name))
+        for step in self.lowered.steps:
+            lines += indented(printer.step(step))
+        handed = [printer.result(text, name) for name, text in self._handed_back()]
+        self.recorded_on = ""
+        return [*lines, *listed("    ", "return (", handed, ")", margin=0)]
 
-    def _handed_back(self) -> list[str]:
-        """Values of the results; the caller may not be handed the same tensor twice."""
-        texts: list[str] = []
+    def _handed_back(self) -> list[tuple[str, str]]:
+        """Results and their values; the caller may not be handed the same tensor twice."""
+        found: list[tuple[str, str]] = []
         for result in self.results:
             text = self.value(result.name)
             base = self.graph[self.graph.base(result.name)].op
-            again = text in texts or (result.leaf is None and base in SOURCES)
-            texts.append(f"{text}.clone()" if again else text)
-        return texts
+            again = text in [t for _, t in found] or (result.leaf is None and base in SOURCES)
+            found.append((result.name, f"{text}.clone()" if again else text))
+        return found
 
     def blank(self) -> list[str]:
         inside = listed("", "def blank(", self.parameters(), "):", margin=0)
@@ -392,18 +296,17 @@ class ForwardWriter:
 
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
-        memo, cause = self.local["memo"], self.local["cause"]
-        handed = ", ".join([f"{memo}.state", *self.arguments.inside])
+        memo, kind = self.local["memo"], self.local["kind"]
+        handed = ", ".join(["self", *self.arguments.inside])
         given = _tuple([leaf.given for leaf in self.leaves.values()])
         kept = [leaf.given for leaf in self.arguments.constants]
-        called = ", ".join([memo, given, *([_tuple(kept)] if kept else [])])
+        called = ", ".join([memo, kind, given, *([_tuple(kept)] if kept else [])])
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo} = FUSION.memo(self)",
-            f"        {cause} = {memo}.cause or outside({handed})",
-            f"        if {cause} is not None:",
-            f"            {memo}.fall_back({cause})",
+            f"        {memo}, {kind} = FUSION.look({handed})",
+            f"        if {kind}.cause is not None:",
+            f"            {memo}.fall_back({kind}.cause)",
             f"            return {self._original_forward()}",
             *self.sized_in_forward(),
             *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
@@ -456,185 +359,6 @@ class ForwardWriter:
         text = self.literal(self.graph.outputs)
         self.known = {}
         return text
-
-    def step(self, region: Region) -> list[str]:
-        if region.program is not None:
-            return self.launch(region)
-        assert region.call is not None
-        target = self.variable(region.outputs[0].name)
-        text = f"{target} = {self.call(region.call)}"
-        if region.kind != "contract" or self.device != "cuda":
-            return [text]
-        steps = ["with _Precision():", f"    {text}"]
-        return few_steps(self, region, steps) if region.few else steps
-
-    def launch(self, region: Region) -> list[str]:
-        return [
-            *self.allocate(region.outputs),
-            *self.launch_on(region.name, self.operands(region.name), self.sizes()),
-        ]
-
-    def operands(self, kernel: str) -> list[str]:
-        """Tensors in the order of the kernel's Args: what it reads, then what it writes."""
-        reads, writes = self.kernels[kernel].reads, self.kernels[kernel].writes
-        return [*map(self.value, reads), *map(self.variable, writes)]
-
-    def sizes(self) -> list[str]:
-        return [self.local[s] for s in self.graph.symbols]
-
-    def device_of(self) -> str:
-        """Where a call runs, in functions of tensors and in forward itself."""
-        return f"{self.known.get(self.first, self.inputs[self.first])}.device"
-
-    def allocate(self, buffers: tuple[Buffer, ...]) -> list[str]:
-        return [self.empty(self.variable(b.name), self.tuple_of(b.shape), b.dtype) for b in buffers]
-
-    def empty(self, name: str, shape: str, dtype: torch.dtype) -> str:
-        return f"{name} = torch.empty({shape}, dtype={dtype}, device={self.device_of()})"
-
-    def launch_on(self, kernel: str, tensors: list[str], sizes: list[str]) -> list[str]:
-        return [
-            "_launch(",
-            f'    "{kernel}",',
-            f"    {self.device_of()},",
-            *listed("    ", "[", tensors, "],"),
-            *(f"    {s}," for s in sizes),
-            ")",
-        ]
-
-    def panel(self, product: Region, kernel: Region, rows: int) -> list[str]:
-        """A library GEMM and its tail, a panel of rows at a time."""
-        assert product.call is not None
-        panel, start, stop = (self.local[w] for w in ("panel", "start", "stop"))
-        (batch,) = (self.local[s] for s in self.graph.symbols)
-        buffer = product.outputs[0]
-        name = self.variable(buffer.name)
-        left, weight = (self.value(r.name) for r in product.call.args[:2])
-        tensors = [panel if r == buffer.name else self.value(r) for r in kernel.reads]
-        tensors += [f"{self.variable(b.name)}[{start}:{stop}]" for b in kernel.outputs]
-        shape = f"(min({batch}, {rows}), {buffer.shape[1]})"
-        loop = [
-            f"{stop} = min({start} + {rows}, {batch})",
-            f"{panel} = {name}[: {stop} - {start}]",
-            f"torch.mm({left}[{start}:{stop}], {weight}.t(), out={panel})",
-            *self.launch_on(kernel.name, tensors, [f"{stop} - {start}"]),
-        ]
-        return [
-            *self.allocate(kernel.outputs),
-            self.empty(name, shape, buffer.dtype),
-            f"for {start} in range(0, {batch}, {rows}):",
-            *(f"    {line}" for line in loop),
-        ]
-
-    def call(self, call: Call) -> str:
-        if call.target == "getitem":
-            source, index = call.args
-            return f"{self.value(source.name)}[{index}]"
-        args = list(call.args)
-        target = FRIENDLY.get(call.target, call.target)
-        while target.startswith("torch.nn") and args and args[-1] is None:
-            args.pop()
-        inside = [self.literal(a) for a in args]
-        inside += [f"{k}={self.literal(v)}" for k, v in call.kwargs]
-        return f"{target}({', '.join(inside)})"
-
-    # ---- names and values ------------------------------------------------------------------
-
-    def value(self, name: str) -> str:
-        """A Python expression for a graph value: a variable, an attribute, or a view of one."""
-        if name not in self.graph.by_name:
-            return self.variable(name)
-        node = self.graph[name]
-        if name in self.known:
-            return self.known[name]
-        if any(name == r.name for r in self.results) and self.known:
-            return self.variable(name)
-        if node.op == "input":
-            return self.inputs[name]
-        if node.op == "constant":
-            return f"_on(_{name}, {self.inputs[self.first]}.device)"
-        if node.op != "view":
-            return self.variable(name)
-        view, inner = node.payload, self.value(node.inputs[0])
-        assert isinstance(view, View)
-        if node.type.shape == self.graph[node.inputs[0]].type.shape and view.kind != "permute":
-            return inner
-        if view.kind == "permute":
-            return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
-        if view.kind == "slice":
-            return f"{inner}[{self.taken(node, view)}]"
-        method = "expand" if view.kind == "expand" else "reshape"
-        return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
-
-    def taken(self, node: Node, view: View) -> str:
-        """What stands between the brackets of a slice: `:, 3:9:2`."""
-        axis = view.dims[0]
-        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
-        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
-        places = [
-            self.size(view.start) if view.start != 0 else "",
-            self.size(stop) if stop != size else "",
-        ]
-        if view.step != 1:
-            places.append(str(view.step))
-        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
-
-    def variable(self, name: str) -> str:
-        """A buffer is called after the captured value that is a plain view of it, if any."""
-        users = [self.graph[u] for u in self.graph.users.get(name, ())]
-        same = [u for u in users if u.op == "view" and u.sources == self.graph[name].sources]
-        wish = same[0].name if len(same) == 1 else name
-        taken = {"self", *GLOBALS, *self.arguments.taken, *self.local.values()}
-        if name in self.graph.by_name and self.graph[name].op in SOURCES:
-            wish = name
-        return f"{wish}_" if wish in taken else wish
-
-    def attribute(self, target: str, owner: str | None = None) -> str:
-        """`module.net[0].weight`: the user's own way to write where a tensor lives."""
-        text = owner or self.local["module"]
-        if is_place(target):
-            return target.replace("{}", text)
-        *parents, last = target.split(".")
-        for part in parents:
-            plain = part.isidentifier() and not keyword.iskeyword(part)
-            text = f"{text}.{part}" if plain else f"{text}._modules[{python(part)}]"
-        plain = last.isidentifier() and not keyword.iskeyword(last)
-        return f"{text}.{last}" if plain else f"getattr({text}, {python(last)})"
-
-    def symbol(self, symbol: str, inline: bool = False) -> str:
-        """Where a free size is read: in a function of tensors, or `inline` in outside()."""
-        name, axis = self.graph.symbols[symbol]
-        return f"{self.leaves[name].place if inline else self.inputs[name]}.shape[{axis}]"
-
-    def size(self, dim: Dim, inline: bool = False) -> str:
-        """A size as Python: over the emitted locals, or `inline` over the inputs themselves."""
-        return self._inline(str(dim)) if inline else self._renamed(str(dim), self.local)
-
-    def _inline(self, text: str) -> str:
-        return self._renamed(text, {s: self.symbol(s, inline=True) for s in self.graph.symbols})
-
-    def _renamed(self, text: str, names: Mapping[str, str]) -> str:
-        for symbol in self.graph.symbols:
-            text = re.sub(rf"\b{symbol}\b", names[symbol], text)
-        return text
-
-    def tuple_of(self, shape: tuple[Dim, ...]) -> str:
-        inside = ", ".join(self.size(d) for d in shape)
-        return f"({inside},)" if len(shape) == 1 else f"({inside})"
-
-    def literal(self, value: Any) -> str:
-        """A Python literal of nested arguments with Refs and sizes."""
-        return values.rebuild(value, self._known, self.names)
-
-    def _known(self, value: Any) -> str | None:
-        if isinstance(value, Ref):
-            return self.value(value.name)
-        if isinstance(value, Scalar):
-            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
-            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
-        if isinstance(value, torch.device):
-            return self.device_of()
-        return self.size(value) if isinstance(value, sympy.Expr) else None
 
 
 def _mentions(texts: list[str], name: str) -> bool:

@@ -29,3 +29,16 @@ def on_device(at: int) -> list[str]:
         f"  const kw::DeviceGuard guard(static_cast<int>(numbers[{at}]));",
         f"  const auto on = reinterpret_cast<cudaStream_t>(numbers[{at + 1}]);",
     ]
+
+
+ENTRY = """\
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}"""
+
+CUDA_ENTRY = f"""{ENTRY}
+
+extern "C" const char* cuda_error_text(int code) {{
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}}"""

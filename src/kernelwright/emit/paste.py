@@ -9,16 +9,19 @@ from pathlib import Path
 from kernelwright import embedded
 
 FOLDER = Path(embedded.__file__).parent
-FILES = ("baked", "memo", "recorded", "traced", "fusion")
+FILES = ("baked", "memo", "recorded", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 
 
 @cache
-def embedded_parts() -> tuple[tuple[str, ...], str]:
-    """The import lines of all files, and their code with each docstring as a comment above it."""
+def embedded_parts(products: bool) -> tuple[tuple[str, ...], str]:
+    """The import lines of all files, and their code with each docstring as a comment above it.
+
+    `products` says that the file has generated products.
+    """
     imports: dict[str, None] = {}
     bodies = []
-    for name in FILES:
+    for name in (("products",) if products else ()) + FILES:
         text = (FOLDER / f"{name}.py").read_text()
         lines, tree = text.splitlines(), ast.parse(text)
         found = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]

@@ -1,18 +1,11 @@
-"""Generated products in the emitted Python: which way a call takes, and weights that are frozen."""
+"""Generated products in the emitted Python: the switch, the machine, weights that are frozen."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
-
-from kernelwright.emit.epilogue import SPLIT_OPERANDS
-from kernelwright.emit.lines import indented, listed
-from kernelwright.lower import GemmKernel
-from kernelwright.plan import Gemm, Region
-
-if TYPE_CHECKING:
-    from kernelwright.emit.forward import ForwardWriter
+from kernelwright.emit.lines import listed
+from kernelwright.emit.names import Names
+from kernelwright.lower import Frozen
+from kernelwright.lower.steps import halves
 
 SWITCH = """
 GENERATED_GEMM = True  # False: every product is the library's
@@ -23,33 +16,11 @@ HOPPER = '''
 def _hopper(device):
     """Whether this is a GPU with the instructions of the generated products."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-'''
-
-HALVES = '''
-def _halves(matrix, planes):
-    """Memory for a matrix as so many of float16, and for two numbers about each row."""
-    depth = matrix.shape[-1]
-    rows = matrix.numel() // depth
-    panels = (-(-rows // 64), -(-depth // 64), planes, 64, 64)
-    halves = torch.empty(panels, dtype=torch.float16, device=matrix.device)
-    return halves, torch.empty((rows, 2), dtype=torch.float32, device=matrix.device)
 
 
-def _stamp(weight):
-    """What tells that a weight was changed; a write through `.data` leaves it as it is."""
-    return weight.data_ptr(), None if weight.is_inference() else weight._version
-'''
-
-WEIGHT_HALVES = '''
-def _weight_halves(memo, name, weight):
-    """The halves of a frozen weight, or memory for them, and whether they are frozen."""
-    if name not in memo.frozen:
-        return (*_halves(weight, {planes}), False)
-    halves, scales, stamp = memo.frozen[name]
-    if stamp != _stamp(weight):
-        again = "call freeze() again or unfreeze()"
-        raise RuntimeError(f"The weight {name} changed after freeze(); {again}.")
-    return halves, scales, True
+@functools.cache
+def _processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count
 '''
 
 FREEZING_NAMES = ("freeze", "unfreeze")
@@ -61,13 +32,14 @@ FREEZING = '''
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape in (
+        for name, kernel, weight, shape, rows, panels in (
 {weights}
         ):
             if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
-                halves, scales = _halves(weight, {planes})
-                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
-                frozen[name] = (halves, scales, _stamp(weight))
+                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
+                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
+                KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
+                frozen[name] = (halves, scales, stamped(weight))
         FUSION.memo(self).frozen = frozen
         return self
 
@@ -86,79 +58,13 @@ FREEZING = '''
 '''
 
 
-def product_steps(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
-    """Both ways to a product: the generated kernel, or the library's and the kernels after it."""
-    tests = ["GENERATED_GEMM", f"{writer.size(gemm.rows)} >= {gemm.fewest}"]
-    if isinstance(gemm.rows, int):
-        tests.pop()  # the planner has compared them
-    return [
-        f"if {' and '.join([*tests, f'_hopper({writer.device_of()})'])}:",
-        *indented(_generated(writer, region, gemm)),
-        "else:",
-        *indented([line for step in gemm.library for line in writer.step(step)]),
-    ]
-
-
-def _generated(writer: ForwardWriter, region: Region, gemm: Gemm) -> list[str]:
-    kernel = writer.kernels[region.name]
-    assert isinstance(kernel, GemmKernel) and region.call is not None
-    operands = [writer.value(ref.name) for ref in region.call.args[:2]]
-    lines, sizes = [], writer.sizes()
-    if kernel.splits:
-        lines += _halves(writer, kernel, region, *operands)
-        operands += [writer.local[word] for word in SPLIT_OPERANDS]
-        sizes = [*sizes, writer.local["frozen"]]
-    finish = f"{region.name}_finish"
-    lines += writer.allocate((*kernel.partials, *region.outputs))
-    lines += writer.launch_on(region.name, [*operands, *writer.operands(region.name)], sizes)
-    if finish in writer.kernels:
-        lines += writer.launch_on(finish, writer.operands(finish), writer.sizes())
-    return lines
-
-
-def _halves(
-    writer: ForwardWriter, kernel: GemmKernel, region: Region, left: str, right: str
-) -> list[str]:
-    """Memory for both operands in halves; a frozen weight brings its own."""
-    words = [writer.local[word] for word in (*SPLIT_OPERANDS, "frozen")]
-    left_halves, left_scales, right_halves, right_scales, progress, frozen = words
-    weight, planes = weight_of(writer, region), kernel.gemm.loop.planes
-    lines = [f"{left_halves}, {left_scales} = _halves({left}, {planes})"]
-    if weight is None:
-        lines.append(f"{right_halves}, {right_scales} = _halves({right}, {planes})")
-        lines.append(f"{frozen} = False")
-    else:
-        kept = f'_weight_halves({writer.local["memo"]}, "{writer.graph.targets[weight]}", {right})'
-        lines += [f"{right_halves}, {right_scales}, {frozen} = {kept}"]
-    # A counter, and for each column of tiles how far its split is; clusters count as whole ones.
-    constants = dict(kernel.config.constants)
-    cluster = constants["kCluster"]
-    tiles = -(-kernel.gemm.columns // (constants["kBlockN"] * cluster)) * cluster
-    return [*lines, writer.empty(progress, f"({1 + tiles},)", torch.int32)]
-
-
-def weight_of(writer: ForwardWriter, region: Region) -> str | None:
-    """The parameter that is the weight of a split product: freeze() can keep its halves."""
-    if region.gemm is None or not region.gemm.loop.planes or region.call is None:
-        return None
-    if any(hasattr(writer.problem.module, word) for word in FREEZING_NAMES):
-        return None  # the user's methods of these names must stay what they are
-    name = str(region.call.args[1].name)
-    return name if writer.graph[name].op in ("parameter", "buffer") else None
-
-
-def freezing(writer: ForwardWriter) -> tuple[str, str]:
-    """A function and the methods that keep the halves of weights, if there are such weights."""
-    rows: dict[str, list[str]] = {}
-    planes = 0
-    for region in writer.plan.regions:
-        name = weight_of(writer, region)
-        if name is None or region.gemm is None:
-            continue
-        planes = region.gemm.loop.planes  # one type and precision, so one loop for all of them
-        target, shape = writer.graph.targets[name], (region.gemm.columns, region.gemm.depth)
-        row = [f'"{target}"', f'"{region.name}"', writer.attribute(target, "self"), str(shape)]
-        rows.setdefault(target, listed(" " * 12, "(", row, "),", margin=0))
-    listing = "\n".join(line for row in rows.values() for line in row)
-    text = FREEZING.replace("{planes}", str(planes)).replace("{weights}", listing)
-    return (WEIGHT_HALVES.replace("{planes}", str(planes)), text) if rows else ("", "")
+def freezing(names: Names, weights: tuple[Frozen, ...]) -> str:
+    """The methods that keep the halves of weights, if there are such weights."""
+    rows: list[str] = []
+    for w in weights:
+        panels = halves("weight", 1, w.rows, w.depth, w.planes)[0].shape
+        row = [f'"{w.target}"', f'"freeze_{w.kernel}"', names.attribute(w.target, "self")]
+        rows += listed(
+            " " * 12, "(", [*row, str(w.shape), str(w.rows), str(panels)], "),", margin=0
+        )
+    return FREEZING.replace("{weights}", "\n".join(rows)) if rows else ""

@@ -6,25 +6,24 @@ plain text, so a few harmless words must not occur in it (see tests/null/test_em
 
 from __future__ import annotations
 
-IMPORTS = """import collections
-import ctypes
+IMPORTS = """import ctypes
 import fcntl
 import hashlib
 import os
 import platform
-import struct
+import re
 import sys
-import warnings
 
 import torch
-from torch.utils.cpp_extension import load_inline
+from torch.utils.cpp_extension import load, load_inline
 """
 
 BUILD = '''
 def _build():
     """Compile the kernels, or load what an earlier process compiled from the same text."""
     flags = {flags}
-    text = [KERNELS, repr(flags), torch.__version__, sys.version, platform.platform()]
+    units = _units()
+    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
     name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
@@ -37,16 +36,23 @@ def _build():
         stale = os.path.join(folder, "lock")
         if os.path.exists(stale):
             os.remove(stale)  # torch's own lock outlives a killed build; ours does not
-        path = load_inline(
-            name=name,
-            {sources},
-            functions=None,
-            no_implicit_headers=True,
-            is_python_module=False,  # plain C functions: no binding to compile
-            build_directory=folder,
-            **flags,
-        )
+        flags.update(is_python_module=False)  # plain C functions: no binding to compile
+        flags.update(name=name, build_directory=folder)
+        if len(units) == 1:
+            path = load_inline({sources}, no_implicit_headers=True, **flags)
+        else:
+            path = load(sources=[_write(folder, i, unit) for i, unit in enumerate(units)], **flags)
     return ctypes.CDLL(path)
+
+
+def _write(folder, number, unit):
+    """A unit as a file, for the compiler; one that is there already is not built again."""
+    path = os.path.join(folder, f"unit_{number}.{suffix}")
+    if not os.path.exists(path):
+        with open(path + ".new", "w") as file:
+            file.write(unit)
+        os.replace(path + ".new", path)
+    return path
 '''
 
 CUDA_MACHINE = '''
@@ -86,49 +92,30 @@ NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
 EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
 """
 
-CUDA_READY = '''
-def _ready(tensor):
-    """Kernels read dense, 16-byte aligned memory; anything else is copied first."""
-    dense = tensor.contiguous()
-    return dense if dense.data_ptr() % 16 == 0 else dense.clone()
+# What a unit should cost at least: its own parsing is not free.
+CUDA_TOGETHER, CPU_TOGETHER = 4, 4
+
+UNITS = '''
+def _units():
+    """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
+    library, *parts = re.split(r"^// ---- A unit .* Cost: (\\d+)\\n", KERNELS, flags=re.MULTILINE)
+    costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
+    count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, {together})))
+    units, loads = [[] for _ in range(count)], [0] * count
+    for i in sorted(range(len(texts)), key=lambda i: -costs[i]):
+        least = loads.index(min(loads))
+        units[least].append(i)
+        loads[least] += costs[i]
+    return [library + "".join(texts[i] for i in sorted(unit)) for unit in units]
 '''
 
-CPU_READY = '''
-def _ready(tensor):
-    """Kernels read dense memory; anything else is copied first."""
-    return tensor.contiguous()
-'''
+CUDA_KERNELS = """
+KERNEL_LIBRARY = Library(_build(), on_gpu=True) if ARCHITECTURE else None
+"""
 
-CALL = '''
-def _call(name, tensors, numbers):
-    """Call a launcher with an array of addresses and an array of numbers."""
-    ready = [_ready(t) for t in tensors]  # kept until the launch has read the addresses
-    addresses = struct.pack(f"{len(ready)}P", *[t.data_ptr() for t in ready])
-    return getattr(_KERNELS, name)(addresses, struct.pack(f"{len(numbers)}q", *numbers))
-'''
-
-CUDA_LAUNCH = '''
-def _launch(name, device, tensors, *sizes, verb="launch"):
-    """Run a kernel on torch's current stream; nothing here waits for the device."""
-    stream = torch.cuda.current_stream(device).cuda_stream
-    code = _call(f"{verb}_{name}", tensors, (*sizes, device.index, stream))
-    if code:
-        _KERNELS.cuda_error_text.restype = ctypes.c_char_p
-        text = _KERNELS.cuda_error_text(code).decode()
-        raise RuntimeError(f"The {verb} of {name} failed: {text}.")
-
-
-_KERNELS = _build() if ARCHITECTURE else None
-'''
-
-CPU_LAUNCH = '''
-def _launch(name, device, tensors, *sizes):
-    """Run a kernel with as many threads as torch itself uses."""
-    _call(f"launch_{name}", tensors, (*sizes, torch.get_num_threads()))
-
-
-_KERNELS = _build()
-'''
+CPU_KERNELS = """
+KERNEL_LIBRARY = Library(_build(), on_gpu=False)
+"""
 
 PRECISION = '''
 class _Precision:

@@ -2,36 +2,65 @@
 
 from __future__ import annotations
 
-from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit
+from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
-from kernelwright.emit.few import FEW_HEADER, few_launcher
+from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
-from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
 from kernelwright.graph import Graph
-from kernelwright.lower import GemmKernel, Kernel
+from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
 from kernelwright.plan import Region
 
-LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
+UNIT = "// ---- A unit of its own, if need be. Cost: "
+LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
+ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
+# The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
+COSTS = {"gemm_sm90": 8}
+FEW_COSTS = {FewKernel: 3, ThinKernel: 8}
+ORDINARY = 1
+MOST_PLACES = 4
 
 
-def source(graph: Graph, kernels: tuple[Kernel, ...], few: list[Region], device: str) -> str:
-    """Headers first, then for each kernel its program, its configuration and its launcher."""
-    parts: list[str] = []
-    for kernel in kernels:
+def source(graph: Graph, lowered: Lowered, device: str) -> str:
+    """Headers first, then for each kernel its program, its configuration and its launcher.
+
+    Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
+    """
+    parts = [(0, ENTRIES[device])]
+    for kernel in lowered.kernels:
+        also = _elsewhere(graph, lowered.users[kernel.name])
+        cost = COSTS.get(kernel.template.symbol, ORDINARY)
         if isinstance(kernel, GemmKernel):
             epilogue = EpiloguePrinter(graph, kernel)
-            parts += [epilogue.print(), *_configs(kernel), *product_launchers(epilogue)]
+            texts = [epilogue.print(), *_configs(kernel), *product_launchers(epilogue)]
         else:
             printer = ProgramPrinter(graph, kernel)
-            parts += [printer.print(), *_configs(kernel), _launcher(printer, device)]
-    parts += [few_launcher(graph, region) for region in few]
-    programs = "\n\n".join(parts) + "\n"
-    headers = [*dict.fromkeys(k.template.header(device) for k in kernels), *LAUNCH_HEADERS[device]]
-    if few:
-        headers.append(FEW_HEADER)
+            texts = [printer.print(), *_configs(kernel), _launcher(printer, device)]
+        parts.append((cost, "\n".join([*also, "\n\n".join(texts)])))
+    parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
+    programs = "\n\n".join(f"{UNIT}{cost}\n{text}" for cost, text in parts) + "\n"
+    templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
+    few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
+    headers = [*templates, *LAUNCH_HEADERS[device], *few]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return f"{flatten(headers, programs)}\n\n{programs}"
+
+
+def _elsewhere(graph: Graph, users: tuple[Region, ...]) -> list[str]:
+    """A comment that names the other places at which a kernel is launched."""
+    places = [_place(graph, region) for region in users[1:]]
+    if not places:
+        return []
+    rest = f", and {len(places) - MOST_PLACES} more" if len(places) > MOST_PLACES else ""
+    text = f"// Launched {len(users)} times; also for {', '.join(places[:MOST_PLACES])}{rest}."
+    return fit(text)
+
+
+def _place(graph: Graph, region: Region) -> str:
+    origins = [graph[n].origin for n in region.nodes]
+    where = next((o.module or o.place for o in origins if o.op != "getitem"), "")
+    return comment(f"{region.name} ({where})")
 
 
 def _configs(kernel: Kernel) -> list[str]:
@@ -39,6 +68,8 @@ def _configs(kernel: Kernel) -> list[str]:
     found = [_config(f"{camel(kernel.name)}Config", dict(config.constants), config.why)]
     if config.dynamic_run is not None:
         single = dict(config.constants) | {"kVec": 1}
+        if "kChunks" in single:
+            single["kChunks"] *= dict(config.constants)["kVec"]
         why = "for sizes that the lanes do not divide"
         found.append(_config(f"{camel(kernel.name)}OneLane", single, why))
     return found

@@ -12,6 +12,7 @@ from kernelwright.graph import (
     SOURCES,
     Call,
     Cat,
+    Contraction,
     Dim,
     Graph,
     Node,
@@ -107,13 +108,22 @@ class Builder:
         return self.map(load(0), [value], TensorType(self.shape(value), dtype), label="cast")
 
     def reduce(
-        self, kind: str, value: str, axes: Sequence[int], keepdim: bool, label: str | None = None
+        self,
+        kind: str,
+        value: str,
+        axes: Sequence[int],
+        keepdim: bool,
+        label: str | None = None,
+        split: bool = True,
     ) -> str:
-        """Combine over axes; over everything in two steps, so that no thread block is alone."""
+        """Combine over axes; over everything in two steps, so that no thread block is alone.
+
+        Without `split`, in one: for the results of rows, of which there are not many.
+        """
         shape = self.shape(value)
         gone = {a % len(shape) for a in axes}
         long = sorted(a for a in gone if shape[a] != 1)
-        if len(long) > 1 and all(d == 1 for i, d in enumerate(shape) if i not in gone):
+        if split and len(long) > 1 and all(d == 1 for i, d in enumerate(shape) if i not in gone):
             value = self.reduce(kind, value, long[1:], keepdim=True, label="partial")
             shape = self.shape(value)
         kept: list[Dim] = [
@@ -161,14 +171,23 @@ class Builder:
         joined = TensorType((*shape[:axis], total, *shape[axis + 1 :]), type.dtype)
         return self._add(label, "cat", tuple(Ref(v) for v in values), joined, Cat(axis))
 
-    def contract(self, payload: Call, operands: Sequence[str], label: str | None = None) -> str:
+    def contract(
+        self,
+        payload: Contraction,
+        operands: Sequence[str],
+        label: str | None = None,
+        shape: Shape | None = None,
+    ) -> str:
+        """A contraction of the captured node's type, or of another shape."""
         args = tuple(Ref(o) for o in operands)
+        type = self.current.type
+        type = type if shape is None else TensorType(shape, type.dtype)
         if label is None:
-            return self._add(None, "contract", args, self.current.type, payload)
+            return self._add(None, "contract", args, type, payload)
         # A law may have merged a second bias into it; the product is still the user's module's.
         owner = self.current.origin.module or self.current.name
         name = fresh_name(identifier(f"{owner}_{label}"), self.taken)
-        return self._append(name, "contract", args, self.current.type, payload)
+        return self._append(name, "contract", args, type, payload)
 
     def opaque(self, node: Node, why: str) -> str:
         """A call that stays with ATen; `why` stands as its only argument, for the planner."""

@@ -1,65 +1,262 @@
-"""Contractions, parted from their bias: the bias is a map, which a fused kernel adds for free."""
+"""Contractions: index maps over one loop nest, parted from their bias.
+
+Linear, mm, bmm, matmul, einsum and the convolutions all become one primitive (graph.Contraction).
+The bias is a map, which a fused kernel adds for free; a library call that nothing follows gets it
+back (plan/biases.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kernelwright.expand.builder import Builder, Lowering
-from kernelwright.graph import Call, Node, Ref
+from kernelwright.expr import const
+from kernelwright.graph import BIAS, Affine, Call, Contraction, Dim, Node, Ref, Shape
 
 BIAS_SLOT = 2
+Index = Sequence[Affine]
 
 
-def _with_bias(spatial: int) -> Lowering:
-    """linear and the convolutions: (x, W, bias, ...) becomes a contraction and a broadcast add.
+class Nest:
+    """The axes of a loop nest, made while a contraction is described."""
+
+    def __init__(self) -> None:
+        self.sizes: list[Dim] = []
+
+    def axis(self, size: Dim) -> Affine:
+        """The place along an axis of its own."""
+        self.sizes.append(size)
+        return Affine(((len(self.sizes) - 1, 1),))
+
+    def axes(self, shape: Sequence[Dim]) -> tuple[Affine, ...]:
+        return tuple(self.axis(d) for d in shape)
+
+    def contraction(
+        self,
+        left: Index,
+        right: Index,
+        out: Index,
+        call: Call,
+        biased: Call | None = None,
+    ) -> Contraction:
+        return Contraction(tuple(self.sizes), tuple(left), tuple(right), tuple(out), call, biased)
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+
+def _linear(builder: Builder, node: Node) -> str | None:
+    left, right = builder.shape(node.args[0].name), builder.shape(node.args[1].name)
+    nest = Nest()
+    rows, columns, depth = nest.axes(left[:-1]), nest.axes(right[:-1]), nest.axis(right[-1])
+    places = ((*rows, depth), (*columns, depth), (*rows, *columns))
+    return _with_bias(builder, node, nest, places, spatial=0)
+
+
+def _with_bias(
+    builder: Builder,
+    node: Node,
+    nest: Nest,
+    places: tuple[Index, Index, Index],
+    spatial: int,
+) -> str | None:
+    """(x, W, bias, ...) becomes a contraction and a broadcast add.
 
     `spatial` counts the axes behind the channels, over which the bias is the same.
     """
+    payload, bias = node.payload, node.args[BIAS_SLOT]
+    assert isinstance(payload, Call)
+    operands = [node.args[0].name, node.args[1].name]
+    if not builder.floating(*operands):
+        return None
+    plain, biased = (_with_slot(payload, value) for value in (None, BIAS))
+    contraction = nest.contraction(*places, plain, biased)
+    if bias is None:
+        return builder.contract(contraction, operands)
+    product = builder.contract(contraction, operands, label="product")
+    shape = (*builder.shape(bias.name), *(1 for _ in range(spatial)))
+    viewed = builder.view("reshape", bias.name, shape, label="bias")
+    return builder.apply("add", product, viewed, label=node.name)
+
+
+def _with_slot(call: Call, bias: Ref | None) -> Call:
+    args = tuple(bias if i == BIAS_SLOT else a for i, a in enumerate(call.args))
+    return Call(call.target, args, call.kwargs)
+
+
+def product_of(left: Shape, right: Shape, call: Call, biased: Call | None = None) -> Contraction:
+    """The contraction of torch.matmul: the last axis by the last but one, the others broadcast."""
+    nest = Nest()
+    depth = nest.axis(left[-1])
+    rows = [nest.axis(left[-2])] if len(left) > 1 else []
+    columns = [nest.axis(right[-1])] if len(right) > 1 else []
+    outer = max(len(left), len(right)) - 2
+    heads = [(1,) * (outer - len(s) + 2) + tuple(s[:-2]) for s in (left, right)]
+    batch: list[tuple[Affine, Affine, Affine]] = []
+    for a, b in zip(*heads, strict=True) if outer > 0 else ():
+        place = nest.axis(b if a == 1 else a)
+        batch.append((Affine() if a == 1 else place, Affine() if b == 1 else place, place))
+    ours = [p[0] for p in batch][outer - len(left) + 2 :] if len(left) > 1 else []
+    theirs = [p[1] for p in batch][outer - len(right) + 2 :] if len(right) > 1 else []
+    turned = [depth, *columns] if columns else [depth]
+    result = [*(p[2] for p in batch), *rows, *columns]
+    return nest.contraction([*ours, *rows, depth], [*theirs, *turned], result, call, biased)
+
+
+def _product(builder: Builder, node: Node) -> str | None:
+    left, right = (a.name for a in node.args[:2])
+    if not builder.floating(left, right):
+        return None
+    assert isinstance(node.payload, Call)
+    made = product_of(builder.shape(left), builder.shape(right), node.payload)
+    return builder.contract(made, [left, right])
+
+
+def _added(plain: str, biased: str) -> Lowering:
+    """addmm and baddbmm: beta * bias + alpha * (left @ right)."""
 
     def lower(builder: Builder, node: Node) -> str | None:
-        args, payload = list(node.args), node.payload
-        assert isinstance(payload, Call)
-        bias = args[BIAS_SLOT]
-        operands = [args[0].name, args[1].name]
-        if not builder.floating(*operands):
+        bias, left, right, beta, alpha = node.args
+        if not builder.floating(left.name, right.name, bias.name):
             return None
-        plain = Call(payload.target, _without(payload.args, BIAS_SLOT), payload.kwargs)
-        if bias is None:
-            return builder.contract(plain, operands)
-        product = builder.contract(plain, operands, label="product")
-        shape = (*builder.shape(bias.name), *(1 for _ in range(spatial)))
-        viewed = builder.view("reshape", bias.name, shape, label="bias")
-        return builder.apply("add", product, viewed, label=node.name)
+        operands = (left, right)
+        with_bias = Call(biased, (BIAS, *operands)) if alpha == beta == 1 else None
+        shapes = (builder.shape(left.name), builder.shape(right.name))
+        made = product_of(*shapes, Call(plain, operands), with_bias)
+        value = builder.contract(made, [left.name, right.name], label="product")
+        if alpha != 1:
+            value = builder.apply("mul", value, const(float(alpha)), label="scaled")
+        if beta == 0:  # not even a NaN of the bias is seen
+            return builder.view("reshape", value, node.type.shape)
+        if beta == 1:
+            return builder.apply("add", value, bias.name, label=node.name)
+        scaled = builder.apply("mul", bias.name, const(float(beta)), label="bias")
+        return builder.apply("add", value, scaled, label=node.name)
 
     return lower
 
 
-def _without(args: tuple[Any, ...], slot: int) -> tuple[Any, ...]:
-    return tuple(None if i == slot else a for i, a in enumerate(args))
-
-
-def _product(builder: Builder, node: Node) -> str | None:
-    operands = [a.name for a in node.args if isinstance(a, Ref)]
-    assert isinstance(node.payload, Call)
-    return builder.contract(node.payload, operands) if builder.floating(*operands) else None
-
-
-def _addmm(builder: Builder, node: Node) -> str | None:
-    bias, left, right, beta, alpha = node.args
-    if not builder.floating(left.name, right.name, bias.name) or beta != 1 or alpha != 1:
+def _einsum(builder: Builder, node: Node) -> str | None:
+    """Two operands, every letter in two of the three tensors or in all; others stay with ATen."""
+    equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
+    if len(operands) != 2 or "->" not in equation or "." in equation:
         return None
-    call = Call("torch.ops.aten.mm.default", (left, right))
-    product = builder.contract(call, [left.name, right.name], label="product")
-    return builder.apply("add", product, bias.name, label=node.name)
+    names = [o.name for o in operands]
+    if not builder.floating(*names):
+        return None
+    inputs, out = equation.split("->")
+    left, right = inputs.split(",")
+    once = all(len(set(text)) == len(text) for text in (left, right, out))
+    if not once or any((x in left) + (x in right) + (x in out) < 2 for x in left + right + out):
+        return None
+    nest = Nest()
+    shapes = dict(zip((left, right), map(builder.shape, names), strict=True))
+    known = {x: d for text, shape in shapes.items() for x, d in zip(text, shape, strict=True)}
+    if any(
+        known[x] != d for text, shape in shapes.items() for x, d in zip(text, shape, strict=True)
+    ):
+        return None  # a size of one that broadcasts
+    place = {x: nest.axis(d) for x, d in known.items()}
+    # The product's own order: what both have, the left's rows, the right's columns.
+    own = [x for x in out if x in left and x in right]
+    own += [x for x in out if x not in right] + [x for x in out if x not in left]
+    text = "".join(own)
+    call = Call("torch.ops.aten.einsum.default", (f"{left},{right}->{text}", list(operands)))
+    ours, theirs, result = ([place[x] for x in letters] for letters in (left, right, text))
+    made = nest.contraction(ours, theirs, result, call)
+    if text == out:
+        return builder.contract(made, names)
+    shape = tuple(known[x] for x in text)
+    value = builder.contract(made, names, label="product", shape=shape)
+    return builder.view("permute", value, node.type.shape, [text.index(x) for x in out])
+
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _convolution(spatial: int) -> Lowering:
+    """(x, W, bias, stride, padding, dilation, groups), with or without a batch."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        _, _, _, stride, padding, dilation, groups = node.args
+        x, w = builder.shape(node.args[0].name), builder.shape(node.args[1].name)
+        steps, spread = _each(stride, spatial), _each(dilation, spatial)
+        window = [int(str(d)) for d in w[2:]]
+        pads = _pads(padding, window, spread)
+        nest = Nest()
+        samples = nest.axes(x[: len(x) - spatial - 1])
+        group, filters, channels = nest.axis(groups), nest.axis(w[0] // groups), nest.axis(w[1])
+        places = nest.axes(node.type.shape[-spatial:])
+        taps = nest.axes(window)
+        left = [_join(group, channels, w[1])]
+        for place, tap, step, by, pad in zip(places, taps, steps, spread, pads, strict=True):
+            left.append(Affine((*_times(place, step), *_times(tap, by)), -pad))
+        out = _join(group, filters, w[0] // groups)
+        indices = ((*samples, *left), (out, channels, *taps), (*samples, out, *places))
+        return _with_bias(builder, node, nest, indices, spatial)
+
+    return lower
+
+
+def _transposed(spatial: int) -> Lowering:
+    """(x, W, bias, stride, padding, output_padding, groups, dilation): what x[i] adds to where."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        _, _, _, stride, padding, _, groups, dilation = node.args
+        x, w = builder.shape(node.args[0].name), builder.shape(node.args[1].name)
+        steps, spread, pads = (_each(v, spatial) for v in (stride, dilation, padding))
+        nest = Nest()
+        samples = nest.axes(x[: len(x) - spatial - 1])
+        group, filters, channels = nest.axis(groups), nest.axis(w[1]), nest.axis(w[0] // groups)
+        places, taps = nest.axes(x[-spatial:]), nest.axes(w[2:])
+        out = [
+            Affine((*_times(place, step), *_times(tap, by)), -pad)
+            for place, tap, step, by, pad in zip(places, taps, steps, spread, pads, strict=True)
+        ]
+        inside = _join(group, channels, w[0] // groups)
+        indices = (
+            (*samples, inside, *places),
+            (inside, filters, *taps),
+            (*samples, _join(group, filters, w[1]), *out),
+        )
+        return _with_bias(builder, node, nest, indices, spatial)
+
+    return lower
+
+
+def _each(value: Any, spatial: int) -> list[int]:
+    """A number for each axis; torch lets one stand for all."""
+    listed = list(value) if isinstance(value, tuple | list) else [value]
+    return listed * spatial if len(listed) == 1 else listed
+
+
+def _pads(padding: Any, window: list[int], spread: list[int]) -> list[int]:
+    """Places before the first; `same` has the odd one behind the last."""
+    if padding == "same":
+        return [by * (size - 1) // 2 for size, by in zip(window, spread, strict=True)]
+    return [0] * len(window) if padding == "valid" else _each(padding, len(window))
+
+
+def _times(place: Affine, step: int) -> tuple[tuple[int, int], ...]:
+    return tuple((axis, by * step) for axis, by in place.terms)
+
+
+def _join(outer: Affine, inner: Affine, size: Dim) -> Affine:
+    """Two axes as one: groups, and the channels of each."""
+    return Affine((*_times(outer, int(str(size))), *inner.terms))
 
 
 LOWERINGS: dict[str, Lowering] = {
-    "linear": _with_bias(0),
-    **{f"conv{n}d": _with_bias(n) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _with_bias(n) for n in (1, 2, 3)},
-    **{f"conv{n}d.padding": _with_bias(n) for n in (1, 2, 3)},
+    "linear": _linear,
+    **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
+    **{f"conv{n}d.padding": _convolution(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _transposed(n) for n in (1, 2, 3)},
     "mm": _product,
     "bmm": _product,
     "matmul": _product,
-    "addmm": _addmm,
+    "mv": _product,
+    "addmm": _added("torch.ops.aten.mm.default", "torch.addmm"),
+    "baddbmm": _added("torch.ops.aten.bmm.default", "torch.baddbmm"),
+    "einsum": _einsum,
 }

@@ -118,7 +118,7 @@ def _vector_norm(builder: Builder, node: Node) -> str | None:
     return builder.reduce(kind, builder.apply("abs", value, label="abs"), axes, keepdim)
 
 
-def _shifted_exponentials(
+def shifted_exponentials(
     builder: Builder, value: str, axes: Sequence[int], safe: bool
 ) -> tuple[str, str, str, str]:
     """(largest, x - largest, exp of that, its sum). `safe` keeps infinities for logsumexp."""
@@ -139,7 +139,7 @@ def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
         axes = _axes(builder, value, dim)
         if not axes:
             return None
-        _, shifted, powers, total = _shifted_exponentials(builder, value, axes, safe=False)
+        _, shifted, powers, total = shifted_exponentials(builder, value, axes, safe=False)
         return finish(builder, shifted, powers, total)
 
     return lower
@@ -163,7 +163,7 @@ def _logsumexp(builder: Builder, node: Node) -> str | None:
     axes = _axes(builder, value.name, dims)
     if not axes:
         return None
-    shift, _, _, total = _shifted_exponentials(builder, value.name, axes, safe=True)
+    shift, _, _, total = shifted_exponentials(builder, value.name, axes, safe=True)
     log = builder.apply("log", total, label="log_sum")
     return builder.view("reshape", builder.apply("add", log, shift, label="kept"), node.type.shape)
 

@@ -10,13 +10,15 @@
 #include "resident.cuh"
 #include "streaming.cuh"
 #include "strided.cuh"
+#include "thin_sm90.cuh"
 
 namespace kw::check {
 
 struct Flat {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 4;
+  static constexpr bool kFlat = false;
 };
 
 // Half a warp per row, sixteen rows per block; without segments kTeams is one.
@@ -39,9 +41,12 @@ struct Teams {
   static constexpr int kBlocks = 1;
 };
 
+// Eight blocks share a row of more than 16384 elements.
 struct Block {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 1024;
+  static constexpr int kCluster = 8;
+  static constexpr int kAlone = 16384;
 };
 
 struct Columns {
@@ -60,12 +65,17 @@ struct Tiles {
   static constexpr int kCluster = kBlocks;
   static constexpr int kBand = 8;
   static constexpr int kVec = kLanes;
+  static constexpr int kDepth = 0;  // any
 };
 
 using Square = Tiles<128, 3, 2, 4>;
 using Wide = Tiles<256, 4, 2, 4>;
 using WidePairs = Tiles<256, 4, 2, 2>;
 using Single = Tiles<64, 3, 1, 1>;
+
+using hopper::Major;
+using Batched = GemmLayout<true, Major::kDepth, Major::kRow>;
+using Across = GemmLayout<true, Major::kRow, Major::kRow>;
 
 // The order of the right operand's rows undoes the order of the accumulators.
 constexpr bool orders_agree() {
@@ -92,18 +102,36 @@ template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, c
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
+template cudaError_t kw::thin_product<1, 0>(const ThinOperands&, cudaStream_t);
+template cudaError_t kw::thin_product<2, 0>(const ThinOperands&, cudaStream_t);
 
 template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
+                                                                    const GemmDecision&,
                                                                     const GroupMinimum::Args&,
                                                                     cudaStream_t);
-template cudaError_t kw::gemm<kw::SplitFloat, Residual, Single>(const GemmOperands&,
-                                                                const Residual::Args&,
-                                                                cudaStream_t);
+template cudaError_t kw::gemm<kw::SplitFloat, Residual, Single, Across>(const GemmOperands&,
+                                                                        const GemmDecision&,
+                                                                        const Residual::Args&,
+                                                                        cudaStream_t);
+template cudaError_t kw::gemm<kw::SplitFloat, Residual, Square, Batched>(const GemmOperands&,
+                                                                         const GemmDecision&,
+                                                                         const Residual::Args&,
+                                                                         cudaStream_t);
 template cudaError_t kw::gemm<kw::RoundedFloat, GroupMinimum, Wide>(const GemmOperands&,
+                                                                    const GemmDecision&,
                                                                     const GroupMinimum::Args&,
                                                                     cudaStream_t);
 template cudaError_t kw::gemm<kw::Bfloat16, GroupMinimum, WidePairs>(const GemmOperands&,
+                                                                     const GemmDecision&,
                                                                      const GroupMinimum::Args&,
                                                                      cudaStream_t);
-template cudaError_t kw::gemm<kw::Float16, Residual, Single>(const GemmOperands&,
-                                                             const Residual::Args&, cudaStream_t);
+template cudaError_t kw::gemm<kw::Bfloat16, GroupMinimum, WidePairs, Across>(
+    const GemmOperands&, const GemmDecision&, const GroupMinimum::Args&, cudaStream_t);
+template cudaError_t kw::gemm<kw::Float16, Residual, Single, Batched>(const GemmOperands&,
+                                                                      const GemmDecision&,
+                                                                      const Residual::Args&,
+                                                                      cudaStream_t);
+template cudaError_t kw::split_all<2, Major::kRow, true, 0>(const Operand&, const Batch&, void*,
+                                                            void*, int64_t, int, cudaStream_t);
+template cudaError_t kw::split_all<1, Major::kDepth, false, 0>(const Operand&, const Batch&, void*,
+                                                               void*, int64_t, int, cudaStream_t);

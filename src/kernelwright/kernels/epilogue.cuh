@@ -5,7 +5,9 @@
 // sixteen. So a segment whose length is a multiple of eight or sixteen lies in one quad: its
 // reductions are register sums and two shuffles. Stages over the whole row are combined over the
 // tile's columns alone and stored as partial results, one per row and tile; a small second kernel
-// finishes them. Besides what program.cuh says, the program provides
+// finishes them. A program that works on single elements, in rows that no vector divides, goes
+// through shared memory instead: a lane has one column, and a warp stores 32 of a row at once.
+// Besides what program.cuh says, the program provides
 //   P::kColumns                                   columns of the whole product
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
@@ -39,8 +41,16 @@ __host__ __device__ constexpr int column_of(int index, int quad) {
   return C::kVec == 4 ? eight / 2 * 16 + quad * 4 + eight % 2 * 2 + at : eight * 8 + quad * 2 + at;
 }
 
+// A warp's room to turn sixteen rows of 32 columns around.
+struct Turned {
+  static constexpr int kColumns = 32;
+  float at[16][kColumns + 1];
+};
+
 template <class P, class C>
 struct Epilogue {
+  // Whether columns go to lanes.
+  static constexpr bool kTurns = C::kVec == 1 && P::kStages == 0 && !P::kStoresSegments;
   static constexpr int V = C::kVec;
   static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
   static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
@@ -128,6 +138,32 @@ struct Epilogue {
     if constexpr (I < P::kStages) {
       totals[I] = identity<P::kCombine[I]>();
       begin_totals<I + 1>(totals);
+    }
+  }
+
+  // Each lane's accumulators of 32 columns become one column of sixteen rows.
+  template <int kCount>
+  __device__ __forceinline__ void turn(const float (&d)[kCount], Turned& room) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int64_t warp_row = row - lane / 4;
+    const int height = static_cast<int>(rows - warp_row < 16 ? rows - warp_row : 16);
+#pragma unroll
+    for (int part = 0; part < kCount / 16; ++part) {
+      const int column = first + part * Turned::kColumns + lane;
+      __syncwarp();
+#pragma unroll
+      for (int k = 0; k < 16; ++k) {
+        room.at[lane / 4 + 8 * (k / 2 % 2)][column_of<C>(k, quad)] = d[part * 16 + k];
+      }
+      __syncwarp();
+      if (column >= P::kColumns) continue;
+#pragma unroll 8
+      for (int r = 0; r < height; ++r) {
+        typename P::template Fields<1> f;
+        typename P::template Scalars<1> s;
+        P::begin(f, Vec<1>{{room.at[r][lane]}});
+        P::store_elements(f, s, a, Cursor{warp_row + r, column});
+      }
     }
   }
 

@@ -1,5 +1,6 @@
-// left [rows, depth] times right [columns, depth] transposed, on Hopper's tensor cores, with a row
-// program run on the accumulators (epilogue.cuh) instead of a plain store.
+// left [rows, depth] times right [columns, depth] transposed, for each matrix of a batch, on
+// Hopper's tensor cores, with a row program run on the accumulators (epilogue.cuh) instead of a
+// plain store.
 //
 // One block per multiprocessor stays for the whole launch and takes tile after tile of 128 rows by
 // kBlockN columns. Its first warpgroup feeds: one thread issues bulk tensor copies into a ring of
@@ -15,11 +16,16 @@
 // itself. In both, elements whose error cannot be bounded are computed again in plain float32
 // arithmetic. Bfloat16 and Float16 multiply what is in memory.
 //
+// Operands that are split may lie in any way: split.cuh brings them into panels. The others are
+// read as they lie, with either of their axes the inner one. The row of the program's cursor counts
+// through all matrices of the batch.
+//
 // The right operand of the first two, usually a weight, is split on every call: by a kernel before
 // the product. SplitFloat has time to do most of it on the way: only the first wave's rows are
 // split before, the others by the three warps of the feeding warpgroup that have nothing else to
 // do. Where there is nothing left to split, these warps need few registers, and each block
-// multiplies two tiles at once with what is set free: it fetches a third less.
+// multiplies two tiles at once with what is set free: it fetches a third less. Whether, and how
+// many blocks run, is not decided here: GemmDecision comes with the launch.
 #pragma once
 
 #include "epilogue.cuh"
@@ -29,39 +35,70 @@
 namespace kw {
 
 // The halves and scales are room for what split.cuh makes of the operands; the loops that multiply
-// what is in memory leave them empty.
+// what is in memory leave them empty. Rows and columns are those of one matrix.
 struct GemmOperands {
-  const void* left;
-  const void* right;
+  Operand left;
+  Operand right;
   void* left_halves;
   void* left_scales;
   void* right_halves;
   void* right_scales;
   unsigned* progress;
+  Batch batch;
   int64_t rows;
   int columns;
   int depth;
-  bool frozen;  // the right operand's halves are those of an earlier call
 
   __host__ __device__ split::Job left_job() const {
-    return {static_cast<const float*>(left),     static_cast<uint16_t*>(left_halves),
-            static_cast<RowScale*>(left_scales), rows,
-            split::whole_panels(rows),           false};
+    const Batch each = left.distinct(batch);
+    return {left,
+            each,
+            static_cast<uint16_t*>(left_halves),
+            static_cast<RowScale*>(left_scales),
+            rows,
+            split::whole_panels(rows) * each.count(),
+            false};
   }
   template <class C>
   __host__ __device__ split::Job right_job(int64_t count) const {
-    return {static_cast<const float*>(right),
+    return {right,
+            right.distinct(batch),
             static_cast<uint16_t*>(right_halves),
             static_cast<RowScale*>(right_scales),
             columns,
             count,
             C::kVec == 4};
   }
-  // Rows of the right operand's halves.
+  // Rows of one matrix of the right operand's halves.
   __host__ __device__ int right_rows() const {
     return static_cast<int>(split::whole_panels(columns));
   }
 };
+
+// What embedded/products.py decides about a launch: how many tiles a block multiplies at once, how
+// many clusters run, and how many rows of the right operand are split before they do (a frozen
+// one's halves are those of an earlier call).
+struct GemmDecision {
+  int tiles;
+  int clusters;
+  int64_t early;
+  bool frozen;
+
+  // The warps that split on the way read four neighbours at a time.
+  __host__ __device__ bool on_the_way(const GemmOperands& g) const {
+    return !frozen && early < g.right_rows() && g.depth % 4 == 0 && g.right.aligned();
+  }
+};
+
+// What is known of the operands when a kernel is compiled.
+template <bool kHasBatch, hopper::Major kOfLeft, hopper::Major kOfRight>
+struct GemmLayout {
+  static constexpr bool kBatched = kHasBatch;
+  static constexpr hopper::Major kLeft = kOfLeft;
+  static constexpr hopper::Major kRight = kOfRight;
+};
+
+using Plain = GemmLayout<false, hopper::Major::kDepth, hopper::Major::kDepth>;
 
 template <hopper::Element kType, CUtensorMapDataType kInMemory, int kCount, bool kFromFloat>
 struct GemmLoop {
@@ -96,13 +133,14 @@ struct GemmRow {
 // lie side by side and have the same rows of the left operand. Two neighbours: they lie below one
 // another and have the same two strips of the right operand, the larger part of what they fetch.
 // From here on, C is one of these.
-template <class Config, int kTilesAtOnce>
-struct GemmGroup : Config {
+template <class Config, int kTilesAtOnce, class Layout>
+struct GemmGroup : Config, Layout {
   static constexpr int kTiles = kTilesAtOnce;
   static constexpr int kDown = kTiles == 1 ? 1 : Config::kCluster;
   static constexpr int kAcross = Config::kCluster / kDown;
   // A stage of two tiles is half as large again.
   static constexpr int kStages = Config::kStages * 2 / (kTiles + 1);
+  static constexpr bool kSplittable = !Layout::kBatched && Layout::kRight == hopper::Major::kDepth;
 };
 
 template <class Loop, class C>
@@ -117,9 +155,12 @@ struct GemmShape {
   // A block fetches this many of the rows that it shares.
   static constexpr int kLeftShare = Loop::kPlanes * kBlockM / C::kAcross;
   static constexpr int kRightShare = Loop::kPlanes * C::kBlockN / C::kDown;
+  // In the stages: what was split lies along the depth.
+  static constexpr hopper::Major kLeft = Loop::kScaled ? hopper::Major::kDepth : C::kLeft;
+  static constexpr hopper::Major kRight = Loop::kScaled ? hopper::Major::kDepth : C::kRight;
   static constexpr int kThreads = 384;
   static constexpr int kAccumulators = C::kBlockN / 2;
-  static constexpr bool kSplits = Loop::kSplitsOnTheWay && C::kTiles == 1;
+  static constexpr bool kSplits = Loop::kSplitsOnTheWay && C::kSplittable && C::kTiles == 1;
   // Together 168 for each of the block's threads; those that split hold a row.
   static constexpr int kConsumerRegisters = kSplits ? 192 : 232;
   static constexpr int kFeederRegisters = 3 * 168 - 2 * kConsumerRegisters;
@@ -135,9 +176,9 @@ struct GemmBarriers {
   hopper::Barrier empty[C::kStages][C::kTiles];
 };
 
-// The groups of tiles that the clusters multiply. Those of a band of kBand row tiles follow one
-// another down the rows first, so that those that run together share a narrow strip of the right
-// operand.
+// The groups of tiles of a matrix that the clusters multiply. Those of a band of kBand row tiles
+// follow one another down the rows first, so that those that run together share a narrow strip of
+// the right operand.
 template <class C>
 struct GemmGroups {
   static constexpr int kTall = 128 * C::kDown;
@@ -161,6 +202,8 @@ struct GemmWalk {
   int at;
   int step;
   int rank = 0;
+  int matrices = 1;
+  int matrix = 0;
   int row_tile = 0;
   int column_tile = 0;  // the first one
 
@@ -168,6 +211,7 @@ struct GemmWalk {
       : groups(g.rows, g.columns),
         at(hopper::block_index() / C::kCluster),
         step(hopper::block_count() / C::kCluster) {
+    if constexpr (C::kBatched) matrices = static_cast<int>(g.batch.count());
     if constexpr (C::kCluster > 1) rank = hopper::cluster_rank();
   }
 
@@ -177,10 +221,12 @@ struct GemmWalk {
 
   __device__ __forceinline__ bool locate() {
     constexpr int kBand = GemmGroups<C>::kBand;
-    const int band = at / (kBand * groups.across);
-    const int within = at - band * kBand * groups.across;
+    if constexpr (C::kBatched) matrix = at / groups.count;
+    const int first = at - matrix * groups.count;
+    const int band = first / (kBand * groups.across);
+    const int within = first - band * kBand * groups.across;
     const int height = min(kBand, groups.down - band * kBand);
-    if (at >= groups.count) return false;
+    if (matrix >= matrices || first >= groups.count) return false;
     row_tile = (band * kBand + within % height) * C::kDown;
     column_tile = within / height * C::kAcross * C::kTiles;
     row_tile += down();
@@ -229,7 +275,8 @@ struct Ring {
 // The warp's share of a few dot products in float32, each of a left and a right row.
 template <bool kVector, int kDots>
 __device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&left)[kDots],
-                                     const float* const (&right)[kDots], int depth) {
+                                     const float* const (&right)[kDots], int depth,
+                                     int64_t left_step, int64_t right_step) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (kVector) {
 #pragma unroll 1
@@ -245,12 +292,42 @@ __device__ __forceinline__ void dots(float (&sums)[kDots], const float* const (&
 #pragma unroll 1
     for (int at = lane; at < depth; at += 32) {
 #pragma unroll
-      for (int n = 0; n < kDots; ++n) sums[n] = fmaf(left[n][at], right[n][at], sums[n]);
+      for (int n = 0; n < kDots; ++n) {
+        sums[n] = fmaf(left[n][at * left_step], right[n][at * right_step], sums[n]);
+      }
     }
   }
 }
 
 }  // namespace detail
+
+// The matrix that is multiplied, by its place in the batch. Without a batch all of this is zero
+// when it is compiled.
+template <class C>
+struct GemmMatrix {
+  int outer = 0;
+  int inner = 0;
+  int at = 0;
+
+  __device__ __forceinline__ GemmMatrix(const GemmOperands& g, int matrix) {
+    if constexpr (C::kBatched) {
+      at = matrix;
+      outer = matrix / g.batch.inner;
+      inner = matrix - outer * g.batch.inner;
+    }
+  }
+
+  // Which of an operand's distinct matrices it is.
+  __device__ __forceinline__ int64_t of(const Operand& x, const Batch& batch) const {
+    return C::kBatched ? x.index(batch, outer, inner) : 0;
+  }
+  __device__ __forceinline__ const RowScale* left_scales(const GemmOperands& g) const {
+    return static_cast<const RowScale*>(g.left_scales) + of(g.left, g.batch) * g.rows;
+  }
+  __device__ __forceinline__ const RowScale* right_scales(const GemmOperands& g) const {
+    return static_cast<const RowScale*>(g.right_scales) + of(g.right, g.batch) * g.columns;
+  }
+};
 
 // What the columns of a thread add to its doubt: their doubts, and the largest of their scales, by
 // which the rows' doubts are multiplied. One pair of numbers stands for all of them; it is only
@@ -263,9 +340,8 @@ struct ColumnDoubt {
 // Undoes the scales of a tile's columns, two neighbours at a time.
 template <class P, class C, int kCount>
 __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& doubt,
-                                              const GemmOperands& g, int first_column) {
+                                              const RowScale* from, int first_column) {
   constexpr bool kWhole = P::kColumns % C::kBlockN == 0;  // all of a tile's columns exist
-  const auto* from = static_cast<const RowScale*>(g.right_scales);
   const int lane = hopper::lane();
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
@@ -294,10 +370,11 @@ __device__ __forceinline__ void scale_columns(float (&d)[kCount], ColumnDoubt& d
 // takes a few of its doubtful elements at a time.
 template <class C, int kCount>
 __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& columns,
-                                       const GemmOperands& g, int64_t warp_row, int first_column) {
+                                       const GemmOperands& g, const GemmMatrix<C>& matrix,
+                                       int64_t warp_row, int first_column) {
   constexpr int kDots = kCount > 64 ? 2 : 4;
   const int lane = hopper::lane();
-  const auto* scales = static_cast<const RowScale*>(g.left_scales);
+  const RowScale* const scales = matrix.left_scales(g);
   float least[2];  // elements must be larger than this; a NaN never is
   bool all_well = true;
 #pragma unroll
@@ -325,8 +402,9 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
       doubtful[index / 64] |= uint64_t{1} << index % 64;
     }
   }
-  const auto* left = static_cast<const float*>(g.left);
-  const auto* right = static_cast<const float*>(g.right);
+  const float* const left = g.left.floats(matrix.outer, matrix.inner);
+  const float* const right = g.right.floats(matrix.outer, matrix.inner);
+  constexpr bool kAlong = C::kLeft == hopper::Major::kDepth && C::kRight == hopper::Major::kDepth;
 #pragma unroll 1
   for (int index = 0; index < kCount; ++index) {
     const uint64_t bits = index < 64 ? doubtful[0] : doubtful[1];
@@ -345,14 +423,14 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
       for (int n = 0; n < kDots; ++n) {
         owner[n] = owners != 0 ? __ffs(static_cast<int>(owners)) - 1 : owner[n ? n - 1 : 0];
         owners &= owners - 1;
-        left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.depth;
+        left_rows[n] = left + (warp_row + owner[n] / 4 + 8 * (index / 2 % 2)) * g.left.row;
         const int column = first_column + column_of<C>(index, owner[n] % 4);
-        right_rows[n] = right + int64_t{column} * g.depth;
+        right_rows[n] = right + column * g.right.row;
       }
-      if (g.depth % 4 == 0) {
-        detail::dots<true>(sums, left_rows, right_rows, g.depth);
+      if (kAlong && g.depth % 4 == 0 && g.left.aligned() && g.right.aligned()) {
+        detail::dots<true>(sums, left_rows, right_rows, g.depth, 1, 1);
       } else {
-        detail::dots<false>(sums, left_rows, right_rows, g.depth);
+        detail::dots<false>(sums, left_rows, right_rows, g.depth, g.left.depth, g.right.depth);
       }
 #pragma unroll
       for (int n = 0; n < kDots; ++n) {
@@ -366,28 +444,64 @@ __device__ __forceinline__ void settle(float (&d)[kCount], const ColumnDoubt& co
   }
 }
 
+namespace detail {
+
+// Where the boxes of the matrix that is multiplied lie in an operand's tensor map (describe):
+// behind so many panels, or in these batches.
+template <class Loop>
+struct Place {
+  int panels = 0;
+  int inner = 0;
+  int outer = 0;
+
+  template <class C>
+  __device__ __forceinline__ Place(const GemmOperands& g, const GemmMatrix<C>& matrix,
+                                   const Operand& x, int64_t rows) {
+    if constexpr (!C::kBatched) return;
+    if constexpr (Loop::kScaled) {
+      panels =
+          static_cast<int>(matrix.of(x, g.batch) * (split::whole_panels(rows) / split::kPanel));
+    } else {
+      inner = x.inner == 0 ? 0 : matrix.inner;
+      outer = x.outer == 0 ? 0 : matrix.outer;
+    }
+  }
+
+  template <hopper::Major kMajor>
+  __device__ __forceinline__ hopper::Box box(int depth, int plane, int row) const {
+    if constexpr (Loop::kScaled) {
+      return {0, 0, depth / split::kPanel * Loop::kPlanes + plane, panels + row / split::kPanel};
+    } else if constexpr (kMajor == hopper::Major::kDepth) {
+      return {depth, row, inner, outer};
+    } else {
+      return {row, depth, inner, outer};
+    }
+  }
+};
+
+}  // namespace detail
+
 // One thread: copies every stage of every tile, as soon as the cluster has read what was there.
 template <class Loop, class C>
 __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap& right,
-                                     const GemmOperands& g, uint8_t* stages,
-                                     GemmBarriers<C>& barriers) {
+                                     const GemmOperands& g, const GemmDecision& how,
+                                     uint8_t* stages, GemmBarriers<C>& barriers) {
   using S = GemmShape<Loop, C>;
   detail::Ring<C::kStages> ring;
   // A band's rows of the left operand are read again for every strip of the right one, which is
   // read once for each band: if it is the larger one, it should leave the L2 before the other does.
   // (Not while it is being split: then its rows come from the L2 as well.)
-  const bool leaves = (g.frozen || C::kTiles == 2) && g.columns > C::kBand * S::kBlockM;
+  const bool leaves = (how.frozen || C::kTiles == 2) && g.columns > C::kBand * S::kBlockM;
   const uint64_t left_policy = hopper::cache_policy(false);
   const uint64_t right_policy = hopper::cache_policy(leaves);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
-    if (S::kSplits && !g.frozen) detail::await_rows<C>(g, walk.column_tile);
+    if (S::kSplits && how.on_the_way(g)) detail::await_rows<C>(g, walk.column_tile);
+    const GemmMatrix<C> matrix(g, walk.matrix);
+    const detail::Place<Loop> left_at(g, matrix, g.left, g.rows);
+    const detail::Place<Loop> right_at(g, matrix, g.right, g.columns);
 #pragma unroll 1
     for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
       uint8_t* const to = stages + ring.stage * S::kStageBytes;
-      const auto box = [&](int plane, int row) -> hopper::Box {
-        if constexpr (!Loop::kScaled) return {at, row, 0, 0};
-        return {0, 0, at / S::kDepth * Loop::kPlanes + plane, row / split::kPanel};
-      };
 #pragma unroll
       for (int t = 0; t < C::kTiles; ++t) {
         const bool last = t == C::kTiles - 1;
@@ -399,14 +513,17 @@ __device__ __forceinline__ void feed(const CUtensorMap& left, const CUtensorMap&
           const int row = walk.across() * S::kLeftShare + n;
           hopper::copy_box<C::kAcross>(
               to + row * S::kRowBytes, &left, full,
-              box(row / S::kBlockM, walk.row_tile * S::kBlockM + row % S::kBlockM), left_policy);
+              left_at.template box<C::kLeft>(at, row / S::kBlockM,
+                                             walk.row_tile * S::kBlockM + row % S::kBlockM),
+              left_policy);
         }
 #pragma unroll
         for (int n = 0; n < S::kRightShare; n += split::kPanel) {
           const int row = walk.down() * S::kRightShare + n;
           hopper::copy_box<C::kDown>(
               to + S::kLeftBytes + t * S::kRightBytes + row * S::kRowBytes, &right, full,
-              box(row / C::kBlockN, (walk.column_tile + t) * C::kBlockN + row % C::kBlockN),
+              right_at.template box<C::kRight>(
+                  at, row / C::kBlockN, (walk.column_tile + t) * C::kBlockN + row % C::kBlockN),
               right_policy);
         }
       }
@@ -424,8 +541,9 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
   unsigned next = 0;  // the row after the current one; the first thread's alone
   const auto take = [&] {
     next = atomicAdd(g.progress, 1u);
-    if (g.depth % 4 == 0 && next < static_cast<unsigned>(g.columns)) {
-      hopper::prefetch_bytes(job.x + int64_t{next} * g.depth, static_cast<uint32_t>(g.depth) * 4);
+    if (next < static_cast<unsigned>(g.columns)) {
+      const auto* const from = static_cast<const float*>(g.right.at) + next * g.right.row;
+      hopper::prefetch_bytes(from, static_cast<uint32_t>(g.depth) * 4);
     }
   };
   if (thread == 0) {
@@ -435,13 +553,12 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
   SplittingWarps::sync();
   for (unsigned row = shared.row; row < rows; row = shared.row) {
     if (thread == 0) take();
-    if (g.depth % 4 == 0) {
-      split::split_row<SplittingWarps, Loop::kPlanes, true>(job, row, g.depth, thread,
-                                                            shared.split);
-    } else {
-      split::split_row<SplittingWarps, Loop::kPlanes, false>(job, row, g.depth, thread,
-                                                             shared.split);
-    }
+    const auto* const from = static_cast<const float*>(g.right.at) + row * g.right.row;
+    uint16_t* const to = split::planes_of<Loop::kPlanes>(job, 0, row, g.depth);
+    const bool exists = row < static_cast<unsigned>(g.columns);
+    const RowScale scale = split::split_row<SplittingWarps, Loop::kPlanes, true>(
+        from, to, exists, g.depth, thread, shared.split);
+    if (thread == 0 && exists) job.scales[row] = scale;
     hopper::fence_copy_engine();
     SplittingWarps::sync();
     if (thread == 0) {
@@ -456,9 +573,11 @@ __device__ __forceinline__ void split_rest(const GemmOperands& g, GemmRow& share
 template <class Loop, class P, class C>
 __device__ __forceinline__ void consume(const GemmOperands& g, const typename P::Args& a,
                                         const uint8_t* stages, GemmBarriers<C>& barriers,
-                                        int warpgroup) {
+                                        Turned* turned, int warpgroup) {
   using S = GemmShape<Loop, C>;
-  using Product = hopper::Product<Loop::kElement, C::kBlockN>;
+  using Product = hopper::Product<Loop::kElement, C::kBlockN, S::kLeft, S::kRight>;
+  constexpr uint64_t kLeftStep = hopper::kDepthStep<S::kLeft>;
+  constexpr uint64_t kRightStep = hopper::kDepthStep<S::kRight>;
   constexpr bool kPair = Loop::kPlanes == 2;
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -467,8 +586,10 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
   // Right tile `t` of the stage.
   const auto multiply = [&](float (&d)[S::kAccumulators], int add, int t) {
     const uint8_t* const from = stages + ring.stage * S::kStageBytes;
-    const uint64_t a0 = hopper::tile_descriptor(from + (warpgroup - 1) * 64 * S::kRowBytes);
-    const uint64_t b0 = hopper::tile_descriptor(from + S::kLeftBytes + t * S::kRightBytes);
+    const uint64_t a0 =
+        hopper::tile_descriptor<S::kLeft>(from + (warpgroup - 1) * 64 * S::kRowBytes);
+    const uint64_t b0 =
+        hopper::tile_descriptor<S::kRight>(from + S::kLeftBytes + t * S::kRightBytes);
     constexpr uint64_t kLeftPlane = S::kBlockM * S::kRowBytes / 16;
     constexpr uint64_t kRightPlane = C::kBlockN * S::kRowBytes / 16;
     hopper::wait(barriers.full[ring.stage][t], ring.phase);
@@ -477,12 +598,15 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
     hopper::begin_products();
     if constexpr (kPair) {  // small terms first
 #pragma unroll
-      for (int s = 0; s < 4; ++s) Product::run(d, a0 + kLeftPlane + 2 * s, b0 + 2 * s, add | s);
+      for (int s = 0; s < 4; ++s)
+        Product::run(d, a0 + kLeftPlane + kLeftStep * s, b0 + kRightStep * s, add | s);
 #pragma unroll
-      for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + kRightPlane + 2 * s, 1);
+      for (int s = 0; s < 4; ++s)
+        Product::run(d, a0 + kLeftStep * s, b0 + kRightPlane + kRightStep * s, 1);
     }
 #pragma unroll
-    for (int s = 0; s < 4; ++s) Product::run(d, a0 + 2 * s, b0 + 2 * s, kPair | add | s);
+    for (int s = 0; s < 4; ++s)
+      Product::run(d, a0 + kLeftStep * s, b0 + kRightStep * s, kPair | add | s);
     hopper::commit_products();
   };
   // A part of a stage has been read.
@@ -492,13 +616,13 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 
   // What the epilogue will read for each column, 32 columns to a lane. The right operand's scales
   // may be new: whoever sees the tile's first stage sees them too.
-  const auto touch_columns = [&](int first) {
+  const auto touch_columns = [&](const GemmMatrix<C>& matrix, int first) {
     hopper::wait(barriers.full[ring.stage][0], ring.phase);
     const int column = first + lane * 32;
     if (warp != 0 || lane * 32 >= C::kTiles * C::kBlockN || column >= g.columns) return;
     P::touch(a, column);
     if constexpr (Loop::kScaled) {
-      const auto* scales = static_cast<const RowScale*>(g.right_scales) + column;
+      const RowScale* const scales = matrix.right_scales(g) + column;
       touch(scales);
       if (column + 16 < g.columns) touch(scales + 16);
     }
@@ -507,7 +631,23 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
   if (Loop::kPromotes && warpgroup == 2) hopper::arrive_threads<256>(1);
   for (GemmWalk<C> walk(g); walk.locate(); walk.next()) {
     float sum[C::kTiles][S::kAccumulators];
-    touch_columns(walk.column_tile * C::kBlockN);
+    const GemmMatrix<C> matrix(g, walk.matrix);
+    if (C::kBatched && walk.row_tile * S::kBlockM + (warpgroup - 1) * 64 >= g.rows) {
+      // None of the matrix's rows is this warpgroup's: it lets the stages go by.
+      for (int at = 0; at < g.depth; at += S::kDepth, ring.next()) {
+#pragma unroll
+        for (int t = 0; t < C::kTiles; ++t) {
+          if constexpr (Loop::kPromotes) {
+            hopper::sync_threads<256>(warpgroup);
+            hopper::arrive_threads<256>(3 - warpgroup);
+          }
+          hopper::wait(barriers.full[ring.stage][t], ring.phase);
+          release(ring.stage, t);
+        }
+      }
+      continue;
+    }
+    touch_columns(matrix, walk.column_tile * C::kBlockN);
     if constexpr (Loop::kPromotes) {
       float d[S::kAccumulators];
 #pragma unroll
@@ -550,10 +690,16 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
       if (warp_row < g.rows && first < g.columns) {
         if constexpr (Loop::kScaled) {
           ColumnDoubt doubt;
-          scale_columns<P, C>(sum[0], doubt, g, first);
-          settle<C>(sum[0], doubt, g, warp_row, first);
+          scale_columns<P, C>(sum[0], doubt, matrix.right_scales(g), first);
+          settle<C>(sum[0], doubt, g, matrix, warp_row, first);
         }
-        Epilogue<P, C>{a, warp_row + lane / 4, g.rows, first}.run(sum[0]);
+        const int64_t before = matrix.at * g.rows;
+        Epilogue<P, C> epilogue{a, before + warp_row + lane / 4, before + g.rows, first};
+        if constexpr (Epilogue<P, C>::kTurns) {
+          epilogue.turn(sum[0], turned[threadIdx.x / 32 - 4]);
+        } else {
+          epilogue.run(sum[0]);
+        }
       }
       if constexpr (C::kTiles == 2) {
 #pragma unroll
@@ -566,12 +712,13 @@ __device__ __forceinline__ void consume(const GemmOperands& g, const typename P:
 template <class Loop, class P, class C>
 __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
     gemm_kernel(const __grid_constant__ CUtensorMap left, const __grid_constant__ CUtensorMap right,
-                const GemmOperands g, const typename P::Args a) {
+                const GemmOperands g, const GemmDecision how, const typename P::Args a) {
 #ifdef KW_HOPPER
   using S = GemmShape<Loop, C>;
   extern __shared__ uint8_t raw[];
   __shared__ GemmBarriers<C> barriers;
   __shared__ GemmRow row;
+  __shared__ Turned turned[Epilogue<P, C>::kTurns ? 8 : 1];
   uint8_t* const stages = raw + (1024 - hopper::shared_address(raw) % 1024) % 1024;
   if (threadIdx.x == 0) {
     hopper::prefetch(&left);
@@ -590,13 +737,13 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
   if (warpgroup == 0) {
     hopper::give_registers<S::kFeederRegisters>();
     if (threadIdx.x == 0) {
-      feed<Loop, C>(left, right, g, stages, barriers);
-    } else if (S::kSplits && threadIdx.x >= 32 && !g.frozen) {
+      feed<Loop, C>(left, right, g, how, stages, barriers);
+    } else if (S::kSplits && threadIdx.x >= 32 && how.on_the_way(g)) {
       split_rest<Loop, C>(g, row);
     }
   } else {
     hopper::take_registers<S::kConsumerRegisters>();
-    consume<Loop, P, C>(g, a, stages, barriers, warpgroup);
+    consume<Loop, P, C>(g, a, stages, barriers, turned, warpgroup);
   }
   // No block may leave while another one still signals its barriers or delivers to it.
   hopper::sync_cluster();
@@ -618,113 +765,117 @@ inline EncodeMap encode_map() {
   return found;
 }
 
-// An operand as a dense tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in
-// memory as (depth, row), what was split as (depth in a step, row in a panel, step and plane,
-// panel).
-template <class Loop>
-bool describe(CUtensorMap& map, const void* at, int64_t rows, int64_t depth) {
+// An operand as a tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in memory as
+// (depth, row, inner batch, outer batch) or, if neighbours in memory are rows, as (row, depth,
+// ...); what was split as (depth in a step, row in a panel, step and plane, panel of all matrices).
+template <class Loop, hopper::Major kMajor>
+bool describe(CUtensorMap& map, const Operand& x, const Batch& batch, const void* halves,
+              int64_t rows, int64_t depth) {
   constexpr cuuint64_t kPanel = split::kPanel;
-  const auto panels = static_cast<cuuint64_t>(split::whole_panels(rows)) / kPanel;
-  const auto steps = static_cast<cuuint64_t>(split::whole_panels(depth)) / kPanel * Loop::kPlanes;
-  const cuuint64_t sizes[] = {
-      Loop::kScaled ? kPanel : static_cast<cuuint64_t>(depth),
-      Loop::kScaled ? kPanel : static_cast<cuuint64_t>(rows),
-      Loop::kScaled ? steps : 1,
-      Loop::kScaled ? panels : 1,
-  };
-  cuuint64_t strides[3];
-  for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? Loop::kBytes : strides[i - 1]) * sizes[i];
+  cuuint64_t sizes[4];
+  cuuint64_t strides[3];  // of all axes but the first, in bytes
+  const Batch each = x.distinct(batch);
+  if constexpr (Loop::kScaled) {
+    sizes[0] = sizes[1] = kPanel;
+    sizes[2] = static_cast<cuuint64_t>(split::whole_panels(depth)) / kPanel * Loop::kPlanes;
+    sizes[3] = static_cast<cuuint64_t>(split::whole_panels(rows) * each.count()) / kPanel;
+    for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? Loop::kBytes : strides[i - 1]) * sizes[i];
+  } else {
+    constexpr bool kAlong = kMajor == hopper::Major::kDepth;
+    const int64_t lengths[] = {kAlong ? depth : rows, kAlong ? rows : depth, each.inner,
+                               each.outer};
+    const int64_t apart[] = {kAlong ? x.row : x.depth, x.inner, x.outer};
+    for (int i = 0; i < 4; ++i) sizes[i] = static_cast<cuuint64_t>(lengths[i]);
+    for (int i = 0; i < 3; ++i) {  // an axis of one has no stride to speak of
+      strides[i] = sizes[i + 1] == 1 ? 16 : static_cast<cuuint64_t>(apart[i]) * Loop::kBytes;
+    }
+  }
+  void* const at = const_cast<void*>(Loop::kScaled ? halves : x.at);
   const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
-  const cuuint32_t each[] = {1, 1, 1, 1};
+  const cuuint32_t step[] = {1, 1, 1, 1};
   const EncodeMap encode = encode_map();
-  return encode != nullptr && encode(&map, Loop::kMapType, 4, const_cast<void*>(at), sizes, strides,
-                                     box, each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                     CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+  return encode != nullptr && encode(&map, Loop::kMapType, 4, at, sizes, strides, box, step,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// Splits the operands, of the right one the rows that are wanted early.
+template <class Loop, class C>
+cudaError_t split_operands(const GemmOperands& g, const GemmDecision& how, cudaStream_t stream) {
+  constexpr bool kLeftAlong = C::kLeft == hopper::Major::kDepth;
+  constexpr bool kRightAlong = C::kRight == hopper::Major::kDepth;
+  const int64_t all = g.right_rows() * g.right.distinct(g.batch).count();
+  const bool on_the_way = GemmShape<Loop, C>::kSplits && how.tiles == 1 && how.on_the_way(g);
+  const split::Job left = g.left_job();
+  const split::Job right = g.right_job<C>(how.frozen ? 0 : on_the_way ? how.early : all);
+  const int tiles = (g.columns + C::kBlockN * C::kCluster - 1) / (C::kBlockN * C::kCluster);
+  const split::Progress progress{g.progress, on_the_way ? 1 + tiles * C::kCluster : 0, C::kBlockN};
+  bool beside = false;
+  if constexpr (!kLeftAlong) {
+    const cudaError_t error = split::run_across<Loop::kPlanes>(left, g.depth, stream);
+    if (error != cudaSuccess) return error;
+    beside = true;
+  }
+  if constexpr (!kRightAlong) {
+    const cudaError_t error = split::run_across<Loop::kPlanes>(right, g.depth, stream, beside);
+    if (error != cudaSuccess) return error;
+    beside = beside || right.count > 0;
+  }
+  const split::Along<Loop::kPlanes, C::kBatched, C::kDepth> along{
+      kLeftAlong ? left : split::Job{},
+      kRightAlong ? right : split::Job{},
+      g.depth,
+      progress,
+      stream,
+      beside};
+  return along.run();
 }
 
 }  // namespace detail
 
-// How many clusters multiply, and how many groups of tiles the busiest of them.
-template <class C>
-struct GemmWaves {
-  GemmGroups<C> groups;
-  int clusters;
-  int count;
-
-  GemmWaves(const GemmOperands& g, int processors) : groups(g.rows, g.columns) {
-    const int most = processors / C::kCluster;
-    count = (groups.count + most - 1) / most;
-    // If a few multiprocessors less take as many waves, all have as many tiles, and those of a
-    // strip of the right operand are multiplied in the same wave.
-    const int enough = (groups.count + count - 1) / count;
-    const bool even = count == 1 || enough * 8 >= most * 7;
-    clusters = even ? enough : most;
-  }
-};
-
 template <class Loop, class P, class Group>
-cudaError_t multiply(const GemmOperands& g, const typename P::Args& a, int clusters,
+cudaError_t multiply(const GemmOperands& g, const GemmDecision& how, const typename P::Args& a,
                      cudaStream_t stream) {
   using S = GemmShape<Loop, Group>;
-  static_assert(Group::kBlockM == S::kBlockM && S::kShared <= 226 * 1024, "the tile must fit");
+  constexpr int kTurned = Epilogue<P, Group>::kTurns ? 8 * sizeof(Turned) : 0;
+  static_assert(Group::kBlockM == S::kBlockM && S::kShared + kTurned <= 226 * 1024,
+                "the tile must fit");
   static_assert(S::kLeftShare % split::kPanel == 0 && S::kRightShare % split::kPanel == 0 &&
                     Group::kBlockN % split::kPanel == 0,
                 "whole boxes");
   static_assert(Group::kBand % Group::kDown == 0, "a cluster must not reach into the next band");
   CUtensorMap left;
   CUtensorMap right;
-  if (!detail::describe<Loop>(left, Loop::kScaled ? g.left_halves : g.left, g.rows, g.depth) ||
-      !detail::describe<Loop>(right, Loop::kScaled ? g.right_halves : g.right, g.columns,
-                              g.depth)) {
+  if (!detail::describe<Loop, Group::kLeft>(left, g.left, g.batch, g.left_halves, g.rows,
+                                            g.depth) ||
+      !detail::describe<Loop, Group::kRight>(right, g.right, g.batch, g.right_halves, g.columns,
+                                             g.depth)) {
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, Group>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
   if (error != cudaSuccess) return error;
-  const Grid grid{static_cast<unsigned>(clusters * Group::kCluster), S::kThreads, stream,
+  const Grid grid{static_cast<unsigned>(how.clusters * Group::kCluster), S::kThreads, stream,
                   S::kShared, Group::kCluster};
-  return launch(kernel, grid, left, right, g, a);
+  return launch(kernel, grid, left, right, g, how, a);
 }
 
-template <class Loop, class P, class C>
-cudaError_t gemm(const GemmOperands& g, const typename P::Args& a, cudaStream_t stream) {
-  using One = GemmGroup<C, 1>;
+template <class Loop, class P, class C, class Layout = Plain>
+cudaError_t gemm(const GemmOperands& g, const GemmDecision& how, const typename P::Args& a,
+                 cudaStream_t stream) {
+  using One = GemmGroup<C, 1, Layout>;
   static_assert(One::kVec < 4 || Loop::kScaled, "only rows that are split can be interleaved");
-  if (g.rows == 0) return cudaSuccess;
-  int device = 0;
-  int processors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const GemmWaves<One> waves(g, processors);
-  bool ready = true;  // all of the right operand, when the product begins
-
+  if (g.rows == 0 || g.batch.count() == 0) return cudaSuccess;
   if constexpr (Loop::kScaled) {
-    // The rows of the right operand that the first wave needs; all of them where it is the only
-    // one, or where a wave ends before the splitting warps have the next one's rows ready (they
-    // split some 50 rows a microsecond on an H200, and 64 of depth are multiplied in one).
-    const GemmGroups<One>& groups = waves.groups;
-    const int height = groups.down < One::kBand ? groups.down : One::kBand;
-    const int across = (waves.clusters + height - 1) / height;
-    int64_t early = int64_t{across} * One::kCluster * One::kBlockN;
-    const bool late = early * 5 > int64_t{g.depth} * 2;
-    ready = g.frozen || !Loop::kSplitsOnTheWay || waves.count == 1 || late;
-    if (ready || early > g.right_rows()) early = g.right_rows();
-    const split::Progress progress{g.progress, 1 + groups.across * One::kCluster, One::kBlockN};
-    const cudaError_t error =
-        split::run<Loop::kPlanes>(g.left_job(), g.right_job<One>(g.frozen ? 0 : early), g.depth,
-                                  g.frozen ? split::Progress{} : progress, stream);
+    const cudaError_t error = detail::split_operands<Loop, One>(g, how, stream);
     if (error != cudaSuccess) return error;
   }
   if constexpr (Loop::kPromotes && One::kCluster == 2 && One::kBlockN == 128) {
-    using Two = GemmGroup<C, 2>;
-    const GemmWaves<Two> half(g, processors);
-    if (ready && half.count * 2 <= waves.count) {
-      return multiply<Loop, P, Two>(g, a, half.clusters, stream);
-    }
+    if (how.tiles == 2) return multiply<Loop, P, GemmGroup<C, 2, Layout>>(g, how, a, stream);
   }
-  return multiply<Loop, P, One>(g, a, waves.clusters, stream);
+  return multiply<Loop, P, One>(g, how, a, stream);
 }
 
 }  // namespace kw

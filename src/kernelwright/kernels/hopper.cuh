@@ -112,6 +112,21 @@ __device__ __forceinline__ void sync_cluster() {
                    : "memory");
 }
 
+// A word of shared memory in another block of the cluster, at the place of this one here.
+__device__ __forceinline__ uint32_t read_from(const uint32_t& word, int block) {
+  uint32_t x;
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %1, %2;\n"
+      "ld.shared::cluster.u32 %0, [remote];\n"
+      "}\n"
+      : "=r"(x)
+      : "r"(shared_address(&word)), "r"(block)
+      : "memory");
+  return x;
+}
+
 // ---- bulk tensor copies ------------------------------------------------------------------------
 
 // What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
@@ -186,13 +201,25 @@ __device__ __forceinline__ void take_registers() {
 
 // ---- matrix products ---------------------------------------------------------------------------
 
-// A tile in shared memory whose rows are 128 bytes of depth, swizzled by the copy engine in groups
-// of eight rows (1024 bytes, the stride given here). 32 bytes further lies the next depth step.
+// Which elements of a matrix are neighbours in memory: those along the depth of a product, or those
+// along the rows (of the right operand: the columns of the product).
+enum class Major { kDepth, kRow };
+
+// Boxes of 64 x 64 elements of two bytes in shared memory, one after the other along the rows, as
+// the copy engine swizzles them: lines of 128 bytes in groups of eight. kDepth: a line is a row,
+// and the groups follow one another through all boxes. kRow: a line is 64 rows at one depth; the
+// groups of a box are further depths, and the next rows are a box further on.
+template <Major kMajor>
 __device__ __forceinline__ uint64_t tile_descriptor(const void* tile) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
   constexpr uint64_t kGroupStride = uint64_t{1024 / 16} << 32;
-  return kSwizzle128 | kGroupStride | uint64_t{1} << 16 | (shared_address(tile) & 0x3ffff) >> 4;
+  constexpr uint64_t kBoxStride = uint64_t{kMajor == Major::kDepth ? 1 : 8192 / 16} << 16;
+  return kSwizzle128 | kGroupStride | kBoxStride | (shared_address(tile) & 0x3ffff) >> 4;
 }
+
+// How far the next depth step of 16 elements is, in a descriptor.
+template <Major kMajor>
+inline constexpr uint64_t kDepthStep = (kMajor == Major::kDepth ? 32 : 2048) / 16;
 
 __device__ __forceinline__ void begin_products() {
 #ifdef KW_HOPPER
@@ -224,10 +251,10 @@ __device__ __forceinline__ void pin(float (&d)[kCount]) {
 
 enum class Element { kFloat16, kBfloat16 };
 
-// d += a * b over one depth step of 32 bytes, 64 rows of a times kColumns rows of b; `add` 0 starts
-// from zero. Thread t of the warpgroup holds, in d[4 * j + 2 * i + c], row
+// d += a * b over one depth step of 16 elements, 64 rows of a times kColumns rows of b; `add` 0
+// starts from zero. Thread t of the warpgroup holds, in d[4 * j + 2 * i + c], row
 // 16 * (t / 32) + t % 32 / 4 + 8 * i and column 8 * j + 2 * (t % 4) + c.
-template <Element kElement, int kColumns>
+template <Element kElement, int kColumns, Major kLeft, Major kRight>
 struct Product;
 
 // clang-format off
@@ -242,34 +269,62 @@ struct Product;
 #define KW_IN_32(i) KW_IN_8(i), KW_IN_8(i + 8), KW_IN_8(i + 16), KW_IN_8(i + 24)
 // clang-format on
 
-#define KW_PRODUCT(element, columns, shape, types, tail, outputs, a_at, b_at, add_at, ...)      \
-  template <>                                                                                   \
-  struct Product<Element::element, columns> {                                                   \
-    static __device__ __forceinline__ void run(float (&d)[columns / 2], uint64_t a, uint64_t b, \
-                                               int add) {                                       \
-      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                   \
-                   ", 0;\n"                                                                     \
-                   "wgmma.mma_async.sync.aligned." shape ".f32." types " {" outputs "}, " a_at  \
-                   ", " b_at ", p, 1, 1" tail ";\n}\n"                                          \
-                   : __VA_ARGS__                                                                \
-                   : "l"(a), "l"(b), "r"(add));                                                 \
-    }                                                                                           \
+#define KW_PRODUCT(element, columns, types, outputs, a_at, b_at, add_at, left_at, right_at, ...) \
+  template <Major kLeft, Major kRight>                                                           \
+  struct Product<Element::element, columns, kLeft, kRight> {                                     \
+    static __device__ __forceinline__ void run(float (&d)[columns / 2], uint64_t a, uint64_t b,  \
+                                               int add) {                                        \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                    \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." types " {" outputs    \
+                   "}, " a_at ", " b_at ", p, 1, 1, " left_at ", " right_at ";\n}\n"             \
+                   : __VA_ARGS__                                                                 \
+                   : "l"(a), "l"(b), "r"(add), "n"(int{kLeft == Major::kRow}),                   \
+                     "n"(int{kRight == Major::kRow}));                                           \
+    }                                                                                            \
   };
 
 #ifdef KW_HOPPER
-#define KW_PRODUCTS(element, depth, types, tail)                                                  \
-  KW_PRODUCT(element, 64, "m64n64" depth, types, tail, KW_TO_30 "%30, %31", "%32", "%33", "%34",  \
-             KW_IN_32(0))                                                                         \
-  KW_PRODUCT(element, 128, "m64n128" depth, types, tail, KW_TO_60 "%60, %61, %62, %63", "%64",    \
-             "%65", "%66", KW_IN_32(0), KW_IN_32(32))                                             \
-  KW_PRODUCT(element, 192, "m64n192" depth, types, tail, KW_TO_90 "%90, %91, %92, %93, %94, %95", \
-             "%96", "%97", "%98", KW_IN_32(0), KW_IN_32(32), KW_IN_32(64))                        \
-  KW_PRODUCT(element, 256, "m64n256" depth, types, tail,                                          \
-             KW_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127", "%128", "%129", "%130",  \
-             KW_IN_32(0), KW_IN_32(32), KW_IN_32(64), KW_IN_32(96))
+#define KW_PRODUCTS(element, types)                                                             \
+  KW_PRODUCT(element, 64, types, KW_TO_30 "%30, %31", "%32", "%33", "%34", "%35", "%36",        \
+             KW_IN_32(0))                                                                       \
+  KW_PRODUCT(element, 128, types, KW_TO_60 "%60, %61, %62, %63", "%64", "%65", "%66", "%67",    \
+             "%68", KW_IN_32(0), KW_IN_32(32))                                                  \
+  KW_PRODUCT(element, 192, types, KW_TO_90 "%90, %91, %92, %93, %94, %95", "%96", "%97", "%98", \
+             "%99", "%100", KW_IN_32(0), KW_IN_32(32), KW_IN_32(64))                            \
+  KW_PRODUCT(element, 256, types, KW_TO_120 "%120, %121, %122, %123, %124, %125, %126, %127",   \
+             "%128", "%129", "%130", "%131", "%132", KW_IN_32(0), KW_IN_32(32), KW_IN_32(64),   \
+             KW_IN_32(96))
 
-KW_PRODUCTS(kFloat16, "k16", "f16.f16", ", 0, 0")
-KW_PRODUCTS(kBfloat16, "k16", "bf16.bf16", ", 0, 0")
+KW_PRODUCTS(kFloat16, "f16.f16")
+KW_PRODUCTS(kBfloat16, "bf16.bf16")
+#endif
+
+// The same with the 64 rows of a in registers, float16: a[2 * h + i] are the thread's two
+// neighbours of depth, from 8 * h + 2 * (t % 4) on, in the row that d has at i. They must stay as
+// they are until the product is done.
+template <int kColumns>
+struct RegisterProduct;
+
+#define KW_REGISTER_PRODUCT(columns, shape, outputs, a_at, b_at, add_at, ...)                    \
+  template <>                                                                                    \
+  struct RegisterProduct<columns> {                                                              \
+    static __device__ __forceinline__ void run(float (&d)[columns / 2], const uint32_t (&a)[4],  \
+                                               uint64_t b, int add) {                            \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " add_at                                    \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned." shape "k16.f32.f16.f16 {" outputs "}, {" a_at \
+                   "}, " b_at ", p, 1, 1, 0;\n}\n"                                               \
+                   : __VA_ARGS__                                                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));              \
+    }                                                                                            \
+  };
+
+#ifdef KW_HOPPER
+KW_REGISTER_PRODUCT(64, "m64n64", KW_TO_30 "%30, %31", "%32, %33, %34, %35", "%36", "%37",
+                    KW_IN_32(0))
+KW_REGISTER_PRODUCT(128, "m64n128", KW_TO_60 "%60, %61, %62, %63", "%64, %65, %66, %67", "%68",
+                    "%69", KW_IN_32(0), KW_IN_32(32))
 #endif
 
 }  // namespace kw::hopper

@@ -1,4 +1,4 @@
-// What every kernel needs around its launch: the right device, its turn, and errors as text.
+// What every kernel needs around its launch: the right device, and its turn.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,6 +33,16 @@ __device__ __forceinline__ void await_turn() {
 #endif
 }
 
+// For a kernel that needs nothing of the one before it, and writes nothing that it reads: it lets
+// the next one come in at once and awaits its turn only in the end, so that whoever waits for it
+// has waited for both. What came before the two is done when it begins: the one before has called
+// await_turn.
+__device__ __forceinline__ void let_in() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
 struct Grid {
   unsigned blocks;
   int threads;
@@ -43,10 +53,13 @@ struct Grid {
 
 template <class... Parameters, class... Given>
 cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&... given) {
-  int device = 0;
-  int major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  static const int major = [] {  // of the device that the kernels were compiled for
+    int device = 0;
+    int found = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&found, cudaDevAttrComputeCapabilityMajor, device);
+    return found;
+  }();
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -63,7 +76,3 @@ cudaError_t launch(void (*kernel)(Parameters...), const Grid& grid, const Given&
 }
 
 }  // namespace kw
-
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
-}

@@ -1,4 +1,5 @@
-// Reductions across threads. The order is fixed, so results repeat bit for bit.
+// Reductions across the threads of a warp, of a block, and of the blocks that share a row. The
+// order is fixed, so results repeat bit for bit.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,6 +25,62 @@ __device__ __forceinline__ float reduce_threads(float x) {
     x = partial[0];
     for (int w = 1; w < Width / 32; ++w) x = combine<C>(x, partial[w]);
   }
+  return x;
+}
+
+// Which row a block works on, and as which of the blocks that share it. On Hopper these are a
+// cluster, and their results meet in each other's shared memory. Before it there are none: the
+// first blocks take the rows, and the others leave.
+struct Share {
+  int64_t row;
+  int rank;
+  int blocks;
+};
+
+__device__ __forceinline__ Share share_of_row() {
+#if __CUDA_ARCH__ >= 900
+  unsigned blocks;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+  return {blockIdx.x / blocks, static_cast<int>(blockIdx.x % blocks), static_cast<int>(blocks)};
+#else
+  return {blockIdx.x, 0, 1};
+#endif
+}
+
+// A block may write to another one only after that has come to life: every block arrives once
+// before the first reduction.
+__device__ __forceinline__ void arrive_in_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+// Combine what every thread of a block knows over the blocks that share a row, at most Most. Stages
+// take turns with two places, so that one barrier each is enough; I counts them from 0.
+template <Combine C, int Most, int I>
+__device__ __forceinline__ float reduce_blocks(float x, const Share& share) {
+#if __CUDA_ARCH__ >= 900
+  if (share.blocks > 1) {
+    __shared__ float places[2][Most];
+    if constexpr (I == 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    if (threadIdx.x < share.blocks) {
+      const auto own = static_cast<uint32_t>(__cvta_generic_to_shared(&places[I % 2][share.rank]));
+      asm volatile(
+          "{\n"
+          ".reg .u32 there;\n"
+          "mapa.shared::cluster.u32 there, %0, %1;\n"
+          "st.shared::cluster.f32 [there], %2;\n"
+          "}\n" ::"r"(own),
+          "r"(threadIdx.x), "f"(x)
+          : "memory");
+    }
+    __syncwarp();
+    arrive_in_cluster();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    x = places[I % 2][0];
+    for (int b = 1; b < share.blocks; ++b) x = combine<C>(x, places[I % 2][b]);
+  }
+#endif
   return x;
 }
 

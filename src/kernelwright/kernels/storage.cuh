@@ -25,6 +25,9 @@ KW_FN float to_float(float x) {
 KW_FN float to_float(bool x) {
   return x ? 1.0f : 0.0f;
 }
+KW_FN float to_float(int64_t x) {
+  return static_cast<float>(x);
+}
 
 template <class T>
 KW_FN T from_float(float x);

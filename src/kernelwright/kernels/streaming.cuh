@@ -1,5 +1,5 @@
-// Row programs on the GPU for rows of any length: a block per row, and each stage reads the row
-// again.
+// Row programs on the GPU for rows of any length: a block per row, or kCluster of them for one of
+// more than kAlone elements, and each stage reads the row again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,9 +11,14 @@ namespace kw {
 
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P::Args a) {
+  const Share share = share_of_row();
+  if (share.row >= P::rows(a)) return;
+  if (share.blocks > 1) arrive_in_cluster();
   await_turn();
   constexpr int V = C::kVec;
-  const int64_t row = blockIdx.x;
+  const int64_t row = share.row;
+  const int64_t step = int64_t{C::kThreads} * V * share.blocks;
+  const int64_t first = (int64_t{C::kThreads} * share.rank + threadIdx.x) * V;
   const int64_t elements = P::elements(a);
   typename P::template Scalars<1> s;
   for_each_stage<P>([&](auto stage) {
@@ -21,31 +26,35 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
     constexpr Combine kOp = P::kCombine[I];
     Vec<1> total{{identity<kOp>()}};
 #pragma unroll 4
-    for (int64_t e = int64_t{threadIdx.x} * V; e < elements; e += C::kThreads * V) {
+    for (int64_t e = first; e < elements; e += step) {
       typename P::template Fields<V> f;
       replay<P, I, V, 1>(f, s, a, Cursor{row, e});
       const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, e});
       total[0] = combine<kOp>(total[0], combine_lanes<kOp>(x));
     }
     total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
+    total[0] = reduce_blocks<kOp, C::kCluster, I>(total[0], share);
     P::finish(stage, s, total, a);
   });
   if constexpr (P::kStoresElements) {
 #pragma unroll 4
-    for (int64_t e = int64_t{threadIdx.x} * V; e < elements; e += C::kThreads * V) {
+    for (int64_t e = first; e < elements; e += step) {
       typename P::template Fields<V> f;
       replay<P, P::kStages, V, 1>(f, s, a, Cursor{row, e});
       P::store_elements(f, s, a, Cursor{row, e});
     }
   }
-  if (threadIdx.x == 0) P::store_row(s, a, Cursor{row, 0});
+  if (first == 0) P::store_row(s, a, Cursor{row, 0});
 }
 
 template <class P, class C>
 cudaError_t streaming(const typename P::Args& a, cudaStream_t stream) {
   const int64_t rows = P::rows(a);
   if (rows == 0) return cudaSuccess;
-  return launch(streaming_kernel<P, C>, Grid{static_cast<unsigned>(rows), C::kThreads, stream}, a);
+  const int shared = P::elements(a) > C::kAlone ? C::kCluster : 1;
+  const auto blocks = static_cast<unsigned>(rows * shared);
+  const Grid grid{blocks, C::kThreads, stream, 0, static_cast<unsigned>(shared)};
+  return launch(streaming_kernel<P, C>, grid, a);
 }
 
 }  // namespace kw

@@ -1,7 +1,21 @@
-"""Regions become kernels: a template, a schedule of the program, a configuration."""
+"""Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
+from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
-from kernelwright.lower.kernel import GemmKernel, Kernel, lower
-from kernelwright.lower.panels import Panel, panels
+from kernelwright.lower.kernel import GemmKernel, Kernel
+from kernelwright.lower.lowered import Lowered, lower
+from kernelwright.lower.panels import Panel
+from kernelwright.lower.steps import Frozen, Step
 
-__all__ = ["GemmKernel", "Kernel", "Panel", "Tile", "lower", "panels"]
+__all__ = [
+    "FewKernel",
+    "Frozen",
+    "GemmKernel",
+    "Kernel",
+    "Lowered",
+    "Panel",
+    "Step",
+    "ThinKernel",
+    "Tile",
+    "lower",
+]

@@ -7,12 +7,15 @@ targets/. It knows nothing of the machine's mood: tune.py measures the first few
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import product as every
 
+from kernelwright.embedded.products import can_pair
 from kernelwright.errors import InputError
-from kernelwright.graph import Graph
+from kernelwright.graph import Graph, hint, product
 from kernelwright.lower.config import Config, vector_width
+from kernelwright.lower.decide import decided
 from kernelwright.plan import Gemm, Program, needs_whole_tiles
 from kernelwright.targets import Tiling
 
@@ -25,24 +28,29 @@ WAVE_ROWS = 4
 
 @dataclass(frozen=True)
 class Tile:
-    """`columns` for a block, `cluster` blocks together, `band` tiles down at a time."""
+    """`columns` for a block, `cluster` blocks together, `band` tiles down at a time.
+
+    A block multiplies `at_once` of them, or as many as it pays (0, see embedded/products.py).
+    """
 
     columns: int
     cluster: int
     band: int
     why: str
+    at_once: int = 0
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        return self.columns, self.cluster, self.band
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.columns, self.cluster, self.band, self.at_once
 
     def __str__(self) -> str:
         return spelled(*self.shape)
 
 
-def spelled(columns: int, cluster: int, band: int) -> str:
+def spelled(columns: int, cluster: int, band: int, at_once: int) -> str:
     together = "alone" if cluster == 1 else "in pairs"
-    return f"{columns} columns {together} in bands of {band}"
+    many = ("", ", one at once", ", two at once")[at_once]
+    return f"{columns} columns {together} in bands of {band}{many}"
 
 
 @dataclass(frozen=True)
@@ -70,16 +78,37 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
     Of tiles that cost the same, the narrower and more usual one comes first.
     """
     tiling = gemm.loop.tiling
-    tall = -(-(rows or gemm.typical) // tiling.rows)
+    matrices, each = _matrices(gemm, rows or gemm.typical)
+    tall = -(-each // tiling.rows)
     unfit = {w: why for w in tiling.widths if (why := _unfit(gemm, program, w))}
     found = []
-    for width, cluster, band in product(tiling.widths, tiling.clusters, tiling.bands):
-        grid = _Grid(tiling, tall, -(-gemm.columns // width), cluster, band)
-        tile = Tile(width, cluster, band, _why(width, grid, unfit))
+    for width, cluster, band in every(tiling.widths, tiling.clusters, tiling.bands):
+        grid = _Grid(tiling, tall, -(-gemm.columns // width), cluster, band, matrices)
         refused = unfit.get(width, "") or grid.repeats()
         one = gemm.loop.tile_time(width, gemm.depth, _extra(width, grid))
-        found.append(Candidate(tile, grid.waves * grid.waste * one, refused))
-    return sorted(found, key=lambda c: (bool(c.refused), c.cost))
+        for at_once, why in _launches(gemm, (width, cluster, band), each, matrices):
+            tile = Tile(width, cluster, band, f"{_why(width, grid, unfit)}; {why}", at_once)
+            found.append(Candidate(tile, grid.waves * grid.waste * one, refused))
+    return sorted(found, key=lambda c: (bool(c.refused), c.cost, c.tile.at_once))
+
+
+def _matrices(gemm: Gemm, rows: int) -> tuple[int, int]:
+    """How many matrices have so many rows together, and how many each of them."""
+    if isinstance(gemm.rows, int) and gemm.batch != (1, 1):
+        return max(1, rows // gemm.rows), gemm.rows
+    matrices = hint(product(gemm.batch))
+    return matrices, -(-rows // matrices)
+
+
+def _launches(
+    gemm: Gemm, shape: tuple[int, int, int], rows: int, matrices: int
+) -> Iterator[tuple[int, str]]:
+    """As many tiles at once as it pays, with the reason, and the other number if there is one."""
+    usual = decided(gemm, shape, 0, rows, matrices)
+    yield 0, usual.why
+    other = decided(gemm, shape, 3 - usual.tiles, rows, matrices)
+    if other.tiles != usual.tiles and shape[2] == gemm.loop.tiling.bands[0]:
+        yield other.tiles, other.why
 
 
 def check_fits(gemm: Gemm, program: Program, tile: Tile) -> None:
@@ -88,7 +117,10 @@ def check_fits(gemm: Gemm, program: Program, tile: Tile) -> None:
     known = (
         tile.columns in there.widths and tile.cluster in there.clusters and tile.band in there.bands
     )
-    why = _unfit(gemm, program, tile.columns) if known else "not among the tiles there are"
+    pairs = tile.at_once != 2 or can_pair(tile.shape[:3], gemm.loop.planes)
+    why = (
+        _unfit(gemm, program, tile.columns) if known and pairs else "not among the tiles there are"
+    )
     if why:
         raise InputError(f"The product cannot have tiles of {tile} ({why}); leave the choice out.")
 
@@ -105,13 +137,14 @@ def _unfit(gemm: Gemm, program: Program, width: int) -> str:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The tiles of a product: so many down and across, and how they are walked."""
+    """The tiles of a product: so many down and across for each matrix, and how they are walked."""
 
     tiling: Tiling
     down: int
     across: int
     cluster: int
     band: int
+    matrices: int
 
     @property
     def groups(self) -> int:
@@ -121,7 +154,9 @@ class _Grid:
     @property
     def waves(self) -> int:
         """Tiles that the busiest multiprocessor works on."""
-        return -(-self.down * self.groups // (self.tiling.processors // self.cluster))
+        return -(
+            -self.matrices * self.down * self.groups // (self.tiling.processors // self.cluster)
+        )
 
     @property
     def waste(self) -> float:
@@ -178,5 +213,6 @@ def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
         ("kCluster", tile.cluster),
         ("kBand", tile.band),
         ("kVec", _lanes(graph, gemm, program)),
+        ("kDepth", gemm.depth),
     )
     return Config("gemm_sm90", constants, tile.why)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from kernelwright.errors import InputError
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
+from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Buffer, Gemm, Plan, Program, Region, decompose
+from kernelwright.plan import Buffer, Gemm, Program, Region, decompose
 from kernelwright.targets import Target
 
 
@@ -19,11 +19,12 @@ from kernelwright.targets import Target
 class Template:
     """A header under kernels/ and the function template in it: `symbol<Program, Config>`.
 
-    `reads_once` says that it reads each element of its row a single time.
+    `spares_cache` says that what it reads once does not go through the L1 cache. In an epilogue the
+    tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB).
     """
 
     symbol: str
-    reads_once: bool
+    spares_cache: bool = False
 
     def header(self, device: str) -> str:
         return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
@@ -32,11 +33,11 @@ class Template:
 TEMPLATES = {
     t.symbol: t
     for t in (
-        Template("pointwise", reads_once=True),
-        Template("resident", reads_once=True),
-        Template("streaming", reads_once=False),
-        Template("strided", reads_once=False),
-        Template("gemm_sm90", reads_once=True),
+        Template("pointwise"),
+        Template("resident"),
+        Template("streaming"),
+        Template("strided"),
+        Template("gemm_sm90", spares_cache=True),
     )
 }
 
@@ -78,11 +79,25 @@ class GemmKernel(Kernel):
     gemm: Gemm
     given: Expr
     partials: tuple[Buffer, ...]
+    tile: Tile
 
     @property
     def splits(self) -> bool:
         """Whether the operands are split, into memory that the launch is given."""
         return self.gemm.loop.planes > 0
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the right operand can be split once for all calls: one matrix that stays."""
+        right = self.gemm.right
+        places = (right.offset, right.row, right.depth)
+        alone = (right.outer, right.inner) == (0, 0)
+        return self.splits and alone and all(isinstance(n, int) for n in places)
+
+    @property
+    def rule(self) -> tuple[Any, ...]:
+        """What its launches are decided by."""
+        return launch_rule(self.gemm, self.tile.shape[:3], self.tile.at_once)
 
     @property
     def interleaves(self) -> bool:
@@ -105,34 +120,12 @@ class GemmKernel(Kernel):
         return [*super().writes, *self.row_partials.values()]
 
 
-def lower(
-    plan: Plan, target: Target, tiles: Mapping[str, Tile] | None = None
-) -> tuple[Kernel, ...]:
-    """Kernels for every region that is not a library call, and for the library's way with it.
-
-    `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
-    """
-    found: list[Kernel] = []
-    chosen = dict(tiles or {})
-    for region in plan.regions:
-        if region.gemm is not None:
-            tile = chosen.pop(region.name, None)
-            found += _product(plan.graph, region, region.gemm, tile, target)
-        for step in region.gemm.library if region.gemm else (region,):
-            if step.program is not None:
-                found.append(_rowwise(plan.graph, step, step.program, target))
-    if chosen:
-        names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
-        raise InputError(f"{next(iter(chosen))!r} is no generated product; choose from: {names}.")
-    return tuple(found)
-
-
-def _rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
+def rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
     config = configure(graph, program, target)
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 
 
-def _product(
+def product(
     graph: Graph, region: Region, gemm: Gemm, chosen: Tile | None, target: Target
 ) -> list[Kernel]:
     """The product, and the kernel that finishes its rows if there is one."""
@@ -147,10 +140,10 @@ def _product(
     plan = schedule(seat.epilogue, given)
     template = TEMPLATES[config.shape]
     kernels: list[Kernel] = [
-        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials)
+        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
-        kernels.append(_rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
+        kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
     return kernels
 
 

@@ -9,10 +9,11 @@ finished.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 
 from kernelwright.expr import Expr, postorder
 from kernelwright.plan import Access, Program
+from kernelwright.walk import reach
 
 # The step that makes a field which is there before the first one.
 GIVEN = -1
@@ -37,38 +38,23 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them."""
     last = tuple(s.expr for s in program.stores if s.level == "element")
     roots = [*((s.expr,) for s in program.stages), last]
-    rows = frozenset(program.rows)
-
-    @cache
-    def from_data(expr: Expr) -> bool:
-        """Whether the value differs from row to row and from element to element."""
-        if expr.op == "load":
-            assert isinstance(expr.value, Access)
-            return bool(expr.value.atoms & rows or not rows) and bool(
-                expr.value.atoms & frozenset(program.elements)
-            )
-        return any(from_data(a) for a in expr.args)
-
+    from_data = _differing(program, [e for exprs in roots for e in exprs])
     first: dict[Expr, int] = {} if given is None else {given: GIVEN}
     fields: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
 
-    def visit(expr: Expr, step: int, seen: set[Expr]) -> None:
-        if expr in seen:
-            return
-        seen.add(expr)
+    def needed(step: int, expr: Expr) -> tuple[Expr, ...]:
+        """What is computed for an expression at a step, if that is not there already."""
         if is_scalar(expr):
-            scalars[expr] = max(int(str(e.value)) for e in postorder(expr) if e.op == "acc")
-        elif first.setdefault(expr, step) < step and from_data(expr):
+            scalars[expr] = expr.awaits
+        elif first.setdefault(expr, step) < step and expr in from_data:
             fields[expr] = first[expr]
         else:
-            for a in expr.args:
-                visit(a, step, seen)
+            return expr.args
+        return ()
 
     for step, exprs in enumerate(roots):
-        seen: set[Expr] = set()
-        for expr in exprs:
-            visit(expr, step, seen)
+        reach(exprs, partial(needed, step))
     for store in program.stores:
         if store.level != "element":
             for expr in postorder(store.expr):
@@ -81,9 +67,22 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     return Schedule(tuple(fields), tuple(scalars.items()), steps)
 
 
-@cache
+def _differing(program: Program, roots: list[Expr]) -> set[Expr]:
+    """Expressions whose value differs from row to row and from element to element."""
+    rows, elements = frozenset(program.rows), frozenset(program.elements)
+    found: set[Expr] = set()
+    for expr in postorder(*roots):
+        if expr.op == "load":
+            assert isinstance(expr.value, Access)
+            atoms = expr.value.atoms
+            differs = bool(atoms & rows or not rows) and bool(atoms & elements)
+        else:
+            differs = any(a in found for a in expr.args)
+        if differs:
+            found.add(expr)
+    return found
+
+
 def is_scalar(expr: Expr) -> bool:
     """Made of stage results, sizes and constants only, with at least one stage result."""
-    nodes = postorder(expr)
-    varies = any(e.op in ("load", "inside") for e in nodes)
-    return any(e.op == "acc" for e in nodes) and not varies
+    return expr.awaits >= 0 and not expr.varies

@@ -1,7 +1,9 @@
 """Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
 
 from kernelwright.plan.alone import leave_alone
+from kernelwright.plan.biases import return_biases
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
+from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
@@ -9,6 +11,7 @@ from kernelwright.plan.model import (
     Buffer,
     Coordinate,
     Gemm,
+    Operand,
     Plan,
     Program,
     Range,
@@ -18,7 +21,7 @@ from kernelwright.plan.model import (
     element_type,
 )
 from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS, Policy
-from kernelwright.plan.seats import seat
+from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "Coordinate",
     "Gemm",
     "Limits",
+    "Operand",
     "Plan",
     "Policy",
     "Program",
@@ -38,12 +42,16 @@ __all__ = [
     "Stage",
     "Store",
     "Tail",
+    "Ways",
     "decompose",
     "element_type",
+    "few_rows",
     "leave_alone",
     "limits_of",
     "needs_whole_tiles",
     "plan",
+    "return_biases",
     "seat",
     "tails",
+    "ways",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.graph import Call, Dim, Graph, Node, as_dim, product
+from kernelwright.graph import Dim, Graph, Node, as_dim, product
 from kernelwright.plan.model import Program
 
 
@@ -24,15 +24,3 @@ def call_bytes(graph: Graph, node: Node) -> Dim:
         type = graph[name].type
         total = as_dim(total + type.numel * type.dtype.itemsize)
     return total
-
-
-def contract_flops(graph: Graph, node: Node) -> Dim:
-    """Multiply-adds count twice. A transposed convolution works per input element."""
-    assert isinstance(node.payload, Call)
-    target = node.payload.target
-    left, right = (graph[i].type for i in node.inputs[:2])
-    if "conv_transpose" in target:
-        return as_dim(2 * left.numel * product(right.shape[1:]))
-    if "conv" in target:
-        return as_dim(2 * node.type.numel * product(right.shape[1:]))
-    return as_dim(2 * node.type.numel * left.shape[-1])

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
-from kernelwright.graph import Dim, Shape, as_dim, product, without_floors
+from kernelwright.graph import Dim, Node, Shape, View, as_dim, product, without_floors
 from kernelwright.plan.model import Access, Coordinate, Range
 
 
@@ -105,6 +106,10 @@ class Atoms:
         """An axis of `size` of which these pieces walk a part, or all."""
         if size == 1:
             return ()
+        if len(pieces) == 1 and isinstance(pieces[0], Window):
+            inner = pieces[0]
+            start, step = as_dim(start + step * inner.start), step * inner.step
+            return self.window(inner.pieces, start, step, size)
         if start == 0 and step == 1 and self.size(pieces) == size:
             return pieces
         return (Window(pieces, start, step, size),)
@@ -174,6 +179,7 @@ class Atoms:
         return first + sum(min(0, f) for f in far), first + sum(max(0, f) for f in far)
 
 
+@lru_cache(maxsize=4096)
 def quotient(whole: Dim, part: Dim) -> Dim | None:
     """whole / part where it is a whole number for every batch size, else None."""
     if isinstance(whole, int) and isinstance(part, int):
@@ -216,3 +222,28 @@ def flat(layout: Layout) -> list[int]:
     atoms = [a for axis in layout for a in axis]
     assert not any(isinstance(a, Window) for a in atoms)
     return [a for a in atoms if isinstance(a, int)]
+
+
+def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
+    def cut(piece: Piece) -> Axis:
+        return parts if piece == atom else (piece,)
+
+    return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
+
+
+def view_down(atoms: Atoms, node: Node, layout: Layout, shape: Shape) -> Layout:
+    """The coordinates of what a view looks at, which has this shape, from those of the view."""
+    view = node.payload
+    assert isinstance(view, View)
+    if view.kind == "permute":
+        return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
+    if view.kind == "expand":
+        return align(layout, shape)
+    if view.kind == "slice":
+        axis = view.dims[0]
+        window = atoms.window(layout[axis], view.start, view.step, shape[axis])
+        return (*layout[:axis], window, *layout[axis + 1 :])
+    try:
+        return atoms.regroup(layout, shape)
+    except Misaligned:
+        raise Misaligned(node.name) from None

@@ -75,6 +75,17 @@ def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
     return fitted
 
 
+def walks_rows(program: Program, value: str, columns: Dim) -> bool:
+    """Whether a program reads each element of the product `value` once, row by row."""
+    if not isinstance(columns, int):
+        return False
+    try:
+        _axes(program, value, columns)
+    except Unfit:
+        return False
+    return True
+
+
 def _axes(program: Program, value: str, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The atoms of the product's rows and of its columns, if each element is read once."""
     accesses = [a for a in program.loads if a.buffer == value]

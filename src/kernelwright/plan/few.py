@@ -1,9 +1,14 @@
-"""Which products have a kernel of their own for a few rows (kernels/few_rows.cuh).
+"""Which products of few rows have a kernel of their own, and up to how many rows each.
 
-With few rows a product takes as long as reading its weight. The library's float32 kernels take
+With few rows a product takes as long as reading its weight, if nothing else stands in its way.
+
+Up to eight rows, or sixteen in two passes where the weight is still in the L2 cache, plain float32
+arithmetic keeps up with the memory (kernels/few_rows.cuh). The library's float32 kernels take
 longer (H200, 8192 x 8192: 99 us for one row and 147 us for two to eight, against 73 and 76), those
-for TF32 a little (85 us), those for half precision as long as ours: they stay. The kernel takes
-eight rows at a time; a second pass pays where the weight is still in the L2 cache.
+for TF32 a little (85 us), those for half precision as long as ours: they stay.
+
+From there on it takes tensor cores (kernels/thin_sm90.cuh). Where that pays, and into how many
+parts it cuts the depth, the target says.
 """
 
 from __future__ import annotations
@@ -13,24 +18,52 @@ from dataclasses import replace
 import torch
 
 from kernelwright.graph import Graph, hint, product
-from kernelwright.plan.model import Code, Region, reason
+from kernelwright.plan.model import Code, Plan, Region, ThinRows, reason
+from kernelwright.targets import Loop, Target
 
 ROWS_AT_ONCE = 8
 CACHED_BYTES = 32 << 20
 VECTOR = 4
 
 
-def with_few_rows(graph: Graph, region: Region) -> Region:
-    """The region with the number of rows up to which that kernel makes its product, if there is."""
-    if not region.is_linear or region.call is None:
+def few_rows(plan: Plan, target: Target, precision: str) -> Plan:
+    """The plan with these kernels beside the library's products, wherever the library has them."""
+    loop = target.loop_for(torch.float32, precision)
+
+    def step(region: Region) -> Region:
+        if region.gemm is None:
+            return with_few_rows(plan.graph, region, loop)
+        library = tuple(step(r) for r in region.gemm.library)
+        return replace(region, gemm=replace(region.gemm, library=library))
+
+    return replace(plan, regions=tuple(step(r) for r in plan.regions))
+
+
+def with_few_rows(graph: Graph, region: Region, loop: Loop | None) -> Region:
+    """The region with the numbers of rows up to which such kernels make its product."""
+    if not region.is_linear:
         return region
-    left, right = (graph[ref.name].type for ref in region.call.args[:2])
+    left, right = (graph[name].type for name in region.operands)
     columns, depth = right.shape
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return region
     if not isinstance(columns, int) or not isinstance(depth, int) or depth % VECTOR or not depth:
         return region
-    most = ROWS_AT_ONCE * (2 if 4 * columns * depth <= CACHED_BYTES else 1)
-    if hint(product(left.shape[:-1]), batch=1) > most:
+    fewest = hint(product(left.shape[:-1]), batch=1)
+    few = ROWS_AT_ONCE * (2 if 4 * columns * depth <= CACHED_BYTES else 1)
+    if fewest <= few:
+        region = replace(region, few=few, why=reason(Code.FEW, most=few, rest=str(region.why)))
+    thin = _thin(loop, columns, depth)
+    if thin is None or fewest > thin.most:
         return region
-    return replace(region, few=most, why=reason(Code.FEW, most=most, rest=str(region.why)))
+    return replace(region, thin=thin, why=reason(Code.THIN, most=thin.most, rest=str(region.why)))
+
+
+def _thin(loop: Loop | None, columns: int, depth: int) -> ThinRows | None:
+    """For as many rows as one number of parts is best, one entry."""
+    if loop is None or loop.thin is None or not loop.thin.pays(columns, depth):
+        return None
+    parts: dict[int, int] = {}
+    for shape in loop.thin.shapes:
+        parts[loop.thin.parts(shape.rows, columns, depth)] = shape.rows
+    return ThinRows(loop, tuple((rows, count) for count, rows in parts.items()))

@@ -5,38 +5,84 @@ map whose operands are all in memory stays lazy: whoever needs it computes it on
 cat, whose parts are in memory or lazy themselves. A
 reduction opens a region, or joins the one that computes its operand; a map over something that a
 region computes joins that region. What cannot join says why, and its operands are then stored.
+
+A lazy value that must be in memory (a call reads it, or it is returned), or that is better stored
+than computed again (sharing.py), opens a region where it is defined, and what follows may join
+that. Where it hangs on a generated product it is left to the epilogue of that, which has no whole
+rows: then reductions stay out of its region.
 """
 
 from __future__ import annotations
 
 import torch
 
-from kernelwright.graph import SOURCES, Call, Dim, Graph, Node, Ref, hint
+from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
 from kernelwright.plan.domain import Misaligned
+from kernelwright.plan.epilogue import walks_rows
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, reason
+from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
 from kernelwright.plan.names import region_name
-from kernelwright.plan.region import LAZY, Builder, Refused
+from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
+from kernelwright.plan.sharing import Unit, share
+from kernelwright.walk import Opened, fold, reach
 
 CALLS = ("contract", "window", "opaque")
-Unit = Builder | str
+# A value that is in memory anyway can be read there: these refusals to compute on where it was
+# made are no loss that anybody has to hear of.
+UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
+Step = Builder | str
 
 
-def plan(graph: Graph, limits: Limits) -> Plan:
-    """Regions in running order, with the reasons for what was and was not fused."""
-    return _Walk(graph, limits).run()
+def plan(
+    graph: Graph, limits: Limits, generated: frozenset[str] = frozenset(), batch: int = 1024
+) -> Plan:
+    """Regions in running order, with the reasons for what was and was not fused.
+
+    `generated` names the contractions that a kernel of ours makes, which then has an epilogue;
+    `batch` is the one to count bytes for.
+    """
+    needed = _in_memory(graph)
+    lazy = _Walk(graph, limits, generated, needed)
+    lazy.run()
+    needed |= lazy.late
+    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits, batch)
+    stored = frozenset(s.value for s in shared if s.stored)
+    if stored or lazy.late:
+        lazy = _Walk(graph, limits, generated, needed | stored)
+        lazy.run()
+    return lazy.plan(shared)
+
+
+def _in_memory(graph: Graph) -> frozenset[str]:
+    """The maps and cats that a call reads, or that are returned."""
+    read = [name for node in graph if node.op in CALLS for name in node.inputs]
+    bases = (graph.base(name) for name in (*read, *graph.results))
+    return frozenset(name for name in bases if graph[name].op in LAZY)
 
 
 class _Walk:
-    def __init__(self, graph: Graph, limits: Limits) -> None:
+    """One walk, in which the lazy values `stored` are stored.
+
+    `homes` says which region computes a value, `anchors` which of these could be computed anywhere,
+    `late` what turned out to be needed in memory on the way.
+    """
+
+    def __init__(
+        self, graph: Graph, limits: Limits, generated: frozenset[str], stored: frozenset[str]
+    ) -> None:
         self.graph = graph
         self.limits = limits
+        self.generated = generated
+        self.stored = stored
         self.homes: dict[str, Builder] = {}
-        self.builders: list[Builder] = []
+        self.anchors: set[str] = set()
+        self.late: set[str] = set()
+        self.builders: dict[Builder, int] = {}
         self.refusals: list[Refusal] = []
+        self.known_reads: dict[Step, list[str]] = {}
 
-    def run(self) -> Plan:
+    def run(self) -> None:
         for node in self.graph:
             if node.op in CALLS:
                 for name in node.inputs:
@@ -45,9 +91,13 @@ class _Walk:
                 self.offer_map(node)
             elif node.op == "reduce":
                 self.offer_reduce(node)
+            elif node.name in self.stored:
+                self.store(node)
         for name in self.graph.results:
             self.require(name)
-        return Plan(self.graph, tuple(self.finish()), tuple(self.refusals))
+
+    def plan(self, shared: tuple[Shared, ...]) -> Plan:
+        return Plan(self.graph, tuple(self.finish()), tuple(self.refusals), shared)
 
     # ---- where a node goes -------------------------------------------------------------------
 
@@ -55,11 +105,15 @@ class _Walk:
         for region in self.candidates(node.inputs):
             if self.admit(node, region):
                 return
+        if node.name in self.stored:
+            self.store(node)
 
     def offer_reduce(self, node: Node) -> None:
-        candidates = self.candidates(node.inputs)
-        for region in candidates or self.siblings(node.inputs[0]):
-            if self.admit(node, region):
+        bound = self.candidates(node.inputs)
+        around = self.candidates(node.inputs, anchors=True)
+        for region in dict.fromkeys([*bound, *around, *self.siblings(node.inputs[0])]):
+            known = region in around and region not in bound
+            if self.admit(node, region, untold=UNTOLD if known else ()):
                 return
         region = self.open(node)
         region.start(node.inputs[0])
@@ -67,7 +121,27 @@ class _Walk:
         self.find_barriers(node, region)
         self.settle(node, region)
 
-    def admit(self, node: Node, region: Builder) -> bool:
+    def store(self, node: Node) -> None:
+        """Compute a lazy value here and now: with others like it, or in a region of its own."""
+        self.anchors.add(node.name)
+        product = self.seat(node.name, self.stored)
+        if product is None and node.op == "map":
+            around = self.candidates(node.inputs, anchors=True)
+            for region in (r for r in around if node.name not in r.refused):
+                if self.admit(node, region, untold=tuple(Code)):
+                    return
+        region = self.open(node)
+        region.place(node.name)
+        self.find_barriers(node, region)
+        self.settle(node, region)
+        if product is not None and walks_rows(
+            region.draft(), product, self.graph[product].type.shape[-1]
+        ):
+            region.closed = Code.EPILOGUE
+        elif self.is_bias(node):
+            region.closed = Code.WITH_BIAS
+
+    def admit(self, node: Node, region: Builder, untold: tuple[Code, ...] = ()) -> bool:
         try:
             self.check_cycle(node, region)
             (region.join_map if node.op == "map" else region.join_reduce)(node)
@@ -75,21 +149,25 @@ class _Walk:
             self.check_cycle(node, region)
         except Refused as refused:
             region.withdraw(node)
-            return self.refuse(node, region, refused.why)
+            return self.refuse(node, region, refused.why, untold)
         except Misaligned:
             region.withdraw(node)
             why = reason(Code.MISALIGNED, op=node.origin.op, region=region.name)
-            return self.refuse(node, region, why)
+            return self.refuse(node, region, why, untold)
         self.settle(node, region)
         return True
 
-    def refuse(self, node: Node, region: Builder, why: Reason) -> bool:
+    def refuse(self, node: Node, region: Builder, why: Reason, untold: tuple[Code, ...]) -> bool:
         region.refused.add(node.name)
-        self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
+        if why.code not in untold:
+            self.refusals.append(Refusal(node.origin.op, node.origin.place, why))
         return False
 
     def find_barriers(self, node: Node, region: Builder) -> None:
-        """Reshapes below the node that no splitting of axes explains are read from memory."""
+        """Reshapes below the node that no splitting of axes explains are read from memory.
+
+        So is what would be computed at too many places.
+        """
         while True:
             try:
                 region.probe(node)
@@ -97,78 +175,114 @@ class _Walk:
             except Misaligned as misaligned:
                 if misaligned.view is None:
                     raise
-                region.barriers.add(misaligned.view)
+                region.bar(misaligned.view)
+            except Tangled as tangled:
+                self.require(tangled.value)
+                region.forget_places()
 
     def settle(self, node: Node, region: Builder) -> None:
         self.homes[node.name] = region
+        self.known_reads.pop(region, None)
         for name in self.externals(node.inputs, region):
             self.require(name)
 
     def require(self, name: str) -> None:
         """The value (or what it is a view of) must be in memory."""
+        name = self.graph.base(name)
         node = self.graph[name]
-        if node.op == "view":
-            self.require(node.inputs[0])
-        elif name in self.homes:
+        if name not in self.homes and node.op in LAZY:
+            self.late.add(name)
+            self.known_reads.clear()
+            self.store(node)
+        if name in self.homes:
             self.homes[name].wanted[name] = None
-        elif node.op in LAZY:
-            region = self.open(node)
-            region.place(name)
-            region.wanted[name] = None
-            self.find_barriers(node, region)
-            self.settle(node, region)
 
     def open(self, node: Node) -> Builder:
         region = Builder(self.graph, self.limits, node.origin.op, homes=self.homes)
-        self.builders.append(region)
+        self.builders[region] = len(self.builders)
         return region
+
+    # ---- products ----------------------------------------------------------------------------
+
+    def seat(self, name: str, stored: frozenset[str]) -> str | None:
+        """The generated product that only this value needs, while these values are stored."""
+
+        def below(value: str) -> tuple[str, ...]:
+            node = self.graph[value]
+            lazy = node.op == "view" or (node.op in LAZY and value not in (stored - {name}))
+            return node.inputs if lazy and (value == name or value not in self.homes) else ()
+
+        def above(value: str) -> list[str]:
+            lazy = self.graph[value].op in (*LAZY, "view")
+            through = lazy and value != name and value not in stored
+            return self.graph.users[value] if through else []
+
+        for product in reach([name], below):
+            if product in self.generated and product not in self.graph.results:
+                reached = reach(self.graph.users[product], above)
+                ends = [v for v in reached if not above(v)]
+                if ends == [name] and self.graph[product].type.numel == self.graph[name].type.numel:
+                    return product
+        return None
+
+    def is_bias(self, node: Node) -> bool:
+        """Whether this only adds the bias of a contraction, which the library's call can."""
+        if node.op != "map" or len(node.inputs) != 2:
+            return False
+        product = self.graph[node.inputs[0]]
+        same = product.op == "contract" and product.sources == node.sources
+        return same and self.graph.users[product.name] == [node.name]
 
     # ---- who depends on whom -----------------------------------------------------------------
 
-    def candidates(self, names: tuple[str, ...]) -> list[Builder]:
-        """The regions that compute something these values are made of, the latest first."""
-        found: set[Builder] = set()
+    def candidates(self, names: tuple[str, ...], anchors: bool = False) -> list[Builder]:
+        """The regions that compute something these values are made of, the latest first.
 
-        def visit(name: str) -> None:
-            node = self.graph[name]
-            if name in self.homes:
-                found.add(self.homes[name])
-            elif node.op in (*LAZY, "view"):
-                for i in node.inputs:
-                    visit(i)
-
-        for name in names:
-            visit(name)
-        return sorted(found, key=self.builders.index, reverse=True)
+        Not those where it is an anchor, which can be read from memory, unless these are asked for.
+        """
+        bound = [n for n in reach(names, self.made_of) if anchors or n not in self.anchors]
+        found = {self.homes[n] for n in bound if n in self.homes}
+        return sorted(found, key=self.builders.__getitem__, reverse=True)
 
     def siblings(self, source: str) -> list[Builder]:
-        """Regions that already read this whole value for a reduction of their own."""
-        return [r for r in reversed(self.builders) if source in r.seen and r.reduces]
+        """Regions with a reduction that reads this value, or a part of it, or one of its shape.
+
+        The last only where everything becomes one number: no row of either has to wait.
+        """
+        made = set(reach([source], self.made_of))
+        return [
+            r
+            for r in reversed(self.builders)
+            if r.reduces and (made & r.seen.keys() or r.alongside(source) is not None)
+        ]
+
+    def made_of(self, name: str) -> tuple[str, ...]:
+        """What is read when this value is computed on the way."""
+        node = self.graph[name]
+        lazy = node.op in (*LAZY, "view") and name not in self.homes
+        return node.inputs if lazy else ()
 
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""
-        found: dict[str, None] = {}
 
-        def visit(name: str) -> None:
+        def pulled(name: str) -> bool:
             node = self.graph[name]
-            if self.homes.get(name) is region:
-                return
-            if name in region.barriers:
-                found[self.graph.base(name)] = None
-            elif node.op == "view" or (node.op in LAZY and name not in self.homes):
-                for i in node.inputs:
-                    visit(i)
-            else:
-                found[name] = None
+            lazy = node.op == "view" or (node.op in LAZY and name not in self.homes)
+            return lazy and name not in region.barriers
 
-        for name in names:
-            visit(name)
-        return list(found)
+        reached = reach(names, lambda name: self.graph[name].inputs if pulled(name) else ())
+        read = [n for n in reached if not pulled(n) and self.homes.get(n) is not region]
+        return list(dict.fromkeys(self.graph.base(n) for n in read))
 
-    def unit(self, name: str) -> Unit:
+    def unit(self, name: str) -> Step:
         return self.homes.get(name, name)
 
-    def reads(self, unit: Unit) -> list[str]:
+    def reads(self, unit: Step) -> list[str]:
+        if unit not in self.known_reads:
+            self.known_reads[unit] = self.find_reads(unit)
+        return self.known_reads[unit]
+
+    def find_reads(self, unit: Step) -> list[str]:
         if isinstance(unit, Builder):
             return self.externals(self.operands(unit), unit)
         node = self.graph[unit]
@@ -181,40 +295,48 @@ class _Walk:
         return tuple(dict.fromkeys(names))
 
     def check_cycle(self, node: Node, region: Builder) -> None:
-        seen: set[Unit] = set()
-        queue = [self.unit(e) for e in self.externals(node.inputs, region)]
-        while queue:
-            unit = queue.pop()
-            if unit is region:
-                raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
-            if unit not in seen:
-                seen.add(unit)
-                queue += [self.unit(e) for e in self.reads(unit)]
+        read = [self.unit(e) for e in self.externals(node.inputs, region)]
+        if region in reach(read, lambda unit: [self.unit(e) for e in self.reads(unit)]):
+            raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
+
+    def units(self, batch: int) -> list[Unit]:
+        """The kernels as sharing.py sees them, in running order."""
+        position = {node.name: i for i, node in enumerate(self.graph)}
+        regions = [r for r in self.builders if r.wanted]
+        regions.sort(key=lambda r: min(position[n] for n in r.placed))
+        return [
+            Unit(
+                self.operands(r),
+                frozenset(r.placed),
+                hint(r.atoms.size(r.domain), batch),
+                r.closed is None,
+                frozenset(r.barriers),
+            )
+            for r in regions
+        ]
 
     # ---- the finished regions ----------------------------------------------------------------
 
     def finish(self) -> list[Region]:
         """Steps in running order: each after everything that it reads."""
-        steps: list[Region] = []
-        done: set[Unit] = set()
         names: set[str] = set()
+        steps: list[Region] = []
+        done: dict[Step, None] = {}
 
-        def visit(unit: Unit) -> None:
-            if unit in done:
-                return
-            done.add(unit)
-            for name in self.reads(unit):
-                visit(self.unit(name))
+        def made(unit: Step) -> Opened[Step, None]:
+            return [self.unit(name) for name in self.reads(unit)], lambda _: None
+
+        self.known_reads.clear()
+        for node in self.graph:
+            if node.op in CALLS or node.name in self.homes:
+                fold(self.unit(node.name), made, done)
+        for unit in done:
             step = self.step(unit, names)
             if step is not None:
                 steps.append(step)
+        return steps
 
-        for node in self.graph:
-            if node.op in CALLS or node.name in self.homes:
-                visit(self.unit(node.name))
-        return _return_biases(self.graph, steps)
-
-    def step(self, unit: Unit, names: set[str]) -> Region | None:
+    def step(self, unit: Step, names: set[str]) -> Region | None:
         if isinstance(unit, Builder):
             return self.kernel(unit, names) if unit.wanted else None
         node = self.graph[unit]
@@ -246,31 +368,32 @@ class _Walk:
 
     def inside(self, region: Builder) -> tuple[str, ...]:
         """Every node that the kernel carries out, lazy ones included, in running order."""
-        found: set[str] = set()
 
-        def visit(name: str) -> None:
-            node = self.graph[name]
+        def below(name: str) -> tuple[str, ...]:
+            return self.graph[name].inputs if carried_out(name) else ()
+
+        def carried_out(name: str) -> bool:
+            lazy = self.graph[name].op in (*LAZY, "view") and name not in self.homes
             own = self.homes.get(name) is region
-            lazy = node.op in (*LAZY, "view") and name not in self.homes
-            if name not in found and (own or lazy) and name not in region.barriers:
-                found.add(name)
-                for i in node.inputs:
-                    visit(i)
+            return (own or lazy) and name not in region.barriers
 
-        for name in region.placed:
-            visit(name)
+        found = {n for n in reach(region.placed, below) if carried_out(n)}
         return tuple(n.name for n in self.graph if n.name in found)
 
     def library_call(self, node: Node) -> Region:
-        assert isinstance(node.payload, Call)
-        flops: Dim = cost.contract_flops(self.graph, node) if node.op == "contract" else 0
+        of = node.payload if isinstance(node.payload, Contraction) else None
+        call = of.call if of is not None else node.payload
+        assert isinstance(call, Call)
+        flops: Dim = of.flops if of is not None else 0
         size = cost.call_bytes(self.graph, node)
         return Region(
             name=node.name,
             kind=node.op,
             nodes=(node.name,),
             why=self.why_library(node, flops, size),
-            call=node.payload,
+            call=call,
+            contraction=of,
+            operands=node.inputs[:2] if of is not None else (),
             outputs=(Buffer(node.name, node.type.shape, node.type.dtype),),
             reads=tuple(dict.fromkeys(node.inputs)),
             bytes=size,
@@ -292,48 +415,3 @@ class _Walk:
         if other:
             return reason(Code.NOT_FLOAT, op=op, dtype=str(other[0])[6:])
         return reason(Code.DECLINED, op=op)
-
-
-def _return_biases(graph: Graph, steps: list[Region]) -> list[Region]:
-    """A kernel that would only add a contraction's bias goes back into the library call."""
-    by_output = {b.name: s for s in steps for b in s.outputs}
-    result = list(steps)
-    for step in steps:
-        maps = [n for n in step.nodes if graph[n].op != "view"]
-        if step.kind != "rowwise" or len(maps) != 1 or len(graph[maps[0]].inputs) != 2:
-            continue
-        add = graph[maps[0]]
-        product = by_output.get(add.inputs[0])
-        if product is None or product.kind != "contract":
-            continue
-        is_bias = graph[add.inputs[0]].sources == add.sources  # one operator of the user's program
-        if not is_bias or graph.users[add.inputs[0]] != [add.name]:
-            continue
-        merged = _with_bias(graph, product, step, add)
-        result[result.index(step)] = merged
-        result.remove(product)
-    return result
-
-
-def _with_bias(graph: Graph, product: Region, step: Region, add: Node) -> Region:
-    assert product.call is not None
-    bias = add.inputs[1]
-    reshaped = graph[bias].op == "view" and graph[bias].sources == add.sources
-    base = graph[bias].inputs[0] if reshaped else bias
-    call = product.call
-    if call.target.endswith("mm.default"):
-        call = Call("torch.addmm", (Ref(base), *call.args))
-    else:
-        args = tuple(Ref(base) if i == 2 else a for i, a in enumerate(call.args))
-        call = Call(call.target, args, call.kwargs)
-    return Region(
-        name=add.name,
-        kind="contract",
-        nodes=(*product.nodes, *step.nodes),
-        why=reason(Code.BIAS_KEPT),
-        call=call,
-        outputs=step.outputs,
-        reads=(*product.reads, base),
-        bytes=product.bytes,
-        flops=product.flops,
-    )

@@ -23,9 +23,14 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Limits:
-    """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments."""
+    """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments.
+
+    `launch_bytes` and `flops_per_byte` are what a launch and arithmetic cost beside memory traffic.
+    """
 
     two_levels: Callable[[int, int], bool]
+    launch_bytes: int
+    flops_per_byte: int
 
 
 def geometry(elements: int, segment: int, vec: int, on: Lanes) -> Geometry | None:
@@ -82,7 +87,7 @@ def _fits_registers(elements: int, segment: int, on: Lanes) -> bool:
 
 def limits_of(target: Target) -> Limits:
     """Registers hold a row on a GPU, elsewhere the second-level cache of one core does."""
-    lanes = target.lanes
+    lanes, costs = target.lanes, (target.launch_bytes, target.flops_per_byte)
     if lanes is None:
-        return Limits(lambda elements, segment: elements <= target.row_elements)
-    return Limits(lambda elements, segment: _fits_registers(elements, segment, lanes))
+        return Limits(lambda elements, segment: elements <= target.row_elements, *costs)
+    return Limits(lambda elements, segment: _fits_registers(elements, segment, lanes), *costs)

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
-from kernelwright.graph import Call, Dim, Graph, as_dim, hint, product
+from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, product
 from kernelwright.targets import Loop
-
-LINEAR = "torch.ops.aten.linear.default"
 
 
 class Code(Enum):
@@ -27,6 +26,7 @@ class Code(Enum):
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
+    THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
@@ -40,6 +40,17 @@ class Code(Enum):
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
+    EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
+    WITH_BIAS = "{op} reads {region} from memory: the library call stores it with its bias"
+    FEW_PARTS = "{op} reads {region} from memory: a kernel over {rows} row(s) would store it slowly"
+    STORED = (
+        "stored once for {count} kernels: {once:.3g} bytes are moved, {again:.3g} if each"
+        " computed it"
+    )
+    RECOMPUTED = (
+        "computed in each of {count} kernels: {again:.3g} bytes are moved, {once:.3g} if it"
+        " were stored"
+    )
     ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
@@ -48,6 +59,8 @@ class Code(Enum):
         " the library below {fewest} rows"
     )
     GEMM_ALONE = "a generated product ({loop}); the library below {fewest} rows"
+    CONVOLUTION = "{op} stays with the library: there is no generated convolution yet"
+    NO_MATRICES = "{op} stays with the library: it is no product of two matrices"
     SIZES = "{op} stays with the library: a generated product needs sizes that are known"
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
     DEPTH = "{op} stays with the library: rows of {depth} elements are no multiple of 16 bytes"
@@ -223,7 +236,9 @@ class Program:
     @cached_property
     def coordinates(self) -> list[Coordinate]:
         """Everything that a place of the loop nest is turned into."""
-        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges)]
+        places = [leaf.value for expr in self.exprs for leaf in leaves(expr, "index")]
+        used = [at for at in places if isinstance(at, Coordinate)]
+        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges), *used]
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:
@@ -276,29 +291,98 @@ def element_type(graph: Graph, name: str) -> torch.dtype:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """How a generated product reads one of its two operands: from a buffer, by strides in elements.
+
+    `outer` and `inner` are the strides of the two batch axes, 0 where all have the same; `row` is
+    that from a row (of the right operand, a column of the product) to the next, `depth` that along
+    what is summed. One of these two is 1.
+    """
+
+    buffer: str
+    offset: Dim
+    outer: Dim
+    inner: Dim
+    row: Dim
+    depth: Dim
+
+    @property
+    def along(self) -> bool:
+        """Whether neighbours in memory are neighbours along the depth."""
+        return self.depth == 1
+
+    def unreadable(self, multiple: int) -> str:
+        """Why a loop cannot read it as it lies; empty: it can. A dense copy is always readable.
+
+        `multiple` is that of the loop: how many elements the copy engine moves at least.
+        """
+        if self.depth != 1 and self.row != 1:
+            return "neither its rows nor its depth lie along memory"
+        others = (self.offset, self.outer, self.inner, self.row if self.along else self.depth)
+        if any(sympy.Mod(n, multiple) != 0 for n in others):
+            return f"its rows or matrices do not begin at multiples of {multiple} elements"
+        return ""
+
+    @property
+    def batched(self) -> bool:
+        return self.outer != 0 or self.inner != 0
+
+    def __str__(self) -> str:
+        strides = ", ".join(str(s) for s in (self.outer, self.inner, self.row, self.depth))
+        start = f" + {self.offset}" if self.offset != 0 else ""
+        return f"{self.buffer}{start} by ({strides})"
+
+
+@dataclass(frozen=True)
 class Gemm:
     """A product that a generated kernel makes and keeps in registers for the region's program.
 
-    The program loads `product`, which is in memory nowhere. `typical` is the number of rows to
-    choose a tile for. `library` are the steps that give the same results with a library product:
-    for fewer than `fewest` rows, and for other GPUs than the loop is made for.
+    `batch` products, an outer and an inner number of them, of `rows` by `columns` each. The program
+    loads `product`, which is in memory nowhere. `typical` is the number of rows, those of all
+    products together, to choose a tile for. `library` are the steps that give the same results with
+    a library product: for fewer than `fewest` rows (`fewest_frozen` if the weight is split
+    already), and for other GPUs than the loop is made for.
     """
 
     product: str
     loop: Loop
+    left: Operand
+    right: Operand
+    batch: tuple[Dim, Dim]
     rows: Dim
     columns: int
     depth: int
     fewest: int
+    fewest_frozen: int
     typical: int
     library: tuple[Region, ...]
+
+    @property
+    def all_rows(self) -> Dim:
+        return product([*self.batch, self.rows])
+
+
+@dataclass(frozen=True)
+class ThinRows:
+    """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
+
+    `parts` says into how many the depth is cut for up to so many rows, fewer first.
+    """
+
+    loop: Loop
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def most(self) -> int:
+        return self.parts[-1][0]
 
 
 @dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
-    A product of up to `few` rows has a kernel of its own beside the call.
+    A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
+    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one.
     """
 
     name: str
@@ -311,13 +395,22 @@ class Region:
     reads: tuple[str, ...] = ()
     bytes: Dim = 0
     flops: Dim = 0
+    contraction: Contraction | None = None
+    operands: tuple[str, ...] = ()
+    bias: str | None = None
     gemm: Gemm | None = None
     few: int = 0
+    thin: ThinRows | None = None
 
     @property
     def is_linear(self) -> bool:
-        """Whether this is a library's Linear: the product that there are kernels for."""
-        return self.kind == "contract" and self.call is not None and self.call.target == LINEAR
+        """Whether a library multiplies rows by the rows of a weight, each dense in memory."""
+        of = self.contraction
+        if self.kind != "contract" or of is None or not of.is_product or of.batch:
+            return False
+        (depth,) = of.depth if len(of.depth) == 1 else (None,)
+        last = [index[-1].terms for index in (of.left, of.right)]
+        return len(of.right) == 2 and last == [((depth, 1),)] * 2
 
     @property
     def launches(self) -> int:
@@ -346,12 +439,26 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """A value that several kernels use: whether it is stored for them, and why."""
+
+    value: str
+    stored: bool
+    readers: int
+    why: Reason
+
+    def __str__(self) -> str:
+        return f"{self.value}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Regions in running order, and the fusions that were refused."""
+    """Regions in running order, the fusions that were refused, the values with several readers."""
 
     graph: Graph = field(repr=False)
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
+    shared: tuple[Shared, ...] = ()
 
     @property
     def library(self) -> tuple[Region, ...]:
@@ -360,5 +467,6 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [str(r) for r in self.regions]
+        lines += [f"shared: {s}" for s in self.shared]
         lines += [f"not fused: {r}" for r in self.refusals]
         return "\n".join(lines)

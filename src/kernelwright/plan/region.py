@@ -8,12 +8,13 @@ of buffers. Coordinates are inferred upwards (`infer`) when a node is offered an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeVar
 
-from kernelwright.expr import Expr, acc, call, inside, load, substitute
+from kernelwright.expr import Expr, acc, call, index, inside, load, substitute
 from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
@@ -21,17 +22,27 @@ from kernelwright.plan.domain import (
     Layout,
     Misaligned,
     NeedSplit,
-    Piece,
     align,
     broadcast_axes,
     flat,
+    replace_atom,
+    view_down,
 )
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
+from kernelwright.walk import Opened, fold, reach
 
 # What whoever needs it computes on the way, unless a region has it.
 LAZY = ("map", "cat")
 T = TypeVar("T")
+# Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
+# before that is better stored.
+MOST_PLACES, MOST_RANGES = 32, 8
+# Rows that keep a machine busy (of those that lie side by side in memory, so many are one block),
+# and elements below which it does not matter.
+FEWEST_ROWS, SIDE_BY_SIDE, FEW_ELEMENTS = 64, 32, 1 << 16
+# A value at coordinates, and the ranges outside of which nothing may be read.
+Place = tuple[str, Layout, tuple[Range, ...]]
 
 
 class Refused(Exception):
@@ -42,6 +53,18 @@ class Refused(Exception):
         self.why = why
 
 
+class Tangled(Exception):
+    """A value would be computed at too many places; carries its name.
+
+    Every cat or roll that it goes through reads it at two places or more, those of these at four,
+    and so on.
+    """
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+
 @dataclass(eq=False)
 class Builder:
     """A region that still grows.
@@ -50,7 +73,9 @@ class Builder:
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
-    the walk's table of which region computes which value.
+    the walk's table of which region computes which value. `closed` says why no reduction may join
+    (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`,
+    `pulled` and `places` (how many of them, for each value) remember what one attempt found out.
     """
 
     graph: Graph
@@ -63,9 +88,15 @@ class Builder:
     refused: set[str] = field(default_factory=set)
     barriers: set[str] = field(default_factory=set)
     wanted: dict[str, None] = field(default_factory=dict)
+    closed: Code | None = None
     homes: Mapping[str, object] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     labels: dict[Expr, str] = field(default_factory=dict)
+    inferred: dict[tuple[str, bool], Layout | None] = field(default_factory=dict)
+    computed: dict[str, bool] = field(default_factory=dict)
+    pulled: dict[Place, Expr] = field(default_factory=dict)
+    places: Counter[str] = field(default_factory=Counter)
+    counting: bool = True
 
     # ---- taking nodes in -------------------------------------------------------------------
 
@@ -79,6 +110,8 @@ class Builder:
         self.placed[value] = self.sources[value]
 
     def join_map(self, node: Node) -> None:
+        if self.closed is Code.WITH_BIAS:
+            raise Refused(reason(self.closed, op=node.origin.op, region=self.name))
         layout = self._refining(lambda: self._map_layout(node))
         if frozenset(flat(layout)) not in self._levels(node):
             raise Refused(reason(Code.ROWS_DIFFER, op=node.origin.op, region=self.name))
@@ -88,7 +121,11 @@ class Builder:
         reduction = node.payload
         assert isinstance(reduction, Reduction)
         source = node.inputs[0]
+        if self.closed is not None:
+            raise Refused(reason(self.closed, op=node.origin.op, region=self.name))
         layout = self._refining(lambda: self._full_layout(node, source))
+        if self.placed and not self.reduces:
+            self._check_parallel(node, layout, reduction)
         before = dict(self.placed), dict(self.sources)
         self.sources[node.name] = layout
         self.placed[node.name] = reduced_layout(layout, reduction)
@@ -99,16 +136,45 @@ class Builder:
             raise
         self._refining(lambda: self._see(source, self.sources[node.name]))
 
+    def _check_parallel(self, node: Node, layout: Layout, reduction: Reduction) -> None:
+        """A reduction runs row by row; few of them are too slow at storing large values besides."""
+        reduced = flat(tuple(layout[axis] for axis in reduction.axes))
+        rows = hint(self.atoms.size(self.domain - frozenset(reduced)))
+        neighbours = flat(layout)[-1] not in reduced if self.domain else False
+        enough = FEWEST_ROWS * (SIDE_BY_SIDE if neighbours else 1)
+        if rows < enough and hint(self.atoms.size(self.domain)) > FEW_ELEMENTS:
+            op = node.origin.op
+            raise Refused(reason(Code.FEW_PARTS, op=op, region=self.name, rows=rows))
+
     def probe(self, node: Node) -> None:
-        """Raise Misaligned unless the node's operands can be expressed in these coordinates."""
-        self.order = self.reduces
+        """Raise Misaligned unless the node's operands can be expressed in these coordinates.
+
+        Raise Tangled if that takes one of them at too many.
+        """
+        self.order, self.counting = self.reduces, True
         if node.op == "reduce":
             self._refining(lambda: self.pull(node.inputs[0], self.sources[node.name]))
         else:
             self._refining(lambda: self.pull(node.name, self.placed[node.name]))
 
+    def _count(self, value: str, ranges: int) -> None:
+        self.places[value] += 1
+        many = self.places[value] > MOST_PLACES or ranges > MOST_RANGES
+        if many and self.counting and value not in self.placed:
+            raise Tangled(value)
+
+    def forget_places(self) -> None:
+        self.pulled.clear()
+        self.places.clear()
+
+    def bar(self, view: str) -> None:
+        """Read a reshape from memory, since these coordinates cannot express it."""
+        self.barriers.add(view)
+        self.forget_places()
+
     def withdraw(self, node: Node) -> None:
         """Undo a join."""
+        self.forget_places()
         self.placed.pop(node.name, None)
         if node.op == "reduce":
             self.sources.pop(node.name, None)
@@ -135,9 +201,20 @@ class Builder:
         if layout is None:
             layout = self.infer(source, weak=True)
         shape = self.graph[source].type.shape
+        if layout is None:
+            layout = self.alongside(source)
         if layout is None or any(d != 1 and not a for d, a in zip(shape, layout, strict=True)):
             raise Refused(reason(Code.BROADCASTS, op=node.origin.op, region=self.name))
         return layout
+
+    def alongside(self, value: str) -> Layout | None:
+        """Coordinates for a value of the same shape as one that is reduced to one number here."""
+        shape = self.graph[value].type.shape
+        for name in self.reduces:
+            source = self.graph[name].inputs[0]
+            if self._reduced(name) == self.domain and self.graph[source].type.shape == shape:
+                return self.sources[name]
+        return None
 
     def _inferred(self, node: Node, weak: bool = False) -> list[Layout]:
         return [found for i in node.inputs if (found := self.infer(i, weak)) is not None]
@@ -147,57 +224,76 @@ class Builder:
 
         With `weak`, also those of a value in memory that a reduction here has walked over.
         """
+        return fold((value, weak), self._open_up, self.inferred)
+
+    def _open_up(
+        self, place: tuple[str, bool]
+    ) -> tuple[list[tuple[str, bool]], Callable[[Sequence[Layout | None]], Layout | None]]:
+        """What the coordinates of a value follow from, and how."""
+        value, weak = place
         node = self.graph[value]
         if value in self.refused:
-            return None
-        if value in self.placed:
-            return self.placed[value]
-        if value in self.sources:
-            return self.sources[value]
-        if weak and value in self.seen:
-            return self.seen[value]
+            return [], lambda _: None
+        tables = (self.placed, self.sources, self.seen if weak else {})
+        known = next((table[value] for table in tables if value in table), None)
+        if known is not None:
+            return [], lambda _: known
         if value in self.barriers:
-            return None
+            return [], lambda _: None
+        below = [(name, weak) for name in node.inputs]
         if node.op == "view":
-            below = self.infer(node.inputs[0], weak)
-            return None if below is None else self._view_up(node, below)
+            return below, lambda of: None if of[0] is None else self._view_up(node, of[0])
         if node.op == "map":
-            known = self._inferred(node, weak)
-            if not known:
-                return None
-            columns = broadcast_axes(known, len(node.type.shape))
-            if any(o != offers[0] for offers in columns for o in offers):
-                raise Misaligned
-            return tuple(offers[0] if offers else () for offers in columns)
+            return below, lambda of: self._joined(node, of)
         if node.op == "cat" and any(self._computes(i) for i in node.inputs):
             raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
-        return None
+        return [], lambda _: None
+
+    def _joined(self, node: Node, offered: Sequence[Layout | None]) -> Layout | None:
+        """The coordinates of a map from those of its operands."""
+        known = [layout for layout in offered if layout is not None]
+        if not known:
+            return None
+        columns = broadcast_axes(known, len(node.type.shape))
+        if any(o != offers[0] for offers in columns for o in offers):
+            raise Misaligned
+        return tuple(offers[0] if offers else () for offers in columns)
 
     def _computes(self, value: str) -> bool:
         """Whether this region computes something that the value is made of."""
+        return fold(value, self._open_computed, self.computed)
+
+    def _open_computed(
+        self, value: str
+    ) -> tuple[tuple[str, ...], Callable[[Sequence[bool]], bool]]:
         node = self.graph[value]
         if value in self.placed:
-            return True
+            return (), lambda _: True
         lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
-        return lazy and any(self._computes(i) for i in node.inputs)
+        return (node.inputs, any) if lazy else ((), lambda _: False)
 
     def _see(self, value: str, layout: Layout) -> None:
         """Note what a reduction over this value reads, as far as it covers the whole domain."""
+        reach([(value, layout)], self._seen_below)
+
+    def _seen_below(self, place: tuple[str, Layout]) -> list[tuple[str, Layout]]:
+        value, layout = place
         node = self.graph[value]
         pieces = frozenset(p for axis in layout for p in axis)
-        if value in self.placed or pieces != self.domain:
-            return
-        self.seen.setdefault(value, layout)
-        if value in self.homes or node.op not in ("map", "view"):
-            return
-        for name in node.inputs:
-            if node.op == "map":
-                self._see(name, align(layout, self.graph[name].type.shape))
-                continue
-            try:
-                self._see(name, self._view_down(node, layout))
-            except Misaligned:
-                return
+        if pieces != self.domain or node.op == "reduce":
+            return []
+        if value not in self.placed:
+            self.seen.setdefault(value, layout)
+            if value in self.homes:
+                return []
+        if node.op not in ("map", "view"):
+            return []
+        if node.op == "map":
+            return [(i, align(layout, self.graph[i].type.shape)) for i in node.inputs]
+        try:
+            return [(node.inputs[0], self._view_down(node, layout))]
+        except Misaligned:
+            return []
 
     def _view_up(self, node: Node, layout: Layout) -> Layout | None:
         view = node.payload
@@ -265,10 +361,15 @@ class Builder:
 
     def program(self) -> Program:
         """The finished loop nest that computes the wanted values."""
-        return self._refining(self._build)
+        return self._refining(lambda: self._build(list(self.wanted)))
 
-    def _build(self) -> Program:
-        wanted = list(self.wanted)
+    def draft(self) -> Program:
+        """What the program would be if everything here had to be stored, as it now stands."""
+        return self._refining(lambda: self._build(list(self.placed)))
+
+    def _build(self, wanted: list[str]) -> Program:
+        self.counting = False
+        self.forget_places()
         needed = self._needed(wanted)
         self.order = [n for n in self.reduces if n in needed]
         spans = self._spans() if self.order else [frozenset[int]()]
@@ -289,20 +390,13 @@ class Builder:
         return self._nest(tuple(stages), tuple(stores), inner, whole)
 
     def _needed(self, wanted: list[str]) -> set[str]:
-        found: set[str] = set()
+        def below(name: str) -> tuple[str, ...]:
+            node = self.graph[name]
+            lazy = node.op in (*LAZY, "view") and name not in self.homes
+            inside = name in self.placed or (lazy and name not in self.barriers)
+            return node.inputs if inside else ()
 
-        def visit(name: str) -> None:
-            if name in found:
-                return
-            found.add(name)
-            lazy = self.graph[name].op in (*LAZY, "view") and name not in self.homes
-            if name in self.placed or (lazy and name not in self.barriers):
-                for i in self.graph[name].inputs:
-                    visit(i)
-
-        for w in wanted:
-            visit(w)
-        return found
+        return set(reach(wanted, below))
 
     def _level(self, atoms: frozenset[int], whole: frozenset[int]) -> str:
         if atoms == self.domain:
@@ -347,85 +441,94 @@ class Builder:
 
         Outside of the ranges `within`, nothing may be read.
         """
+        return fold((value, layout, within), self._open_down, self.pulled)
+
+    def _open_down(self, place: Place) -> Opened[Place, Expr]:
+        """What an expression is made of, and how."""
+        value, layout, within = place
         node = self.graph[value]
         if node.op == "reduce" and value in self.placed:
             if self.placed[value] != layout:
                 raise Misaligned
-            return acc(self.order.index(value))
+            return (), lambda _: acc(self.order.index(value))
         if node.op == "view" and value not in self.barriers:
-            return self.pull(node.inputs[0], self._view_down(node, layout), within)
+            return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
         if node.op in LAZY and (value in self.placed or value not in self.homes):
-            lazy = self._pull_cat if node.op == "cat" else self._pull_map
-            expr = lazy(node, layout, within)
-            self.labels.setdefault(expr, value)
-            return expr
-        return load(self.atoms.access(value, node.type.shape, layout, within))
+            self._count(value, len(within))
+            lazy = self._open_cat if node.op == "cat" else self._open_map
+            parts, combine = lazy(node, layout, within)
+            return parts, lambda known: self._labelled(combine(known), value)
+        return (), lambda _: load(self.atoms.access(value, node.type.shape, layout, within))
 
-    def _pull_map(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
-        parts = [self.pull(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
-        assert isinstance(node.payload, Expr)
-        return substitute(
-            node.payload, lambda e: parts[int(str(e.value))] if e.op == "load" else None
-        )
+    def _labelled(self, expr: Expr, value: str) -> Expr:
+        self.labels.setdefault(expr, value)
+        return expr
 
-    def _pull_cat(self, node: Node, layout: Layout, within: tuple[Range, ...]) -> Expr:
+    def _open_map(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
+        payload = node.payload
+        assert isinstance(payload, Expr)
+        parts = [(i, align(layout, self.graph[i].type.shape), within) for i in node.inputs]
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            def leaf(e: Expr) -> Expr | None:
+                if e.op == "index":
+                    return index(self.atoms.coordinate(layout[int(str(e.value))]))
+                return known[int(str(e.value))] if e.op == "load" else None
+
+            return substitute(payload, leaf)
+
+        return parts, combine
+
+    def _open_cat(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
         """A choice among the parts by the place along their axis; only one of them is read."""
         assert isinstance(node.payload, Cat)
         axis = node.payload.axis
         at = self.atoms.coordinate(layout[axis])
         span = self.atoms.span(at)
         start: Dim = 0
-        chosen: list[tuple[Range, Expr]] = []
-        for index, name in enumerate(node.inputs):
+        ranges: list[Range] = []
+        parts: list[Place] = []
+        for position, name in enumerate(node.inputs):
             size = self.graph[name].type.shape[axis]
             stop = as_dim(start + size)
-            last = index == len(node.inputs) - 1
+            last = position == len(node.inputs) - 1
             own = Range(at, start, None if last else stop)
             if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
                 alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
                 window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
                 part = (*layout[:axis], window, *layout[axis + 1 :])
-                limits = within if alone else (*within, own)
-                chosen.append((own, self.pull(name, part, limits)))
+                ranges.append(own)
+                parts.append((name, part, within if alone else (*within, own)))
             start = stop
-        expr = chosen.pop()[1]
-        for own, part_expr in reversed(chosen):
-            expr = call("where", inside(own), part_expr, expr)
-        return expr
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            expr = known[-1]
+            for own, part in reversed(list(zip(ranges[:-1], known[:-1], strict=True))):
+                expr = call("where", inside(own), part, expr)
+            return expr
+
+        return parts, combine
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
-        view, shape = node.payload, self.graph[node.inputs[0]].type.shape
-        assert isinstance(view, View)
-        if view.kind == "permute":
-            return tuple(layout[view.dims.index(i)] for i in range(len(shape)))
-        if view.kind == "expand":
-            return align(layout, shape)
-        if view.kind == "slice":
-            axis = view.dims[0]
-            window = self.atoms.window(layout[axis], view.start, view.step, shape[axis])
-            return (*layout[:axis], window, *layout[axis + 1 :])
-        try:
-            return self.atoms.regroup(layout, shape)
-        except Misaligned:
-            raise Misaligned(node.name) from None
+        return view_down(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
 
     def _refining(self, attempt: Callable[[], T]) -> T:
         """Run; where an atom has to be cut, cut it everywhere and run again."""
         while True:
+            self.inferred.clear()
+            self.computed.clear()
             try:
                 return attempt()
             except NeedSplit as need:
+                self.forget_places()
                 outer, inner = self.atoms.split(need.atom, need.inner)
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
-
-
-def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
-    def cut(piece: Piece) -> Axis:
-        return parts if piece == atom else (piece,)
-
-    return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

@@ -1,24 +1,23 @@
 """Which products a generated kernel makes, and which kernel runs in its epilogue.
 
-In: a Plan whose contractions are library calls. Out: the same with a `gemm` region in the place of
-each product that can be generated, together with the kernel after it where that fits an epilogue.
-Every product and every kernel that keeps its own step has its reason among the refusals.
+    ways   the primitives -> for each contraction how it is generated, or the reason why not
+    seat   a Plan whose contractions are library calls -> the same with a `gemm` region in the place
+           of each product that is generated, together with the kernel after it where that fits an
+           epilogue; every kernel that keeps its own step has its reason among the refusals
+
+The first comes before the walk of fuse.py, which leaves the seat of an epilogue free.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kernelwright.expr import Expr, call, load, substitute
-from kernelwright.graph import Call, Dim, Node, as_dim, hint, product
+from kernelwright.expr import load
+from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
-from kernelwright.plan.few import with_few_rows
 from kernelwright.plan.model import (
-    LINEAR,
-    Access,
     Code,
-    Coordinate,
     Gemm,
     Plan,
     Program,
@@ -28,6 +27,7 @@ from kernelwright.plan.model import (
     reason,
 )
 from kernelwright.plan.names import region_name
+from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
@@ -35,35 +35,116 @@ from kernelwright.targets import Loop, Target
 FEWEST_COLUMNS = 8
 
 
-def seat(plan: Plan, target: Target, precision: str, batch: int, policy: Policy) -> Plan:
-    """The plan with generated products.
-
-    `precision` is that of float32 matrix products, `batch` the one to choose for.
-    """
-    return _Seating(plan, target, precision, batch, policy).run()
-
-
 @dataclass(frozen=True)
 class Way:
-    """The main loop of a generated product, from how many rows on, and for how many typically."""
+    """How a product is generated: what it multiplies, by which loop, and from how many rows on.
 
+    `fewest_frozen` is what `fewest` would be if no thin product came first: a weight that is split
+    already need not be read by one.
+
+    `typical` is the number of rows to choose a tile for.
+    """
+
+    form: Form
     loop: Loop
     fewest: int
+    fewest_frozen: int
     typical: int
 
 
+@dataclass(frozen=True)
+class Ways:
+    """The ways of the products that are generated, by name, and why others are not."""
+
+    by_name: dict[str, Way]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def generated(self) -> frozenset[str]:
+        return frozenset(self.by_name)
+
+
+def ways(graph: Graph, target: Target, precision: str, batch: int, policy: Policy) -> Ways:
+    """`precision` is that of float32 matrix products, `batch` the one to choose for."""
+    found: dict[str, Way] = {}
+    refusals: list[Refusal] = []
+    for node in graph if target.loops else ():
+        if not isinstance(node.payload, Contraction):
+            continue
+        try:
+            found[node.name] = _Choice(graph, target, precision, batch, policy).way(node)
+        except Unfit as unfit:
+            why = reason(unfit.code, op=node.origin.op, **unfit.numbers)
+            refusals.append(Refusal(node.origin.op, node.origin.place, why))
+    return Ways(found, tuple(refusals))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    graph: Graph
+    target: Target
+    precision: str
+    batch: int
+    policy: Policy
+
+    def way(self, node: Node) -> Way:
+        """How a product is generated; raises Unfit with the reason why it is not."""
+        assert isinstance(node.payload, Contraction)
+        if not node.payload.is_product:
+            raise Unfit(Code.CONVOLUTION)
+        left, right = (self.graph[name].type for name in node.inputs[:2])
+        loop = self.target.loop_for(node.type.dtype, self.precision)
+        if loop is None or left.dtype != right.dtype:
+            raise Unfit(Code.MIXED, dtype=str(left.dtype)[6:])
+        form = form_of(self.graph, node, lambda form: takes(loop, form))
+        if form is None:
+            raise Unfit(Code.NO_MATRICES)
+        columns, depth = form.columns, form.depth
+        if not isinstance(columns, int) or not isinstance(depth, int):
+            raise Unfit(Code.SIZES)
+        if columns < FEWEST_COLUMNS:
+            raise Unfit(Code.NARROW, columns=columns)
+        if depth == 0 or depth % loop.multiple:
+            raise Unfit(Code.DEPTH, depth=depth)
+        way = self.faster(loop, form, columns, depth)
+        if way is None:
+            raise Unfit(Code.LIBRARY_FASTER, columns=columns, depth=depth)
+        rows = form.all_rows
+        if isinstance(rows, int) and rows < way.fewest:
+            raise Unfit(Code.FEW_ROWS, rows=rows, fewest=way.fewest)
+        return way
+
+    def faster(self, loop: Loop, form: Form, columns: int, depth: int) -> Way | None:
+        """The way that beats the library, for the rows there are or else, if more are, for many."""
+        here, usual = hint(form.all_rows, self.batch), hint(form.all_rows)
+        if self.policy.generate_always:
+            return Way(form, loop, 1, 1, here)
+        each = hint(form.rows, self.batch) if form.batch != (1, 1) else None
+        dense = form.left.depth == form.right.depth == 1  # as thin products want them
+        for typical in (here, usual):
+            fewest = loop.fewest(typical, columns, depth, each, dense)
+            frozen = loop.fewest(typical, columns, depth, each, False)
+            if fewest is not None and fewest <= typical:
+                break
+        return None if fewest is None else Way(form, loop, fewest, frozen or fewest, typical)
+
+
+def takes(loop: Loop, form: Form) -> bool:
+    """Whether the loop's kernels can read operands that lie so."""
+    return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
+
+
+def seat(plan: Plan, found: Ways) -> Plan:
+    """The plan with generated products."""
+    return _Seating(plan, found).run()
+
+
 class _Seating:
-    def __init__(
-        self, plan: Plan, target: Target, precision: str, batch: int, policy: Policy
-    ) -> None:
-        regions = tuple(with_few_rows(plan.graph, r) for r in plan.regions)
-        self.plan = replace(plan, regions=regions)
+    def __init__(self, plan: Plan, found: Ways) -> None:
+        self.plan = plan
         self.graph = plan.graph
-        self.target = target
-        self.precision = precision
-        self.batch = batch
-        self.policy = policy
-        self.refusals: list[Refusal] = []
+        self.ways = found.by_name
+        self.refusals = [*plan.refusals, *found.refusals]
         self.names = {r.name for r in plan.regions if r.program is not None}
 
     def run(self) -> Plan:
@@ -72,7 +153,7 @@ class _Seating:
         # product, and what else the tail reads may be made in between.
         replaced: dict[int, Region | None] = {}
         for region in self.plan.regions:
-            way = self.way(region)
+            way = self.ways.get(region.nodes[0]) if region.kind == "contract" else None
             if way is None:
                 continue
             tail = after.get(id(region))
@@ -85,7 +166,7 @@ class _Seating:
                 self.note_readers(region, tail)
         steps = [replaced.get(id(r), r) for r in self.plan.regions]
         kept = tuple(s for s in steps if s is not None)
-        return Plan(self.graph, kept, (*self.plan.refusals, *self.refusals))
+        return replace(self.plan, regions=kept, refusals=tuple(self.refusals))
 
     def node(self, region: Region) -> Node:
         return self.graph[region.nodes[0]]
@@ -94,46 +175,6 @@ class _Seating:
         origin = self.node(contraction).origin
         why = reason(code, op=origin.op, **numbers)
         self.refusals.append(Refusal(origin.op, origin.place, why))
-
-    # ---- which products ----------------------------------------------------------------------
-
-    def way(self, region: Region) -> Way | None:
-        """How a product is generated, or None, with a refusal if it might have been."""
-        if not region.is_linear:
-            return None
-        node = self.node(region)
-        left, right = (self.graph[name].type for name in node.inputs[:2])
-        columns, depth = right.shape
-        loop = self.target.loop_for(node.type.dtype, self.precision)
-        rows = product(node.type.shape[:-1])
-        if not isinstance(columns, int) or not isinstance(depth, int):
-            self.refuse(region, Code.SIZES)
-        elif loop is None or left.dtype != right.dtype:
-            self.refuse(region, Code.MIXED, dtype=str(left.dtype)[6:])
-        elif columns < FEWEST_COLUMNS:
-            self.refuse(region, Code.NARROW, columns=columns)
-        elif depth == 0 or depth % loop.multiple:
-            self.refuse(region, Code.DEPTH, depth=depth)
-        elif (way := self.faster(loop, rows, columns, depth)) is None:
-            self.refuse(region, Code.LIBRARY_FASTER, columns=columns, depth=depth)
-        elif isinstance(rows, int) and rows < way.fewest:
-            self.refuse(region, Code.FEW_ROWS, rows=rows, fewest=way.fewest)
-        else:
-            return way
-        return None
-
-    def faster(self, loop: Loop, rows: Dim, columns: int, depth: int) -> Way | None:
-        """The way that beats the library, for the rows there are or else, if more are, for many."""
-        here, usual = hint(rows, self.batch), hint(rows)
-        if self.policy.generate_always:
-            return Way(loop, 1, here)
-        for typical in (here, usual):
-            fewest = loop.fewest(typical, columns, depth)
-            if fewest is not None and fewest <= typical:
-                return Way(loop, fewest, typical)
-        return None if fewest is None else Way(loop, fewest, usual)
-
-    # ---- with what behind them -----------------------------------------------------------------
 
     def with_tail(self, tail: Tail, way: Way, taken: bool) -> Region | None:
         """Both as one region, or None with the refusal."""
@@ -145,22 +186,25 @@ class _Seating:
         try:
             if tail.program.count((*tail.program.rows, *tail.program.elements)) != own.type.numel:
                 raise Unfit(Code.WALKS)
-            program = fit(tail.program, value, self.columns(contraction), way.loop)
+            program = fit(tail.program, value, int(str(way.form.columns)), way.loop)
         except Unfit as unfit:
             self.refuse(contraction, unfit.code, region=kernel.name, **unfit.numbers)
             return None
         behind = [self.graph[n] for n in kernel.nodes]
         others = [n for n in behind if n.sources != own.sources]
         origins = {s for n in others if n.op != "view" for s in n.sources}
-        reads = [*contraction.reads, *(r for r in kernel.reads if r != value)]
+        reads = [way.form.left.buffer, way.form.right.buffer]
+        reads += [r for r in kernel.reads if r != value]
         stored = own.type.numel * own.type.dtype.itemsize
+        code = Code.GEMM if origins else Code.GEMM_ALONE
+        numbers = {"count": len(origins)} if origins else {}
         return self.gemm(
             contraction,
             replace(
                 kernel,
                 name=region_name([own, *others], self.names),
                 nodes=(*contraction.nodes, *kernel.nodes),
-                why=reason(Code.GEMM, loop=way.loop.text, count=len(origins), fewest=way.fewest),
+                why=reason(code, loop=way.loop.text, **numbers, fewest=way.fewest),
                 program=program,
                 reads=tuple(dict.fromkeys(reads)),
                 bytes=as_dim(contraction.bytes + kernel.bytes - 2 * stored),
@@ -171,43 +215,53 @@ class _Seating:
         )
 
     def alone(self, region: Region, way: Way) -> Region:
-        """A product that is stored as it is, with its bias if the library call had that."""
+        """A product that is stored as it is."""
         own = self.node(region)
         atoms = Atoms()
         layout = atoms.layout(own.type.shape)
         access = atoms.access(region.outputs[0].name, own.type.shape, layout)
-        rows, columns = tuple(flat(layout[:-1])), tuple(flat(layout[-1:]))
+        order = flat(layout)
+        inside = len(order)
+        while atoms.size(order[inside:]) != way.form.columns:
+            inside -= 1
         store = Store(load(access), access, "element")
-        program = Program(atoms.sizes, rows, (), columns, (), (store,), False)
+        program = Program(
+            atoms.sizes, tuple(order[:inside]), (), tuple(order[inside:]), (), (store,), False
+        )
+        reads = (way.form.left.buffer, way.form.right.buffer)
         single = replace(
             region,
             name=region_name([own], self.names),
             why=reason(Code.GEMM_ALONE, loop=way.loop.text, fewest=way.fewest),
             program=program,
+            reads=tuple(dict.fromkeys(reads)),
         )
         return self.gemm(region, single, way, (region,))
 
     def gemm(
         self, contraction: Region, region: Region, way: Way, library: tuple[Region, ...]
     ) -> Region:
-        assert contraction.call is not None and region.program is not None
-        own, columns = self.node(contraction), self.columns(contraction)
-        left, right, bias = contraction.call.args
-        program = region.program
-        if bias is not None:
-            program = _with_bias(program, contraction.outputs[0].name, own.name, bias.name)
-        rows, depth = product(own.type.shape[:-1]), self.graph[right.name].type.shape[1]
-        sizes = (rows, columns, int(str(depth)))
+        form = way.form
         return replace(
             region,
             kind="gemm",
-            call=Call(LINEAR, (left, right, None)),
-            program=program,
-            gemm=Gemm(own.name, way.loop, *sizes, way.fewest, way.typical, library),
+            call=contraction.call,
+            contraction=contraction.contraction,
+            gemm=Gemm(
+                self.node(contraction).name,
+                way.loop,
+                form.left,
+                form.right,
+                form.batch,
+                form.rows,
+                int(str(form.columns)),
+                int(str(form.depth)),
+                way.fewest,
+                way.fewest_frozen,
+                way.typical,
+                library,
+            ),
         )
-
-    def columns(self, region: Region) -> int:
-        return int(str(self.node(region).type.shape[-1]))
 
     def note_readers(self, region: Region, tail: Tail | None) -> None:
         """A kernel that reads the product, but not alone, is refused the epilogue."""
@@ -215,24 +269,3 @@ class _Seating:
         readers = [r for r in self.plan.regions if value in r.reads and r.program is not None]
         if tail is None and readers:
             self.refuse(region, Code.SHARED, region=readers[0].name)
-
-
-def _with_bias(program: Program, value: str, raw: str, bias: str) -> Program:
-    """The library adds the bias inside of its call; a generated product leaves it to the program.
-
-    `value` is what the call gave, `raw` the product itself.
-    """
-
-    def added(expr: Expr) -> Expr | None:
-        access = expr.value
-        if expr.op != "load" or not isinstance(access, Access) or access.buffer != value:
-            return None
-        column = tuple((a, s) for a, s in access.strides if a in program.elements)
-        return call("add", load(Access(raw, access.at)), load(Access(bias, Coordinate(column))))
-
-    return replace(
-        program,
-        stages=tuple(replace(s, expr=substitute(s.expr, added)) for s in program.stages),
-        stores=tuple(replace(s, expr=substitute(s.expr, added)) for s in program.stores),
-        labels={substitute(e, added): name for e, name in program.labels.items()},
-    )

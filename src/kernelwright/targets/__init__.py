@@ -8,9 +8,20 @@ from kernelwright.errors import InputError
 from kernelwright.targets.cpu import CPU
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
-from kernelwright.targets.target import Lanes, Loop, Target, Tiling
+from kernelwright.targets.target import Lanes, Loop, Target, Thin, Tiling
 
-__all__ = ["CPU", "SM_80", "SM_90", "Lanes", "Loop", "Target", "Tiling", "target_for", "target_of"]
+__all__ = [
+    "CPU",
+    "SM_80",
+    "SM_90",
+    "Lanes",
+    "Loop",
+    "Target",
+    "Thin",
+    "Tiling",
+    "target_for",
+    "target_of",
+]
 
 ALL = (SM_90, SM_80, CPU)
 

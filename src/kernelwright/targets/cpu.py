@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from kernelwright.targets.target import Target
 
-CPU = Target("cpu", "cpu", row_elements=1 << 18)
+# A parallel region of OpenMP takes a few microseconds, and a core moves some 10 bytes a nanosecond.
+CPU = Target("cpu", "cpu", launch_bytes=1 << 17, flops_per_byte=10, row_elements=1 << 18)

@@ -1,4 +1,4 @@
-"""Hopper: one multiprocessor's threads, and the main loops of kernels/gemm_sm90.cuh.
+"""Hopper: one multiprocessor's threads, the main loops of kernels/gemm_sm90.cuh, thin products.
 
 The times are a model of one NVIDIA H200, fitted to 65 products of the sweep's sizes that were
 timed both ways (benchmarks/results/nvidia-h200-ways.md). Generated products with their epilogue are
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import Lanes, Loop, Target, Tiling
+from kernelwright.targets.target import Lanes, Loop, Target, Thin, ThinShape, Tiling
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -26,9 +26,25 @@ TILING = Tiling(
     bands=(8, 4, 16),
     overhead=12.0,
     library_overhead=12.0,
+    kernel_overhead=3.0,
     split_rate=3.8e6,
     read_rate=4.0e6,
 )
+
+
+def _thin(steps: tuple[float, ...], rows: tuple[int, ...], fewest: int) -> Thin:
+    """kernels/thin_sm90.cuh: a pair of blocks has 256 columns, or 128 and twice as many rows."""
+    shapes = zip(rows, (256, 256, 128), (5.5, 7.5, 9.5), steps, strict=False)
+    return Thin(
+        shapes=tuple(ThinShape(*s) for s in shapes),
+        blocks=TILING.processors // 2,
+        stage_depth=64,
+        wave=4.0,
+        part=0.6,
+        fewest=fewest,
+        multiple=4,
+    )
+
 
 SPLIT = Loop(
     "split",
@@ -42,6 +58,7 @@ SPLIT = Loop(
     ending=(0.5, 0.02),
     library=50e6,
     tiling=TILING,
+    thin=_thin((1.03, 1.4, 1.37), (64, 128, 256), fewest=1 << 20),
 )
 ROUNDED = Loop(
     "rounded",
@@ -55,6 +72,8 @@ ROUNDED = Loop(
     ending=(0.5, 0.037),
     library=390e6,
     tiling=TILING,
+    # The library's TF32 product is as fast for smaller weights and for more rows.
+    thin=_thin((0.97,), (64,), fewest=1 << 26),
 )
 
 
@@ -77,9 +96,12 @@ def _in_memory(name: str, dtype: torch.dtype) -> Loop:
 BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
 FLOAT16 = _in_memory("float16", torch.float16)
 
+# An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
 SM_90 = Target(
     "sm_90",
     "cuda",
-    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32),
+    launch_bytes=8 << 20,
+    flops_per_byte=12,
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
 )

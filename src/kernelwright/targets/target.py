@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 # Numbers of rows that are compared; behind the last one a product is the library's.
+LIBRARY_TILE = 64
 ROWS = tuple(sorted({base << k for base in (64, 96) for k in range(9)}))
 
 
@@ -21,13 +22,14 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    cluster: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Tiling:
     `stage_row_bytes` of each row, and at most `most_stages` fit the `shared_bytes`. Blocks of a
     cluster work on neighbouring tiles; tiles are walked in bands of so many down. The first of
     `clusters` and of `bands` is taken where others would be the same. `library_overhead` is that of
-    the library's product with the kernel after it.
+    the library's product with the kernel after it, `kernel_overhead` that of such a kernel alone.
     """
 
     capability: tuple[int, int]
@@ -53,8 +55,64 @@ class Tiling:
     bands: tuple[int, ...]
     overhead: float
     library_overhead: float
+    kernel_overhead: float
     split_rate: float
     read_rate: float
+
+
+@dataclass(frozen=True)
+class ThinShape:
+    """How a thin product goes about up to so many rows.
+
+    Each of the blocks that run together has `columns` columns for itself, as far as it shares
+    nothing; `step` is the time of a stage, `base` that of everything before and after the stages.
+    """
+
+    rows: int
+    columns: int
+    base: float
+    step: float
+
+
+@dataclass(frozen=True)
+class Thin:
+    """A product of few rows that reads its right operand once, whole, and splits it on the way.
+
+    `shapes` are in the order of their rows. `blocks` run together, each on a part of the depth of
+    some columns; another wave of them takes `wave` to begin, and each part `part` to be added up.
+    It pays for right operands of at least `fewest` elements whose rows are a `multiple`.
+    """
+
+    shapes: tuple[ThinShape, ...]
+    blocks: int
+    stage_depth: int
+    wave: float
+    part: float
+    fewest: int
+    multiple: int
+
+    @property
+    def most(self) -> int:
+        return self.shapes[-1].rows
+
+    def pays(self, columns: int, depth: int) -> bool:
+        return columns * depth >= self.fewest and depth % self.multiple == 0
+
+    def parts(self, rows: int, columns: int, depth: int) -> int:
+        """Into how many parts the depth is best cut."""
+        stages = math.ceil(depth / self.stage_depth)
+        counts = range(1, min(stages, self.blocks) + 1)
+        return min(counts, key=lambda parts: self._time(rows, columns, stages, parts))
+
+    def time(self, rows: int, columns: int, depth: int) -> float:
+        stages = math.ceil(depth / self.stage_depth)
+        return self._time(rows, columns, stages, self.parts(rows, columns, depth))
+
+    def _time(self, rows: int, columns: int, stages: int, parts: int) -> float:
+        shape = next(s for s in self.shapes if rows <= s.rows)
+        waves = math.ceil(math.ceil(columns / shape.columns) * parts / self.blocks)
+        each = self.wave + math.ceil(stages / parts) * shape.step
+        return shape.base + waves * each + parts * self.part
 
 
 @dataclass(frozen=True)
@@ -67,7 +125,8 @@ class Loop:
     bytes, since tensor copies move no less. `widths` are the tiles whose accumulators fit the
     registers: two planes have them twice, once for the tensor cores and once to add these up in
     float32. `stage` is the time of one stage and `ending` that of an epilogue, each for a tile of
-    no columns and for each column of it; `library` is the rate of the library's product.
+    no columns and for each column of it; `library` is the rate of the library's product. `thin` is
+    the same arithmetic for few rows.
     """
 
     name: str
@@ -81,6 +140,7 @@ class Loop:
     ending: tuple[float, float]
     library: float
     tiling: Tiling
+    thin: Thin | None = None
 
     def tile_time(self, width: int, depth: int, extra: float = 0.0) -> float:
         """A tile; `extra` columns are multiplied with it, but have no epilogue."""
@@ -102,20 +162,45 @@ class Loop:
         return self.tiling.overhead + tiles + moved / self.tiling.split_rate
 
     def library_time(self, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        """Of a batch, the library computes whole tiles, and the results are a part of its time."""
+        moved = 0.0
+        if batch > 1:
+            rows, columns = (math.ceil(n / LIBRARY_TILE) * LIBRARY_TILE for n in (rows, columns))
+            moved = batch * rows * columns * self.dtype.itemsize / self.tiling.read_rate
         computed = 2 * batch * rows * columns * depth / self.library
         read = batch * columns * depth * self.dtype.itemsize / self.tiling.read_rate
-        return self.tiling.library_overhead + max(computed, read)
+        return self.tiling.library_overhead + max(computed, read) + moved
 
-    def fewest(self, typical: int, columns: int, depth: int) -> int | None:
-        """The rows from which on the generated product is the faster one; None: it never is.
+    def thin_time(self, rows: int, columns: int, depth: int) -> float:
+        """The product of few rows and the kernel after it; infinite where there is none."""
+        if self.thin is None or rows > self.thin.most or not self.thin.pays(columns, depth):
+            return math.inf
+        moved = 2 * rows * columns * self.dtype.itemsize / self.tiling.read_rate
+        return self.thin.time(rows, columns, depth) + self.tiling.kernel_overhead + moved
 
-        An emitted file has one tile for any number of rows, the best one for typically many.
+    def fewest(
+        self, typical: int, columns: int, depth: int, each: int | None = None, thin: bool = True
+    ) -> int | None:
+        """The rows from which on the generated product is the fastest one; None: it never is.
+
+        They are those of all products of a batch, if there are several of `each` rows. An emitted
+        file has one tile for any number of rows, the best one for typically many. With `thin` it is
+        compared with the thin product too.
         """
-        width = min(self.widths, key=lambda w: self.tiles_time(w, typical, columns, depth))
+
+        def sizes(rows: int) -> tuple[int, int, int, int]:
+            batch = 1 if each is None else math.ceil(rows / each)
+            return each or rows, columns, depth, batch
+
+        width = min(self.widths, key=lambda w: self.tiles_time(w, *sizes(typical)))
         found = None
-        for rows in reversed(ROWS):
-            sizes = (rows, columns, depth)
-            if self.generated_time(width, *sizes) >= self.library_time(*sizes):
+        thin = thin and each is None
+        beyond = {self.thin.most + 1} if thin and self.thin is not None else set()
+        for rows in sorted({*ROWS, *beyond}, reverse=True):
+            other = self.library_time(*sizes(rows))
+            if thin:
+                other = min(other, self.thin_time(rows, columns, depth))
+            if self.generated_time(width, *sizes(rows)) >= other:
                 break
             found = rows
         return found
@@ -126,11 +211,14 @@ class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
     A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
-    a CPU keeps rows of up to `row_elements` in the cache of one core.
+    a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
+    in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     """
 
     name: str
     device: str
+    launch_bytes: int
+    flops_per_byte: int
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()

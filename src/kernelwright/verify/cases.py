@@ -17,7 +17,7 @@ from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, tensor
 from kernelwright.verify.subject import Subject
 
 Transform = Callable[[Tensor], Tensor]
-Layout = Callable[[Tensor], Tensor | None]
+Relaid = Callable[[Tensor], Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _channels_last(x: Tensor) -> Tensor | None:
     return None
 
 
-LAYOUTS: dict[str, Layout] = {
+LAYOUTS: dict[str, Relaid] = {
     "transposed": _transposed,
     "permuted": _permuted,
     "sliced": _sliced,

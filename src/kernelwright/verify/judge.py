@@ -1,9 +1,10 @@
 """One case through candidate, eager and the float64 oracle, and the finding that follows.
 
-In: a Subject and a Case. Out: a Finding. The candidate always runs first, so that memory which
-still holds the reference's result cannot pass for its own. A near miss is decided over several
-draws, and over eager runs whose inputs differ in the last bit, all pooled: where few elements carry
-most of the error, a single run of eager may be exact there by luck.
+In: the three modules and a Case. Out: a Finding. verify asks for one for each of its checks, bench
+once more after it has timed. The candidate always runs first, so that memory which still holds the
+reference's result cannot pass for its own. A near miss is decided over several draws, and over
+eager runs whose inputs differ in the last bit, all pooled: where few elements carry most of the
+error, a single run of eager may be exact there by luck.
 
 All runs of a comparison start from one seed, and the oracle gets eager's random numbers. A
 candidate that draws others is judged by `statistic` instead.
@@ -35,7 +36,7 @@ from kernelwright.verify.compare import (
 )
 from kernelwright.verify.inputs import Call, forward, map_floating
 from kernelwright.verify.replay import Recorder, Replay, Unreplayable
-from kernelwright.verify.subject import Subject
+from kernelwright.verify.sides import Sides
 
 DRAWS = 4
 NUDGES = 8
@@ -79,7 +80,7 @@ class Trial:
         return self.ratio > 1.0 and (self.by_eager or self.ratio < HOPELESS)
 
 
-def judge(subject: Subject, case: Case, call: Call = forward) -> Finding:
+def judge(subject: Sides, case: Case, call: Call = forward) -> Finding:
     """Whether the candidate is right on this case."""
     first = attempt(subject, case, 0, call)
     if isinstance(first, Finding):
@@ -97,21 +98,21 @@ def judge(subject: Subject, case: Case, call: Call = forward) -> Finding:
     return conclude(case.name, replace(first, figures=pooled))
 
 
-def _or_statistic(subject: Subject, case: Case, call: Call, finding: Finding) -> Finding:
+def _or_statistic(subject: Sides, case: Case, call: Call, finding: Finding) -> Finding:
     """The finding stands, unless the candidate draws random numbers of its own."""
     if not statistic.draws_other_numbers(subject, case, call):
         return finding
     return statistic.judge_distribution(subject, case, call)
 
 
-def _nudged(subject: Subject, case: Case, seed: int, call: Call, trial: Trial) -> list[Figures]:
+def _nudged(subject: Sides, case: Case, seed: int, call: Call, trial: Trial) -> list[Figures]:
     """The trial's figures with eager's error sampled on inputs that differ in the last bit."""
     samples = [trial.figures]
     for nudge in range(NUDGES):
         inputs = case.make(seed)
         torch.manual_seed(nudge)
         eager = subject.run(subject.original, map_floating(_nudge, inputs), call, seed)
-        compared = compare(case.name, eager, eager, trial.exact)
+        compared = trial_of(case.name, eager, eager, trial.exact)
         if isinstance(compared, Trial):
             samples.append(compared.figures)
     by_output = zip(*samples, strict=True)
@@ -122,7 +123,7 @@ def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
 
 
-def attempt(subject: Subject, case: Case, seed: int, call: Call = forward) -> Trial | Finding:
+def attempt(subject: Sides, case: Case, seed: int, call: Call = forward) -> Trial | Finding:
     """One draw: a Finding when it is decided already, else the figures to decide by."""
     ours = attempted(lambda: subject.run_candidate(case.make(seed), call, seed))
     theirs = attempted(lambda: subject.run(subject.original, case.make(seed), call, seed))
@@ -135,17 +136,17 @@ def attempt(subject: Subject, case: Case, seed: int, call: Call = forward) -> Tr
     drew = subject.drew
     exact = attempted(lambda: exactly(subject, case, seed, call, drew))
     if isinstance(exact, Unreplayable):
-        trial = compare(case.name, ours, theirs, map_floating(Tensor.double, theirs))
+        trial = trial_of(case.name, ours, theirs, map_floating(Tensor.double, theirs))
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Exception):
         return Finding(
             None, f"there is no oracle: the original in float64 raised {in_short(exact)}"
         )
-    trial = compare(case.name, ours, theirs, exact)
+    trial = trial_of(case.name, ours, theirs, exact)
     return replace(trial, drew=drew) if isinstance(trial, Trial) else trial
 
 
-def exactly(subject: Subject, case: Case, seed: int, call: Call, drew: bool) -> Any:
+def exactly(subject: Sides, case: Case, seed: int, call: Call, drew: bool) -> Any:
     """The oracle's result; with eager's own random numbers if it `drew` any."""
     if not drew:
         return subject.run_oracle(case.make(seed), call, seed)
@@ -155,7 +156,7 @@ def exactly(subject: Subject, case: Case, seed: int, call: Call, drew: bool) -> 
         return subject.run_oracle(case.make(seed), call, seed)
 
 
-def compare(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
+def trial_of(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
     """Outputs of the same structure: exact where they must be, figures for the rest."""
     triples = zip(*(_leaves(x) for x in (ours, theirs, exact)), strict=True)
     trial = Trial(exact, [], [], [], [])
@@ -286,6 +287,6 @@ def _element(ours: Tensor, eager: Tensor | None, exact: Tensor, flat: int) -> st
     return f" at {index} is {at(ours)}{said}, float64 says {at(exact)}"
 
 
-def _draws(subject: Subject) -> int:
+def _draws(subject: Sides) -> int:
     affordable = AFFORDABLE_SECONDS / max((4 + NUDGES) * subject.seconds, 1e-9)
     return max(1, min(DRAWS, int(affordable)))

@@ -18,7 +18,7 @@ from torch import Tensor
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.inputs import Call, tensors_in
-from kernelwright.verify.subject import Subject
+from kernelwright.verify.sides import Sides
 
 DRAWS = 128
 FEWEST_DRAWS = 48
@@ -33,7 +33,7 @@ ALIKE = 0.1  # of the difference that another seed makes
 CERTAIN = 1e-4  # relative spread under which a number is taken for not random
 
 
-def draws_other_numbers(subject: Subject, case: Case, call: Call) -> bool:
+def draws_other_numbers(subject: Sides, case: Case, call: Call) -> bool:
     """Whether eager is random here, and the candidate is no nearer to it than another seed is."""
     try:
         theirs = flat(subject.run(subject.original, case.make(0), call, 0))
@@ -55,7 +55,7 @@ def are_other_numbers(ours: Tensor, theirs: Tensor, others: Tensor) -> bool:
     return bool((ours - theirs)[keep].square().sum() > ALIKE**2 * between)
 
 
-def judge_distribution(subject: Subject, case: Case, call: Call) -> Finding:
+def judge_distribution(subject: Sides, case: Case, call: Call) -> Finding:
     """Two samples, one of each; only a difference that a second pair of samples shows counts."""
     draws = _affordable(subject)
     if draws < FEWEST_DRAWS:
@@ -157,6 +157,5 @@ def _thinned(x: Tensor) -> Tensor:
     return x[:: max(1, -(-x.numel() // ELEMENTS))]
 
 
-def _affordable(subject: Subject) -> int:
-    one = subject.seconds * subject.small / max(subject.batch, 1)
-    return min(DRAWS, int(SECONDS / (2 * CONFIRMATIONS * max(one, 1e-9))))
+def _affordable(subject: Sides) -> int:
+    return min(DRAWS, int(SECONDS / (2 * CONFIRMATIONS * max(subject.case_seconds, 1e-9))))

@@ -1,15 +1,13 @@
 """The model under test: original, candidate and float64 oracle side by side, with their inputs.
 
-In: a Maker. Out: a Subject that draws inputs of any batch size, runs any of the three modules
-without letting one run leave traces for the next, and keeps their weights the same.
+In: a Maker. Out: a Subject that draws inputs of any batch size and keeps the weights of the three
+modules the same; how one of them is run is in sides.py.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,27 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.errors import BuildError, InputError
+from kernelwright.errors import InputError
 from kernelwright.problem import describe
-from kernelwright.verify import attributes, parameters, saved
-from kernelwright.verify.attributes import Attributes
-from kernelwright.verify.candidate import build_failure, fallbacks_of, first_difference
+from kernelwright.verify import parameters, saved
+from kernelwright.verify.candidate import fallbacks_of, first_difference
 from kernelwright.verify.compare import same_bits
-from kernelwright.verify.inputs import (
-    Call,
-    Inputs,
-    forward,
-    map_floating,
-    tensors_in,
-    widen,
-    with_size,
-)
+from kernelwright.verify.inputs import Inputs, tensors_in, with_size
 from kernelwright.verify.maker import Arguments, Maker, from_files
 from kernelwright.verify.parameters import State
-from kernelwright.verify.replay import moved, rng_state
+from kernelwright.verify.sides import Sides
 
 SEED = 0
-NOISE_SEED = 1000  # of the generator at the start of a call, plus the number of the draw
 SMALL_SECONDS = 0.04  # what one eager run at the reduced batch may take
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
@@ -57,19 +45,17 @@ def load_subject(
     return Subject(maker)
 
 
-class Subject:
+class Subject(Sides):
     """One problem and its candidate, loaded."""
 
     def __init__(self, maker: Maker) -> None:
         self.maker = maker
-        self.device = maker.device
         self.precision = maker.precision
-        self.drew = False
-        self.counted: Counter[str] = Counter()
         self._random_by_mode: dict[bool, bool] = {}
         candidate = maker.make_candidate(maker.arguments or Arguments((), {}), SEED)
         self.initial_mismatch = first_difference(maker.original, candidate)
-        self._seat(maker.original, candidate)
+        candidate.train(maker.original.training)
+        super().__init__(maker.original, candidate, maker.device, str(maker.candidate_path))
         self.states: dict[str, State] = {"initial": self.state}
         parameters.write(self.candidate, self.state)
         self.draw_all = functools.lru_cache(maxsize=3)(self._draw_all)
@@ -79,20 +65,12 @@ class Subject:
         self.seconds = self._estimate_seconds()
         self.small = self._affordable_batch()
 
-    def _seat(self, original: nn.Module, candidate: nn.Module) -> None:
-        """Take two modules in, with what a run of either starts from."""
-        self.original, self.candidate = original, candidate
-        self.candidate.train(original.training)
-        self.oracle = attributes.widen_attributes(copy.deepcopy(original).double())
-        self.state: State = parameters.snapshot(original)
-        self.begin: Attributes = attributes.plain(original)
-        self.volatile: Attributes = {}
-
     @contextmanager
     def rebuilt(self, original: nn.Module, candidate: nn.Module) -> Iterator[None]:
         """Two other modules in the place of original and candidate, as they were constructed."""
         kept = dict(vars(self))
-        self._seat(original, candidate)
+        candidate.train(original.training)
+        self.seat(original, candidate)
         try:
             yield
         finally:
@@ -164,60 +142,10 @@ class Subject:
 
     # Runs
 
-    def run(self, module: nn.Module, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        """One call that has finished when it returns.
-
-        It starts from the current buffers, from the attributes that the original was constructed
-        with, and from the same generator for the same `draw`; `drew` tells whether it used that.
-        """
-        parameters.write_buffers(module, self.state)
-        self._rewind(module)
-        torch.manual_seed(NOISE_SEED + draw)
-        before = rng_state(self.device)
-        with torch.no_grad():
-            outputs = call(module, inputs)
-        self.finish()
-        self.drew = moved(before, self.device)
-        if module is self.original:
-            self._note_volatile()
-        return outputs
-
-    def _note_volatile(self) -> None:
-        """Attributes that forward changes are set back before every run from now on."""
-        now = attributes.plain(self.original)
-        for name in attributes.changed(self.begin, now):
-            self.volatile[name] = self.begin.get(name, attributes.ABSENT)
-
-    def _rewind(self, module: nn.Module) -> None:
-        if self.volatile:
-            wide = module is self.oracle
-            start = map_floating(Tensor.double, self.volatile) if wide else self.volatile
-            attributes.assign(module, start)
-
-    def run_candidate(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        before = fallbacks_of(self.candidate) or Counter()
-        try:
-            return self.run(self.candidate, inputs, call, draw)
-        except Exception as error:
-            if (reason := build_failure(error)) is not None:
-                path = self.maker.candidate_path
-                raise BuildError(f"{path} could not be built: {reason}") from error
-            raise
-        finally:
-            self.counted += (fallbacks_of(self.candidate) or Counter()) - before
-
-    def run_oracle(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        """The original in float64; tensors made inside of forward are float64 too."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            return self.run(self.oracle, widen(inputs), call, draw)
-        finally:
-            torch.set_default_dtype(before)
-
-    def finish(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    @property
+    def case_seconds(self) -> float:
+        """At the reduced batch, which most cases have."""
+        return self.seconds * self.small / max(self.batch, 1)
 
     @property
     def random(self) -> bool:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.verify import cases, parameters
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.inputs import Inputs, forward, map_floating
-from kernelwright.verify.judge import attempted, compare, conclude, exactly, in_short
+from kernelwright.verify.judge import attempted, conclude, exactly, in_short, trial_of
 from kernelwright.verify.subject import Subject, equal_leaves
 
 OTHER_SEED = 1
@@ -46,7 +46,7 @@ def null_models(subject: Subject) -> Finding:
         fake = null(subject, case.make(0), eager)
         if fake is None:
             continue
-        trial = compare(case.name, fake, eager, exact)
+        trial = trial_of(case.name, fake, eager, exact)
         finding = trial if isinstance(trial, Finding) else conclude(case.name, trial)
         (weak if finding.passed else failed).append(name)
     sentences = tuple(f"A model that returns {name} passes on {case.name}." for name in weak)

@@ -1,0 +1,211 @@
+"""Values of a graph as Python: variables, attributes, views, sizes, literals.
+
+The names are the user's own wherever they can be, and out of the way of each other where they
+cannot.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch.utils import _pytree as pytree
+
+from kernelwright.emit import values
+from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
+from kernelwright.emit.values import python
+from kernelwright.graph import SOURCES, Dim, Node, Ref, Scalar, View, as_dim, refs
+from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS, THIN_OPERANDS
+from kernelwright.places import is_place
+from kernelwright.plan import Plan
+from kernelwright.problem import Problem
+from kernelwright.scalars import as_python
+
+OWN = ("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs")
+LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
+BIJECTIVE = ("reshape", "permute")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A value that the kernels hand back; `leaf` is the output that it becomes, if any.
+
+    `name` is a value of the graph. An output that is a mere regrouping of it is made outside of
+    autograd's function, since torch forbids writing in place to views that were made inside.
+    """
+
+    name: str
+    leaf: int | None
+
+
+class Names:
+    """How the values of one plan are called in the emitted functions.
+
+    `known` are texts for values in the function that is being printed; `recorded_on` is the text of
+    the device while steps are printed.
+    """
+
+    def __init__(
+        self, problem: Problem, plan: Plan, device: str, names: Mapping[type, str]
+    ) -> None:
+        self.problem = problem
+        self.names = names
+        self.device = device
+        self.plan = plan
+        self.graph = plan.graph
+        self.arguments = Arguments(problem, names)
+        self.leaves = self._bind()
+        self.inputs = {name: leaf.name for name, leaf in self.leaves.items()}
+        self.local = self._locals()
+        self.first = next(n.name for n in self.graph if n.op == "input")
+        self.known: dict[str, str] = {}
+        self.recorded_on = ""
+        self.results = self._results()
+
+    def _locals(self) -> dict[str, str]:
+        """The names of emitted locals, out of the way of forward's own parameters."""
+        taken = set(self.arguments.taken)
+        chosen: dict[str, str] = {}
+        for word in (*LOCALS, *self.graph.symbols):
+            chosen[word] = word
+            while chosen[word] in taken:
+                chosen[word] += "_"
+        return chosen
+
+    def _bind(self) -> dict[str, Leaf]:
+        """Graph input -> the leaf of the arguments that it is."""
+        tensors = [n.name for n in self.graph if n.op == "input"]
+        order = {id(x): i for i, x in enumerate(self.problem.tensors)}
+        leaves = sorted(self.arguments.tensors, key=lambda leaf: order[id(leaf.value)])
+        return dict(zip(tensors, leaves, strict=True))
+
+    def _results(self) -> list[Result]:
+        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
+        found: dict[str, Result] = {}
+        leaves = pytree.tree_leaves(self.graph.outputs)
+        for i, leaf in enumerate(leaves):
+            if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
+                name = self._regrouped(leaf.name)
+                found.setdefault(name, Result(name, i))
+        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
+            if self.graph[self.graph.base(name)].op not in SOURCES:
+                found.setdefault(name, Result(name, None))
+        return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
+
+    def _regrouped(self, name: str) -> str:
+        """What an output is a regrouping of: reshapes and permutations can be undone."""
+        while self.graph[name].op == "view":
+            view = self.graph[name].payload
+            assert isinstance(view, View)
+            if view.kind not in BIJECTIVE:
+                return name
+            name = self.graph[name].inputs[0]
+        return name
+
+    def device_of(self) -> str:
+        """Where a call runs: in functions of tensors, in forward itself, in recorded steps."""
+        first = self.known.get(self.first, self.inputs[self.first])
+        return self.recorded_on or f"{first}.device"
+
+    # ---- names and values ------------------------------------------------------------------
+
+    def value(self, name: str) -> str:
+        """A Python expression for a graph value: a variable, an attribute, or a view of one."""
+        if name not in self.graph.by_name:
+            return self.variable(name)
+        node = self.graph[name]
+        if name in self.known:
+            return self.known[name]
+        if any(name == r.name for r in self.results) and self.known:
+            return self.variable(name)
+        if node.op == "input":
+            return self.inputs[name]
+        if node.op == "constant":
+            return f"_on(_{name}, {self.device_of()})"
+        if node.op != "view":
+            return self.variable(name)
+        view, inner = node.payload, self.value(node.inputs[0])
+        assert isinstance(view, View)
+        if node.type.shape == self.graph[node.inputs[0]].type.shape and view.kind != "permute":
+            return inner
+        if view.kind == "permute":
+            return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+        if view.kind == "slice":
+            return f"{inner}[{self.taken(node, view)}]"
+        method = "expand" if view.kind == "expand" else "reshape"
+        return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
+
+    def taken(self, node: Node, view: View) -> str:
+        """What stands between the brackets of a slice: `:, 3:9:2`."""
+        axis = view.dims[0]
+        count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
+        stop = as_dim(view.start + view.step * (count - 1) + 1) if count != 0 else view.start
+        places = [
+            self.size(view.start) if view.start != 0 else "",
+            self.size(stop) if stop != size else "",
+        ]
+        if view.step != 1:
+            places.append(str(view.step))
+        return ", ".join([*(":" for _ in range(axis)), ":".join(places)])
+
+    def variable(self, name: str) -> str:
+        """A buffer is called after the captured value that is a plain view of it, if any."""
+        users = [self.graph[u] for u in self.graph.users.get(name, ())]
+        same = [u for u in users if u.op == "view" and u.sources == self.graph[name].sources]
+        wish = same[0].name if len(same) == 1 else name
+        taken = {"self", *GLOBALS, *self.arguments.taken, *self.local.values()}
+        if name in self.graph.by_name and self.graph[name].op in SOURCES:
+            wish = name
+        return f"{wish}_" if wish in taken else wish
+
+    def attribute(self, target: str, owner: str | None = None) -> str:
+        """`module.net[0].weight`: the user's own way to write where a tensor lives."""
+        text = owner or self.local["module"]
+        if is_place(target):
+            return target.replace("{}", text)
+        *parents, last = target.split(".")
+        for part in parents:
+            plain = part.isidentifier() and not keyword.iskeyword(part)
+            text = f"{text}.{part}" if plain else f"{text}._modules[{python(part)}]"
+        plain = last.isidentifier() and not keyword.iskeyword(last)
+        return f"{text}.{last}" if plain else f"getattr({text}, {python(last)})"
+
+    def symbol(self, symbol: str, inline: bool = False) -> str:
+        """Where a free size is read: in a function of tensors, or `inline` in outside()."""
+        name, axis = self.graph.symbols[symbol]
+        return f"{self.leaves[name].place if inline else self.inputs[name]}.shape[{axis}]"
+
+    def size(self, dim: Dim, inline: bool = False) -> str:
+        """A size as Python: over the emitted locals, or `inline` over the inputs themselves."""
+        return self._inline(str(dim)) if inline else self._renamed(str(dim), self.local)
+
+    def _inline(self, text: str) -> str:
+        return self._renamed(text, {s: self.symbol(s, inline=True) for s in self.graph.symbols})
+
+    def _renamed(self, text: str, names: Mapping[str, str]) -> str:
+        for symbol in self.graph.symbols:
+            text = re.sub(rf"\b{symbol}\b", names[symbol], text)
+        return text
+
+    def tuple_of(self, shape: tuple[Dim, ...]) -> str:
+        inside = ", ".join(self.size(d) for d in shape)
+        return f"({inside},)" if len(shape) == 1 else f"({inside})"
+
+    def literal(self, value: Any) -> str:
+        """A Python literal of nested arguments with Refs and sizes."""
+        return values.rebuild(value, self._known, self.names)
+
+    def _known(self, value: Any) -> str | None:
+        if isinstance(value, Ref):
+            return self.value(value.name)
+        if isinstance(value, Scalar):
+            items = {symbol: f"{self.value(ref.name)}.item()" for symbol, ref in value.items}
+            return as_python(value.expr, {s: self.local[s] for s in self.graph.symbols} | items)
+        if isinstance(value, torch.device):
+            return self.device_of()
+        return self.size(value) if isinstance(value, sympy.Expr) else None

@@ -1,0 +1,202 @@
+"""Steps as the Python of fused(): one statement or two for each, in the user's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.emit.lines import indented, listed
+from kernelwright.emit.names import Names
+from kernelwright.emit.values import python
+from kernelwright.graph import Call, Dim, refs
+from kernelwright.lower.steps import (
+    DECISIONS,
+    SPLIT_OPERANDS,
+    THIN_OPERANDS,
+    Alloc,
+    Choice,
+    Decide,
+    Guard,
+    Kept,
+    Launch,
+    Library,
+    Panels,
+    Step,
+)
+from kernelwright.plan import Buffer
+
+FRIENDLY = {
+    "torch.ops.aten.linear.default": "torch.nn.functional.linear",
+    "torch.ops.aten.mm.default": "torch.mm",
+    "torch.ops.aten.bmm.default": "torch.bmm",
+    "torch.ops.aten.matmul.default": "torch.matmul",
+    **{f"torch.ops.aten.conv{n}d.default": f"torch.nn.functional.conv{n}d" for n in (1, 2, 3)},
+    "torch.ops.aten.conv_transpose1d.default": "torch.nn.functional.conv_transpose1d",
+    "torch.ops.aten.conv_transpose2d.input": "torch.nn.functional.conv_transpose2d",
+    "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
+}
+BODY = 4  # the indentation of fused()
+
+
+class StepPrinter:
+    """Prints steps over the names of one model."""
+
+    def __init__(self, names: Names) -> None:
+        self.names, self.graph = names, names.graph
+        self.run = names.local["run"]
+
+    def step(self, step: Step) -> list[str]:
+        if isinstance(step, Alloc):
+            return self.alloc(step.buffer)
+        if isinstance(step, Launch):
+            return self.launch(step.kernel, self.operands(step), self.sizes(step))
+        if isinstance(step, Decide):
+            return self.decide(step)
+        if isinstance(step, Library):
+            return self.library(step)
+        if isinstance(step, Choice):
+            return self.choice(step)
+        return self.kept(step) if isinstance(step, Kept) else self.panels(step)
+
+    # ---- memory and kernels ------------------------------------------------------------------
+
+    def alloc(self, buffer: Buffer) -> list[str]:
+        return [f"{self.variable(buffer.name)} = {self.run}.empty({', '.join(self.typed(buffer))})"]
+
+    def typed(self, buffer: Buffer) -> list[str]:
+        return [self.names.tuple_of(buffer.shape), str(buffer.dtype)]
+
+    def variable(self, name: str) -> str:
+        own = name in (*SPLIT_OPERANDS, *THIN_OPERANDS) and name not in self.graph.by_name
+        return self.names.local[name] if own else self.names.variable(name)
+
+    def operands(self, step: Launch) -> list[str]:
+        return [*map(self.operand, step.reads), *map(self.variable, step.writes)]
+
+    def operand(self, name: str) -> str:
+        """A variable, or a view of one as a call of its own."""
+        if name not in self.graph.by_name:
+            return self.variable(name)
+        return self.result(self.names.value(name), name)
+
+    def result(self, text: str, name: str) -> str:
+        """A value of the graph where its text is its variable, else a call that makes the text."""
+        given = self.given([name])
+        return text if given == [text] else self.called("call", text, given)
+
+    def given(self, names: list[str]) -> list[str]:
+        """The variables behind values, without the file's own constants."""
+        bases = dict.fromkeys(self.graph.base(name) for name in names)
+        plain = [b for b in bases if self.graph[b].op != "constant"]
+        return list(dict.fromkeys(self.names.value(b) for b in plain))
+
+    def called(self, verb: str, text: str, given: list[str]) -> str:
+        head = f"lambda {', '.join(given)}:" if given else "lambda:"
+        return f"{self.run}.{verb}({', '.join([f'{head} {text}', *given])})"
+
+    def sizes(self, step: Launch) -> list[str]:
+        return [self.size(size) for size in step.sizes]
+
+    def size(self, size: Dim | str) -> str:
+        return self.names.local[size] if isinstance(size, str) else self.names.size(size)
+
+    def launch(self, kernel: str, operands: list[str], sizes: list[str]) -> list[str]:
+        inside = listed("", "[", operands, "]", margin=BODY + 4)
+        first, last = inside[0], inside[-1]
+        line = ", ".join([f'{self.run}.launch("{kernel}"', first, *sizes])
+        if len(inside) == 1 and len(line) + BODY + 5 <= 100:
+            return [f"{line})"]
+        lines = [f"{self.run}.launch(", f'    "{kernel}",', *indented(inside[:-1])]
+        tail = first if len(inside) == 1 else last
+        return [*lines, f"    {tail},", *(f"    {size}," for size in sizes), ")"]
+
+    def kept(self, step: Kept) -> list[str]:
+        names = [step.halves.name, step.scales.name, step.frozen]
+        made = ", ".join(self.names.local[name] for name in names)
+        buffers = [f"({', '.join(self.typed(b))})" for b in (step.halves, step.scales)]
+        items = [python(step.target), self.operand(step.weight), *buffers]
+        return listed("", f"{made} = {self.run}.kept(", items, ")")
+
+    def decide(self, step: Decide) -> list[str]:
+        made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
+        sizes = [self.names.size(n) for n in (step.rows, step.batch)]
+        frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
+        items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
+        return listed("", f"{made}, _ = product_launch(", items, ")")
+
+    # ---- the library -------------------------------------------------------------------------
+
+    def library(self, step: Library) -> list[str]:
+        verb = "contract" if step.contracts else "call"
+        target = self.names.variable(step.output)
+        given = self.given(refs((step.call.args, step.call.kwargs)))
+        name, inside = self.spelled(step.call)
+        text = f"{name}({', '.join(inside)})" if name else inside[0]
+        head = name if name and inside == given else f"lambda {', '.join(given)}: {text}"
+        head = head.replace("lambda :", "lambda:")
+        return listed("", f"{target} = {self.run}.{verb}(", [head, *given], ")")
+
+    def spelled(self, call: Call) -> tuple[str, list[str]]:
+        """A function and its arguments; without one, the whole expression."""
+        if call.target == "getitem":
+            source, index = call.args
+            return "", [f"{self.names.value(source.name)}[{index}]"]
+        args: list[Any] = list(call.args)
+        target = FRIENDLY.get(call.target, call.target)
+        while target.startswith("torch.nn") and args and args[-1] is None:
+            args.pop()
+        inside = [self.names.literal(a) for a in args]
+        return target, [*inside, *(f"{k}={self.names.literal(v)}" for k, v in call.kwargs)]
+
+    def moved(self, name: str) -> list[str]:
+        """A tensor of the file or of an attribute that lies on the host, on the device instead."""
+        text = self.names.variable(name)
+        return [f"{text} = {self.called('call', f'{text}.to({self.names.device_of()})', [text])}"]
+
+    # ---- ways --------------------------------------------------------------------------------
+
+    def choice(self, step: Choice) -> list[str]:
+        test = self.test([self.guard(g) for g in step.guards])
+        first = [line for s in step.steps for line in self.step(s)]
+        second = [line for s in step.otherwise for line in self.step(s)]
+        if len(step.otherwise) == 1 and isinstance(step.otherwise[0], Choice):
+            return [*test, *indented(first), f"el{second[0]}", *second[1:]]
+        return [*test, *indented(first), "else:", *indented(second)]
+
+    def test(self, guards: list[str]) -> list[str]:
+        line = f"if {' and '.join(guards)}:"
+        if len(line) + BODY + len("el") <= 100:
+            return [line]
+        return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
+
+    def guard(self, guard: Guard) -> str:
+        if guard.kind == "hopper":
+            return f"_hopper({self.names.device_of()})"
+        if guard.kind == "generated":
+            return "GENERATED_GEMM"
+        limit = str(guard.limit)
+        if guard.frozen:
+            kept = f"{python(guard.frozen)} in {self.run}.frozen"
+            limit = f"({guard.frozen_limit} if {kept} else {limit})"
+        return f"{self.names.size(guard.size)} {guard.kind} {limit}"
+
+    def panels(self, step: Panels) -> list[str]:
+        panel, start, stop = (self.names.local[w] for w in ("panel", "start", "stop"))
+        batch, rows = self.names.size(step.batch), step.rows
+        name, buffer = self.variable(step.product.name), step.product
+        part = f"[{start}:{stop}]"
+        tensors = [panel if r == buffer.name else self.operand(r) for r in step.launch.reads]
+        tensors += [f"{self.variable(w)}{part}" for w in step.launch.writes]
+        multiply = "lambda rows, weight, out: torch.mm(rows, weight.t(), out=out)"
+        factors = [f"{self.operand(step.left)}{part}", self.operand(step.right), panel]
+        loop = [
+            f"{stop} = min({start} + {rows}, {batch})",
+            f"{panel} = {name}[: {stop} - {start}]",
+            *listed("", f"{self.run}.call(", [multiply, *factors], ")"),
+            *self.launch(step.launch.kernel, tensors, [f"{stop} - {start}"]),
+        ]
+        shape = f"(min({batch}, {rows}), {buffer.shape[1]})"
+        return [
+            f"{name} = {self.run}.empty({shape}, {buffer.dtype})",
+            f"for {start} in range(0, {batch}, {rows}):",
+            *indented(loop),
+        ]

@@ -1,0 +1,98 @@
+"""A plan becomes kernels, each once, and the steps of a call around them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from kernelwright.errors import InputError
+from kernelwright.graph import Graph
+from kernelwright.lower.few import FewKernel, few_kernels
+from kernelwright.lower.gemm import Tile
+from kernelwright.lower.kernel import Kernel, product, rowwise
+from kernelwright.lower.panels import Panel, panels
+from kernelwright.lower.share import key, shared
+from kernelwright.lower.steps import Frozen, Step, StepMaker
+from kernelwright.plan import Gemm, Plan, Region
+from kernelwright.targets import Target
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What emit prints: kernels, the steps that launch them, and weights that can be frozen.
+
+    `users` gives for the name of a kernel all regions that launch it.
+    """
+
+    kernels: tuple[Kernel, ...]
+    few: tuple[FewKernel, ...]
+    steps: tuple[Step, ...]
+    frozen: tuple[Frozen, ...]
+    panels: tuple[Panel, ...]
+    users: Mapping[str, tuple[Region, ...]]
+
+
+def lower(
+    plan: Plan, target: Target, tiles: Mapping[str, Tile] | None = None, keeps: bool = True
+) -> Lowered:
+    """Kernels for every region that is not a library call, and for the library's way with it.
+
+    `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
+    `keeps` says that ModelNew may have the methods that freeze weights.
+    """
+    every = _kernels(plan, target, dict(tiles or {}))
+    few = few_kernels(plan)
+    names = shared(plan.graph, [*every, *few])
+    paired = panels(plan) if target.lanes is None else ()
+    maker = StepMaker(
+        plan,
+        {k.name: k for k in every},
+        names,
+        paired,
+        target,
+        keeps,
+    )
+    users: dict[str, tuple[Region, ...]] = {}
+    regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
+    for own, region in regions.items():
+        users[names[own]] = (*users.get(names[own], ()), region)
+    return Lowered(
+        tuple(k for k in every if names[k.name] == k.name),
+        tuple(k for k in few if names[k.name] == k.name),
+        maker.steps(),
+        maker.frozen(),
+        paired,
+        users,
+    )
+
+
+def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]:
+    found: list[Kernel] = []
+    alike: dict[Hashable, Tile | None] = {}
+    for region in plan.regions:
+        if region.gemm is not None:
+            chosen = tiles.pop(region.name, None)
+            found += _product(plan.graph, region, region.gemm, chosen, target, alike)
+        for step in region.gemm.library if region.gemm else (region,):
+            if step.program is not None:
+                found.append(rowwise(plan.graph, step, step.program, target))
+    if tiles:
+        names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
+        raise InputError(f"{next(iter(tiles))!r} is no generated product; choose from: {names}.")
+    return found
+
+
+def _product(
+    graph: Graph,
+    region: Region,
+    gemm: Gemm,
+    chosen: Tile | None,
+    target: Target,
+    alike: dict[Hashable, Tile | None],
+) -> list[Kernel]:
+    """A product with the tile that was chosen for it, or for one that it could be shared with."""
+    plain = product(graph, region, gemm, None, target)
+    tile = alike.setdefault(key(graph, plain[0]), chosen)
+    if chosen is None and tile is None:
+        return plain
+    return product(graph, region, gemm, chosen or tile, target)

@@ -1,0 +1,87 @@
+"""Equal kernels are one kernel: what a kernel is, with everything taken off that is only a name.
+
+In: kernels of all regions. Out: for each the first one that is equal to it. A kernel is a function
+over slots: buffers are numbered in the order in which they are first used, atoms in the order of
+the loop nest. Two kernels with equal keys are printed, built and named once, and launched with the
+buffers of whoever launches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from kernelwright.expr import Expr, inside, load, substitute
+from kernelwright.graph import Graph
+from kernelwright.lower.few import FewKernel
+from kernelwright.lower.kernel import GemmKernel, Kernel
+from kernelwright.plan import Access, Coordinate, Range, element_type
+
+
+def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel]) -> dict[str, str]:
+    """The name of each kernel, and that of the first one that is equal to it."""
+    first: dict[Hashable, str] = {}
+    return {
+        k.name: first.setdefault(k.key if isinstance(k, FewKernel) else key(graph, k), k.name)
+        for k in kernels
+    }
+
+
+def key(graph: Graph, kernel: Kernel) -> Hashable:
+    """What two kernels must have in common to be one."""
+    slots = _Slots(kernel)
+    program, config = kernel.program, kernel.config
+    types = [element_type(graph, name) for name in (*kernel.reads, *kernel.writes)]
+    return (
+        kernel.template,
+        tuple(types),
+        tuple(program.sizes[a] for a in slots.order),
+        (len(program.rows), len(program.outer), len(program.inner), program.strided),
+        tuple((s.kind, s.segment, slots.expr(s.expr)) for s in program.stages),
+        tuple((s.level, slots.access(s.access), slots.expr(s.expr)) for s in program.stores),
+        (config.shape, config.constants, config.dynamic_run),
+        slots.product(kernel) if isinstance(kernel, GemmKernel) else None,
+    )
+
+
+class _Slots:
+    """A program with numbers in the place of its buffers and atoms."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        program = kernel.program
+        self.order = (*program.rows, *program.outer, *program.inner)
+        self.atoms = {atom: i for i, atom in enumerate(self.order)}
+        written = dict.fromkeys(kernel.writes)
+        named = dict.fromkeys([*(a.buffer for a in program.loads), *written])
+        self.buffers = {name: str(i) for i, name in enumerate(named)}
+
+    def expr(self, expr: Expr) -> Expr:
+        return substitute(expr, self._leaf)
+
+    def _leaf(self, e: Expr) -> Expr | None:
+        if e.op == "load" and isinstance(e.value, Access):
+            return load(self.access(e.value))
+        if e.op == "inside" and isinstance(e.value, Range):
+            return inside(self.range(e.value))
+        return None
+
+    def access(self, access: Access) -> Access:
+        within = tuple(self.range(r) for r in access.within)
+        return Access(self.buffers[access.buffer], self.at(access.at), within)
+
+    def range(self, part: Range) -> Range:
+        return Range(self.at(part.at), part.low, part.high)
+
+    def at(self, at: Coordinate) -> Coordinate:
+        strides = sorted((self.atoms[atom], stride) for atom, stride in at.strides)
+        return Coordinate(tuple(strides), at.offset)
+
+    def product(self, kernel: GemmKernel) -> Hashable:
+        """What a product adds: its loop, its sizes and strides, where its partial results go."""
+        gemm = kernel.gemm
+        operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
+        sizes = (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
+        partials = tuple((b.shape, b.dtype) for b in kernel.partials)
+        rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
+        given = self.expr(kernel.given)
+        return gemm.loop, operands, sizes, partials, rows, given

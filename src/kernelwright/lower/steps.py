@@ -1,0 +1,363 @@
+"""The host side of a model as data: what a call does, in order.
+
+In: a Plan, its kernels and panels. Out: Steps. A step allocates, launches a kernel, calls the
+library, or chooses between ways by guards on sizes and on the machine. Everything that the host
+decides is decided here; emit/steps.py only prints it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import sympy
+import torch
+from torch.utils._sympy.functions import FloorDiv
+
+from kernelwright.graph import Call, Dim, as_dim, product
+from kernelwright.lower.kernel import GemmKernel, Kernel
+from kernelwright.lower.panels import Panel
+from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
+from kernelwright.targets import Target
+
+PANEL = 64  # rows and depth of the panels that operands are split into
+# What loops that split work with besides the operands; the others have null pointers there.
+SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
+# The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
+DECISIONS = ("tiles", "clusters", "early", "frozen")
+# What a thin product works with: `sums` are those of each part of the depth.
+THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition: on the machine, on the file's switch, or on a size against a limit.
+
+    For a weight that is `frozen`, the name of its target, the limit is `frozen_limit`.
+    """
+
+    kind: str
+    size: Dim = 0
+    limit: int = 0
+    frozen: str = ""
+    frozen_limit: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind
+
+
+GENERATED = Guard("generated")
+HOPPER = Guard("hopper")
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """Memory without values."""
+
+    buffer: Buffer
+
+    def __str__(self) -> str:
+        shape = " x ".join(str(d) for d in self.buffer.shape)
+        return f"{self.buffer.name} = {shape} of {str(self.buffer.dtype)[6:]}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A weight in halves: those that freeze() made, or memory for them and for what they scale by.
+
+    `frozen` is the name of the flag that says which.
+    """
+
+    target: str
+    weight: str
+    halves: Buffer
+    scales: Buffer
+    frozen: str = "frozen"
+
+    def __str__(self) -> str:
+        return f"{self.halves.name}, {self.scales.name} = {self.target} in halves, if frozen"
+
+
+@dataclass(frozen=True)
+class Decide:
+    """How a product of these sizes is launched, by its rule, while recording.
+
+    `frozen` is the name of the flag for a weight that may be, or 0.
+    """
+
+    rows: Dim
+    batch: Dim
+    rule: tuple[object, ...]
+    frozen: str | int
+
+    def __str__(self) -> str:
+        return f"{', '.join(DECISIONS[:3])} = decided for {self.batch} x {self.rows} rows"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel over buffers: what it reads, what it writes, and its sizes."""
+
+    kernel: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    sizes: tuple[Dim | str, ...]
+
+    def __str__(self) -> str:
+        sizes = f"; {', '.join(map(str, self.sizes))}" if self.sizes else ""
+        return f"{', '.join(self.writes)} = {self.kernel}({', '.join(self.reads)}{sizes})"
+
+
+@dataclass(frozen=True)
+class Library:
+    """A call that stays with torch; a contraction runs at the precision of the file."""
+
+    output: str
+    call: Call
+    contracts: bool
+
+    def __str__(self) -> str:
+        return f"{self.output} = {self.call}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The steps of the first way if its guards hold, else those of the second."""
+
+    guards: tuple[Guard, ...]
+    steps: tuple[Step, ...]
+    otherwise: tuple[Step, ...]
+
+    def __str__(self) -> str:
+        test = " and ".join(map(str, self.guards))
+        return "\n".join([f"if {test}:", shown(self.steps), "else:", shown(self.otherwise)])
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A library product and the kernel after it, in turns on so many rows of the batch."""
+
+    batch: Dim
+    rows: int
+    left: str
+    right: str
+    product: Buffer
+    launch: Launch
+
+    def __str__(self) -> str:
+        turns = f"{self.product.name} = {self.left} @ {self.right}.T, then {self.launch}"
+        return f"{self.rows} of {self.batch} rows at a time: {turns}"
+
+
+Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels"
+# Up to how many rows, on which machines, and what is done.
+Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
+
+
+def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:
+    return "\n".join(f"{indent}{line}" for s in steps for line in str(s).splitlines())
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """A weight that freeze() can keep in halves, and the kernel that knows how to split it."""
+
+    target: str
+    weight: str
+    kernel: str
+    shape: tuple[int, ...]
+    rows: int
+    depth: int
+    planes: int
+
+
+class StepMaker:
+    """Turns the regions of a plan into steps.
+
+    `kernels` are by the name of the region that launches them, `shared` gives for such a name that
+    of the kernel which stands for it and its equals; `keeps` says that weights may be frozen.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernels: Mapping[str, Kernel],
+        shared: Mapping[str, str],
+        panels: tuple[Panel, ...],
+        target: Target,
+        keeps: bool,
+    ) -> None:
+        self.plan, self.graph = plan, plan.graph
+        self.kernels, self.shared = kernels, shared
+        self.panels = {p.product: p for p in panels}
+        self.target, self.keeps = target, keeps
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(self.graph.symbols)
+
+    def steps(self) -> tuple[Step, ...]:
+        found: list[Step] = []
+        by_name = {r.name: r for r in self.plan.regions}
+        paired = {p.kernel for p in self.panels.values()}
+        for region in self.plan.regions:
+            if region.gemm is not None:
+                found.append(self.product(region, region.gemm))
+            elif region.name in self.panels:
+                panel = self.panels[region.name]
+                found += self.in_panels(region, by_name[panel.kernel], panel.rows)
+            elif region.name not in paired:
+                found += self.plain(region)
+        return tuple(found)
+
+    def plain(self, region: Region) -> list[Step]:
+        """A kernel or a library call, as a region says it."""
+        if region.program is not None:
+            return [*map(Alloc, region.outputs), self.launch(region.name, self.sizes)]
+        assert region.call is not None
+        contracts = region.kind == "contract" and self.target.lanes is not None
+        step = Library(region.outputs[0].name, region.call, contracts)
+        return [self.few_rows(region, step) if region.few or region.thin else step]
+
+    def launch(
+        self, name: str, sizes: tuple[Dim | str, ...], operands: tuple[str, ...] = ()
+    ) -> Launch:
+        kernel = self.kernels[name]
+        reads = (*operands, *kernel.reads)
+        return Launch(self.shared[name], reads, tuple(kernel.writes), sizes)
+
+    # ---- products of few rows ----------------------------------------------------------------
+
+    def few_rows(self, region: Region, library: Step) -> Step:
+        """The kernel for the fewest rows, or the one for a few more, or the library."""
+        rows = product(region.outputs[0].shape[:-1])
+        ways = self.few_ways(region, rows)
+        if isinstance(rows, int):
+            ways = [way for way in ways if rows <= way[0]][:1]
+        step = library
+        for most, guards, steps in reversed(ways):
+            # The planner has compared a number that is known.
+            sized = () if isinstance(rows, int) else (Guard("<=", rows, most),)
+            made = (*map(Alloc, region.outputs), *steps)
+            step = Choice((GENERATED, *sized, *guards), made, (step,))
+        return step
+
+    def few_ways(self, region: Region, rows: Dim) -> list[Way]:
+        reads = tuple(name for name in (*region.operands, region.bias) if name)
+        writes = (region.outputs[0].name,)
+        ways: list[Way] = []
+        if region.few:
+            kernel = self.shared[f"{region.name}_few_rows"]
+            ways.append((region.few, (), (Launch(kernel, reads, writes, (rows,)),)))
+        if region.thin:
+            columns, depth = (int(str(size)) for size in self.graph[reads[1]].type.shape)
+            kernel = self.shared[f"{region.name}_thin"]
+            left = halves("left", 1, rows, depth, region.thin.loop.planes)
+            for most, parts in region.thin.parts:
+                sums = Buffer("sums", (parts, rows, columns), torch.float32)
+                scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
+                launch = Launch(kernel, (*reads, *THIN_OPERANDS), writes, (rows, parts))
+                ways.append((most, (HOPPER,), (*map(Alloc, (*left, sums, scales)), launch)))
+        return ways
+
+    # ---- generated products ------------------------------------------------------------------
+
+    def product(self, region: Region, gemm: Gemm) -> Choice:
+        """Both ways to a product: the generated kernel, or the library's and those after it."""
+        enough = Guard(">=", gemm.all_rows, gemm.fewest)
+        weight = self.weight_of(region)
+        if weight is not None and gemm.fewest_frozen != gemm.fewest:
+            frozen = self.graph.targets[weight]
+            enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
+        guards = [GENERATED, enough, HOPPER]
+        if isinstance(gemm.all_rows, int):
+            guards.pop(1)  # the planner has compared them
+        library = [step for r in gemm.library for step in self.plain(r)]
+        return Choice(tuple(guards), tuple(self.generated(region)), tuple(library))
+
+    def generated(self, region: Region) -> list[Step]:
+        kernel = self.kernels[region.name]
+        assert isinstance(kernel, GemmKernel)
+        gemm = kernel.gemm
+        operands = [gemm.left.buffer, gemm.right.buffer]
+        frozen = 0 if self.weight_of(region) is None else "frozen"
+        found: list[Step] = []
+        if kernel.splits:
+            found += self.halves(kernel, region)
+            operands += SPLIT_OPERANDS
+        found += map(Alloc, (*kernel.partials, *region.outputs))
+        found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
+        sizes = (*self.sizes, *DECISIONS[:3], frozen)
+        found.append(self.launch(region.name, sizes, tuple(operands)))
+        finish = f"{region.name}_finish"
+        if finish in self.kernels:
+            found.append(self.launch(finish, self.sizes))
+        return found
+
+    def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
+        """Memory for both operands in halves; a frozen weight brings its own."""
+        gemm, planes = kernel.gemm, kernel.gemm.loop.planes
+        left = halves("left", _distinct(gemm.left, gemm.batch), gemm.rows, gemm.depth, planes)
+        right = halves("right", _distinct(gemm.right, gemm.batch), gemm.columns, gemm.depth, planes)
+        weight = self.weight_of(region)
+        found: list[Step] = [*map(Alloc, left)]
+        if weight is None:
+            found += map(Alloc, right)
+        else:
+            found.append(Kept(self.graph.targets[weight], weight, *right))
+        # A counter, and for each column of tiles how far its split is; clusters are whole ones.
+        columns, cluster = kernel.tile.columns, kernel.tile.cluster
+        tiles = -(-gemm.columns // (columns * cluster)) * cluster
+        return [*found, Alloc(Buffer("progress", (1 + tiles,), torch.int32))]
+
+    def weight_of(self, region: Region) -> str | None:
+        """The parameter that is the weight of a split product: freeze() can keep its halves."""
+        kernel = self.kernels[region.name] if region.gemm is not None else None
+        if not self.keeps or not isinstance(kernel, GemmKernel) or not kernel.freezes:
+            return None
+        name = kernel.gemm.right.buffer
+        return name if self.graph[name].op in ("parameter", "buffer") else None
+
+    def frozen(self) -> tuple[Frozen, ...]:
+        """Every weight that can be frozen, once."""
+        found: dict[str, Frozen] = {}
+        for region in self.plan.regions:
+            weight = self.weight_of(region)
+            if weight is not None and region.gemm is not None:
+                gemm, kernel = region.gemm, self.shared[region.name]
+                target, shape = self.graph.targets[weight], self.graph[weight].type.shape
+                sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
+                row = Frozen(target, weight, kernel, tuple(int(str(n)) for n in shape), *sizes)
+                found.setdefault(target, row)
+        return tuple(found.values())
+
+    # ---- panels ------------------------------------------------------------------------------
+
+    def in_panels(self, gemm: Region, kernel: Region, rows: int) -> list[Step]:
+        """A library product and its tail, a panel of rows at a time."""
+        buffer = gemm.outputs[0]
+        left, right = gemm.operands
+        launch = self.launch(kernel.name, ("rows",))
+        size = self.graph[buffer.name].type.shape[0]
+        return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
+
+
+def halves(side: str, matrices: Dim, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
+    """Matrices as so many of float16, in panels, and two numbers about each of their rows."""
+    panels = (matrices, whole(rows), whole(depth), planes, PANEL, PANEL)
+    return (
+        Buffer(f"{side}_halves", panels, torch.float16),
+        Buffer(f"{side}_scales", (matrices, rows, 2), torch.float32),
+    )
+
+
+def _distinct(operand: Operand, batch: tuple[Dim, Dim]) -> Dim:
+    """How many matrices an operand has; along an axis of stride 0 they are the same one."""
+    strides = (operand.outer, operand.inner)
+    return product([n for n, stride in zip(batch, strides, strict=True) if stride != 0])
+
+
+def whole(size: Dim) -> Dim:
+    """Panels that hold so many rows."""
+    return as_dim(FloorDiv(sympy.sympify(size) + PANEL - 1, PANEL))

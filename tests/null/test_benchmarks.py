@@ -1,0 +1,41 @@
+"""The documented command prints the README's tables: the same columns, the same rows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import founding  # noqa: E402
+from sheet import Sheet  # noqa: E402
+
+FIGURES = re.search(
+    r"<!-- figures:start -->(.*)<!-- figures:end -->", (ROOT / "README.md").read_text(), re.DOTALL
+)
+
+
+@pytest.mark.parametrize(
+    ("part", "precisions"), [("gpu", founding.PRECISIONS["cuda"]), ("calls", founding.CALLED)]
+)
+def test_the_readme_has_the_tables_of_the_harness(part: str, precisions: list[str]) -> None:
+    sheet = Sheet("", ("model", "precision", *founding.PARTS[part][2]), 2)
+    head = "\n".join(sheet.markdown().splitlines()[2:4])
+    assert FIGURES is not None and head in FIGURES[1]
+    rows = FIGURES[1].split(head)[1].split("\n\n")[0].splitlines()[1:]
+    found = [tuple(cell.strip() for cell in row.split("|")[1:3]) for row in rows]
+    assert found == [(model, p) for p in precisions for model in founding.MODELS]
+
+
+def test_a_missing_figure_is_an_empty_cell_and_ours_are_bold() -> None:
+    ms = {"eager": 3.0821, "torch.compile": 2.7381, "kernelwright": 0.6319}
+    assert founding.milliseconds(ms) == ["3.082", "2.738", "**0.632**", ""]
+
+
+def test_every_founding_model_is_measured() -> None:
+    assert sorted(founding.MODELS) == sorted(
+        p.name for p in (ROOT / "examples").iterdir() if p.is_dir()
+    )

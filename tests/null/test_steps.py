@@ -1,0 +1,162 @@
+"""The host side as data: equal kernels are one, steps print, recorded steps share memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from written import planned
+
+from kernelwright.embedded import steps as recording
+from kernelwright.lower.steps import Choice, Launch, Library, shown
+from kernelwright.pipeline import Compiled
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, eps=eps)
+        self.scale = nn.Parameter(torch.randn(width))
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(torch.sin(self.norm(x)) * self.scale)
+
+
+def stacked(*blocks: Block, target: str = "cpu") -> Compiled:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        for block in blocks:
+            x = getattr(m, f"b{blocks.index(block)}")(x)
+        return x
+
+    named = {f"b{i}": block for i, block in enumerate(blocks)}
+    return planned(forward, 6, 48, target=target, **named)
+
+
+def launches(compiled: Compiled) -> list[str]:
+    return [s.kernel for s in compiled.lowered.steps if isinstance(s, Launch)]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_equal_blocks_share_their_kernels(target: str) -> None:
+    one, four = (stacked(*(Block(48) for _ in range(n)), target=target) for n in (2, 5))
+    assert len(four.kernels) == len(one.kernels)
+    assert sum(map(len, four.lowered.users.values())) > len(four.kernels) + len(four.lowered.few)
+    structs = re.findall(r'extern "C" int launch_(\w+)', four.source)
+    assert len(structs) == len(set(structs)) == len(four.kernels) + len(four.lowered.few)
+
+
+def test_a_kernel_says_where_else_it_is_launched() -> None:
+    compiled = stacked(*(Block(48) for _ in range(8)))
+    name = launches(compiled)[1]  # the first has no bias of a block before it
+    assert launches(compiled).count(name) == 7
+    assert (
+        "// Launched 7 times; also for " in compiled.source and ", and 2 more." in compiled.source
+    )
+
+
+def test_another_constant_is_another_kernel() -> None:
+    alike = stacked(Block(48), Block(48), Block(48))
+    other = stacked(Block(48), Block(48), Block(48, eps=1e-3))
+    assert len(other.kernels) == len(alike.kernels) + 1
+
+
+def test_steps_print() -> None:
+    text = shown(stacked(Block(48), target="cpu").lowered.steps)
+    assert "torch.ops.aten.linear.default" in text and " = sin" not in text
+    seated = stacked(Block(48), target="cuda").lowered.steps
+    (choice,) = (s for s in seated if isinstance(s, Choice))
+    assert str(choice).startswith("if generated and batch")
+    assert any(isinstance(s, Library) for s in choice.otherwise) or choice.otherwise
+
+
+# ---- recorded steps ------------------------------------------------------------------------------
+
+
+class Notes:
+    """A library that only remembers what it was told to start."""
+
+    def table(self, launches: Any, bases: int) -> bytes:
+        self.launches, self.bases = launches, bases
+        return b""
+
+    def start(self, launches: Any, addresses: bytes) -> int:
+        self.started = launches.names
+        return 0
+
+
+class Frozen:
+    frozen: dict[str, Any] = {}  # noqa: RUF012
+
+
+class Model:
+    """What Steps asks of a Fusion."""
+
+    precision = None
+
+    def __init__(self, fused: Any) -> None:
+        self.kernels, self.fused = Notes(), fused
+
+
+def recorded(fused: Any, *tensors: Tensor) -> tuple[Any, Notes]:
+    model = Model(fused)
+    return recording.Steps(model, Frozen, tensors), model.kernels
+
+
+def test_launches_in_a_row_cross_once_and_share_a_workspace() -> None:
+    def fused(run: Any, x: Any) -> tuple[Any, ...]:
+        first, second, third = (run.empty((100,), torch.float32) for _ in range(3))
+        out = run.empty((3,), torch.float32)
+        run.launch("a", [x, first], 7)
+        run.launch("b", [first, second])
+        run.launch("c", [second, third])
+        run.launch("d", [third, out])
+        return (out,)
+
+    steps, notes = recorded(fused, torch.ones(3))
+    (out,) = steps.run(Frozen, (torch.ones(3),))
+    assert notes.started == ["launch_a", "launch_b", "launch_c", "launch_d"] and out.shape == (3,)
+    assert steps.bytes == 3 * 512  # all were asked for before the first launch
+    offsets = [operands[-1] for _, operands, _ in notes.launches[:3]]
+    assert len({base for base, _ in offsets}) == 1 and len({at for _, at in offsets}) == 3
+
+
+def test_memory_that_is_over_makes_room() -> None:
+    def fused(run: Any, x: Any) -> tuple[Any, ...]:
+        before = x
+        for _ in range(10):
+            after = run.empty((1000,), torch.float32)
+            run.launch("a", [before, after])
+            before = after
+        out = run.empty((3,), torch.float32)
+        run.launch("b", [before, out])
+        return (out,)
+
+    assert recorded(fused, torch.ones(3))[0].bytes == 2 * 4096
+
+
+def test_calls_are_given_tensors_of_their_own_and_freed() -> None:
+    def fused(run: Any, x: Any) -> tuple[Any, ...]:
+        made = run.empty((4, 2), torch.float32)
+        run.launch("a", [x, made])
+        part = run.call(lambda rows: rows * 2, made[1:3])
+        return (run.call(torch.neg, part),)
+
+    steps, notes = recorded(fused, torch.ones(3))
+    (out,) = steps.run(Frozen, (torch.ones(3),))
+    assert out.shape == (2, 2) and steps.bytes == 0 and notes.started == ["launch_a"]
+    assert [len(done) for _, done in steps.steps] == [0, 0, 1, 1]
+
+
+def test_rows_of_a_result_are_bytes_from_its_start() -> None:
+    def fused(run: Any, x: Any) -> tuple[Any, ...]:
+        out = run.empty((4, 10), torch.float16)
+        for start in (0, 2):
+            run.launch("a", [x, out[start : start + 2]], 2)
+        return (out,)
+
+    notes = recorded(fused, torch.ones(3))[1]
+    assert [operands[1] for _, operands, _ in notes.launches] == [(1, 0), (1, 40)]
