@@ -6,11 +6,13 @@ import ast
 import ctypes
 import math
 import re
+from collections import Counter
 from pathlib import Path
 
 import checking
 import pytest
 
+from kernelwright.emit import cxx, library
 from kernelwright.emit.apart import own_names
 from kernelwright.emit.cpp import comment, number
 from kernelwright.emit.module import docstring
@@ -96,6 +98,18 @@ def test_nothing_unused_is_left(compiled: Compiled) -> None:
     text = generated(compiled)
     for name in own_names(text) | (imports(text).keys() - {"torch"}):
         assert len(re.findall(rf"\b{name}\b", text)) > 1, name
+
+
+def test_every_definition_of_the_headers_is_used(compiled: Compiled) -> None:
+    """By words alone; on the CPU the compiler says so too (tests/cpu/test_pruned.py)."""
+    text = checking.kernel_text(compiled)
+    code = re.sub(r"//.*|^#include.*", "", text, flags=re.MULTILINE)
+    words = Counter(re.findall(r"\w+", code))
+    parts = cxx.read(re.sub(r"^#include.*", "", library.headers(compiled.source), flags=re.M))
+    found = [d for d, _ in cxx.definitions(parts) if d.name and d.kind != "invocation"]
+    named = Counter(str(d.name) for d in found)
+    assert len(named) > 10
+    assert not [name for name, count in named.items() if words[name] <= count]
 
 
 def test_every_kernel_is_launched_once(compiled: Compiled) -> None:
