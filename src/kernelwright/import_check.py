@@ -25,20 +25,18 @@ TIME_LIMIT = 300.0
 CHILD = """
 import ctypes, importlib.util, json, sys, traceback, types
 
+class Kernels(ctypes.CDLL):
+    "The functions of a library that was not built."
+    def __getitem__(self, name):
+        return types.SimpleNamespace() if self._name is None else super().__getitem__(name)
+
 path, wanted = sys.argv[1:]
-found = ctypes.CDLL.__getattr__
-
-def unbuilt(library, name):
-    # Nothing is built here: the library without a name has whatever it is asked for.
-    if library._name is None and not name.startswith("__"):
-        return types.SimpleNamespace()
-    return found(library, name)
-
 with open(path, "rb") as file:
     if b"cpp_extension" in file.read():
         import torch.utils.cpp_extension
-        torch.utils.cpp_extension.load_inline = lambda *args, **kwargs: None
-        ctypes.CDLL.__getattr__ = unbuilt
+        extension = torch.utils.cpp_extension
+        extension.load = extension.load_inline = lambda *args, **kwargs: None
+        ctypes.CDLL = Kernels
 spec = importlib.util.spec_from_file_location("imported", path)
 module = importlib.util.module_from_spec(spec)
 sys.modules["imported"] = module

@@ -168,7 +168,7 @@ void thin(int rows, int columns, int depth, int parts, float odd) {
       columns,
       depth,
       parts};
-  expect(kw::thin_product<kPlanes>(g, nullptr), "thin");
+  expect(kw::thin_product<kPlanes, 0>(g, nullptr), "thin");
 }
 
 void thin_products() {

@@ -60,8 +60,8 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
 
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
-    assert "if GENERATED_GEMM and batch <= 16:" in compiled.source
-    assert "GENERATED_GEMM = True" in compiled.source
+    assert "if _KW_GENERATED_GEMM and batch <= 16:" in compiled.source
+    assert "_KW_GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
     launcher = text[text.index('extern "C" int launch_linear_few_rows') :]
     assert "tensors[2]),  // bias" in launcher and "tensors[3]),  // out" in launcher
@@ -147,9 +147,9 @@ def test_the_ways_of_a_product_in_their_order() -> None:
     compiled = of(2048, 1024)
     text = compiled.source
     ways = [
-        "if GENERATED_GEMM and batch <= 16:",
-        "elif GENERATED_GEMM and batch <= 128 and _hopper(run.device):",
-        "elif GENERATED_GEMM and batch <= 256 and _hopper(run.device):",
+        "if _KW_GENERATED_GEMM and batch <= 16:",
+        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_hopper(run.device):",
+        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):",
     ]
     places = [text.index(way) for way in ways]
     assert places == sorted(places)

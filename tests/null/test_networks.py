@@ -52,6 +52,24 @@ def test_every_layer_adds_the_same_steps(
     assert steps[2] - steps[1] == steps[1] - steps[0] > 0
 
 
+class Scored(nn.Module):
+    """Rows that are tokens of a batch, or the batch itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(128, 48)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.reshape(-1, 128)).softmax(dim=1)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((600, 128), 1), ((6, 100, 128), 0)])
+def test_panels_walk_the_batch_alone(shape: tuple[int, ...], count: int) -> None:
+    """A loop over the batch does not reach all rows where a sample has several."""
+    made = compile_problem(problem_from_module(Scored(), torch.randn(shape)), target="cpu")
+    assert len(made.panels) == count
+
+
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """The mode of the module at each export."""

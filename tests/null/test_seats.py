@@ -279,7 +279,7 @@ def test_four_neighbours_need_segments_of_sixteen(groups: int, vec: int) -> None
     (kernel,) = generated(compiled)
     assert dict(kernel.config.constants)["kVec"] == vec
     assert (
-        f"kw::split_right<2, kw::hopper::Major::kDepth, {str(vec == 4).lower()}, 8>"
+        f"kw::split_all<2, kw::hopper::Major::kDepth, {str(vec == 4).lower()}, 8>"
         in compiled.source
     )
 

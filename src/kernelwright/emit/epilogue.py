@@ -141,7 +141,7 @@ def _freeze(printer: EpiloguePrinter) -> str:
     lines = [
         f"  const kw::Operand weight{weight};",
         *on_device(0),
-        f"  return kw::split_right<{how}>(",
+        f"  return kw::split_all<{how}>(",
         f"      weight, {{1, 1}}, tensors[1], tensors[2], {gemm.columns}, {gemm.depth}, on);",
     ]
     return c_function(f"freeze_{kernel.name}", lines)

@@ -40,7 +40,9 @@ def _thin(kernel: ThinKernel) -> str:
         fields[name] = f"static_cast<{kind}*>(tensors[{at}])"
     fields |= {"rows": "static_cast<int>(numbers[0])", **_sizes(kernel)}
     fields["parts"] = "static_cast<int>(numbers[1])"
-    return _launcher(kernel, "ThinOperands", fields, 2, f"thin_product<{kernel.planes}>")
+    return _launcher(
+        kernel, "ThinOperands", fields, 2, f"thin_product<{kernel.planes}, {kernel.depth}>"
+    )
 
 
 def _sizes(kernel: FewKernel) -> dict[str, str]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
+from kernelwright.emit.apart import prefixed
 from kernelwright.emit.lines import indented, listed
 from kernelwright.emit.names import BIJECTIVE, Names
 from kernelwright.emit.steps import StepPrinter
@@ -21,6 +23,7 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+MANY_BUFFERS = 4
 
 
 class ForwardWriter(Names):
@@ -31,6 +34,11 @@ class ForwardWriter(Names):
     ) -> None:
         super().__init__(problem, plan, device, names)
         self.lowered = lowered
+        self.prefix = "_kw"
+
+    def own(self, name: str) -> str:
+        """A name of the file where the user's parameters stand, which might hide it otherwise."""
+        return prefixed(name, self.prefix)
 
     # ---- what the kernels cover ------------------------------------------------------------
 
@@ -297,22 +305,34 @@ class ForwardWriter(Names):
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo}, {kind} = FUSION.look({handed})",
+            f"        {memo}, {kind} = {self.own('FUSION')}.look({handed})",
             f"        if {kind}.cause is not None:",
             f"            {memo}.fall_back({kind}.cause)",
             f"            return {self._original_forward()}",
             *self.sized_in_forward(),
-            *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
+            *listed("        ", "(", names, f") = {self.own('FUSION')}.run({called})", margin=0),
         ]
-        for (target, _), result in zip(
-            self.graph.mutations,
-            self.results[len(self.results) - len(self.graph.mutations) :],
-            strict=True,
-        ):
-            lines.append(
-                f"        {self.attribute(target, 'self')}.copy_({self.variable(result.name)})"
-            )
+        lines += self._written_buffers()
         return [*lines, f"        return {self.assembled()}"]
+
+    def _written_buffers(self) -> list[str]:
+        """New values of buffers; many of one type, as BatchNorms leave them, go in one launch."""
+        values = self.results[len(self.results) - len(self.graph.mutations) :]
+        by_type: dict[Any, list[tuple[str, str]]] = {}
+        for (target, name), value in zip(self.graph.mutations, values, strict=True):
+            pair = self.attribute(target, "self"), self.variable(value.name)
+            by_type.setdefault(self.graph[name].type.dtype, []).append(pair)
+        lines = []
+        for pairs in by_type.values():
+            if len(pairs) < MANY_BUFFERS:
+                lines += [f"        {buffer}.copy_({value})" for buffer, value in pairs]
+                continue
+            buffers, news = ([pair[i] for pair in pairs] for i in (0, 1))
+            lines.append("        torch._foreach_copy_(")
+            lines += listed("            ", "[", buffers, "],", margin=0)
+            lines += listed("            ", "[", news, "],", margin=0)
+            lines.append("        )")
+        return lines
 
     def _original_forward(self) -> str:
         if "super" in self.arguments.inside:

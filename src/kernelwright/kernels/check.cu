@@ -102,8 +102,8 @@ template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, c
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
-template cudaError_t kw::thin_product<1>(const ThinOperands&, cudaStream_t);
-template cudaError_t kw::thin_product<2>(const ThinOperands&, cudaStream_t);
+template cudaError_t kw::thin_product<1, 0>(const ThinOperands&, cudaStream_t);
+template cudaError_t kw::thin_product<2, 0>(const ThinOperands&, cudaStream_t);
 
 template cudaError_t kw::gemm<kw::SplitFloat, GroupMinimum, Square>(const GemmOperands&,
                                                                     const GemmDecision&,
@@ -131,8 +131,7 @@ template cudaError_t kw::gemm<kw::Float16, Residual, Single, Batched>(const Gemm
                                                                       const GemmDecision&,
                                                                       const Residual::Args&,
                                                                       cudaStream_t);
-template cudaError_t kw::split_right<2, Major::kRow, true, 0>(const Operand&, const Batch&, void*,
-                                                              void*, int64_t, int, cudaStream_t);
-template cudaError_t kw::split_right<1, Major::kDepth, false, 0>(const Operand&, const Batch&,
-                                                                 void*, void*, int64_t, int,
-                                                                 cudaStream_t);
+template cudaError_t kw::split_all<2, Major::kRow, true, 0>(const Operand&, const Batch&, void*,
+                                                            void*, int64_t, int, cudaStream_t);
+template cudaError_t kw::split_all<1, Major::kDepth, false, 0>(const Operand&, const Batch&, void*,
+                                                               void*, int64_t, int, cudaStream_t);

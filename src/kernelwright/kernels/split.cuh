@@ -690,8 +690,7 @@ cudaError_t run_across(const Job& job, int depth, cudaStream_t stream, bool besi
     together *= 2;
   }
   const auto kernel = split_across_kernel<kPlanes>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), kBytes);
   if (error != cudaSuccess) return error;
   const Grid grid{static_cast<unsigned>(strips * together), 32 * kStripWarps, stream, kBytes,
                   static_cast<unsigned>(together)};
@@ -700,10 +699,10 @@ cudaError_t run_across(const Job& job, int depth, cudaStream_t stream, bool besi
 
 }  // namespace split
 
-// All of a right operand, for weights that are split once and kept.
+// All of an operand: a weight that is split once and kept, the rows of a thin product.
 template <int kPlanes, hopper::Major kMajor, bool kInterleave, int kDepth>
-cudaError_t split_right(const Operand& x, const Batch& batch, void* halves, void* scales,
-                        int64_t rows, int depth, cudaStream_t stream) {
+cudaError_t split_all(const Operand& x, const Batch& batch, void* halves, void* scales,
+                      int64_t rows, int depth, cudaStream_t stream) {
   const Batch each = x.distinct(batch);
   const split::Job all{x,
                        each,

@@ -305,7 +305,8 @@ __device__ __forceinline__ void consume(const ThinOperands& g, const Work<kRows>
   for (int n = 0; n < kCount; ++n) sum[n] = 0.0f;
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   const auto multiply = [&](const Fragment<kPlanes>& a) {
-    const uint64_t b = hopper::tile_descriptor(lefts + left.stage * S::kLeftBytes);
+    const uint64_t b =
+        hopper::tile_descriptor<hopper::Major::kDepth>(lefts + left.stage * S::kLeftBytes);
     constexpr uint64_t kPlane = S::kLeftPlane / 16;
     hopper::wait(barriers.left_full[left.stage], left.phase);
     hopper::sync_threads<256>(warpgroup);
@@ -426,6 +427,7 @@ inline constexpr int kFinishing = 256;
 inline constexpr int kEach = 2;
 inline constexpr int kAtOnce = 4;
 
+template <int kEach>
 __global__ void __launch_bounds__(kFinishing) finish(const ThinOperands g) {
   const int bands = (g.rows + kEach - 1) / kEach;
   const int block = static_cast<int>(blockIdx.x);
@@ -477,7 +479,7 @@ __global__ void __launch_bounds__(kFinishing) finish(const ThinOperands g) {
       const float* const lefts[] = {g.left + int64_t{row} * g.depth};
       const float* const rights[] = {g.right + int64_t{warp_column + owner} * g.depth};
       float dot[1] = {};
-      detail::dots<true>(dot, lefts, rights, g.depth);
+      detail::dots<true>(dot, lefts, rights, g.depth, 1, 1);
       const float exact = reduce_threads<Combine::kSum, 32>(dot[0]);
       if (lane == owner) value = exact;
     }
@@ -516,8 +518,7 @@ cudaError_t multiply(const ThinOperands& g, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   const auto run = kernel<kPlanes, kRows>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(run), S::kShared);
   if (error != cudaSuccess) return error;
   const int tall = g.rows > kRows ? kTile : kPair * kTile;  // of `right` to a pair
   const int pairs = (g.columns + tall - 1) / tall * g.parts;
@@ -528,21 +529,22 @@ cudaError_t multiply(const ThinOperands& g, cudaStream_t stream) {
 
 }  // namespace thin
 
-// For a depth that is a multiple of four, which the copy engine needs. kPlanes as in split.cuh.
-template <int kPlanes>
+// For a depth that is a multiple of four, which the copy engine needs. kPlanes and kDepth as in
+// split.cuh.
+template <int kPlanes, int kDepth>
 cudaError_t thin_product(const ThinOperands& g, cudaStream_t stream) {
   if (g.rows == 0) return cudaSuccess;
-  const split::Job left{g.left, g.left_halves, g.left_scales, g.rows, split::whole_panels(g.rows),
-                        false};
-  cudaError_t error = split::run<kPlanes>(left, split::Job{}, g.depth, split::Progress{}, stream);
+  const Operand left{g.left, 0, 0, g.depth, 1};
+  cudaError_t error = split_all<kPlanes, hopper::Major::kDepth, false, kDepth>(
+      left, Batch{}, g.left_halves, g.left_scales, g.rows, g.depth, stream);
   if (error != cudaSuccess) return error;
   error = g.rows <= 64 ? thin::multiply<kPlanes, 64>(g, stream)
                        : thin::multiply<kPlanes, 128>(g, stream);
   if (error != cudaSuccess) return error;
   const int bands = (g.rows + thin::kEach - 1) / thin::kEach;
   const int across = (g.columns + thin::kFinishing - 1) / thin::kFinishing;
-  return launch(thin::finish, Grid{static_cast<unsigned>(bands * across), thin::kFinishing, stream},
-                g);
+  return launch(thin::finish<thin::kEach>,
+                Grid{static_cast<unsigned>(bands * across), thin::kFinishing, stream}, g);
 }
 
 }  // namespace kw

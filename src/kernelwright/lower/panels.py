@@ -54,9 +54,9 @@ def _panel_rows(graph: Graph, tail: Tail) -> int | None:
 
 
 def _walks_batch(graph: Graph, node: Node, program: Program) -> bool:
-    """The batch is the outermost row axis of the product and of every result, and no other."""
+    """The batch itself is the outermost row axis of the product and of all results, no other."""
     shape = node.type.shape
-    if len(shape) != 2 or isinstance(shape[0], int) or len(graph.symbols) != 1 or not program.rows:
+    if len(shape) != 2 or [str(shape[0])] != list(graph.symbols) or not program.rows:
         return False
     first, size = program.rows[0], shape[0]
     if program.sizes[first] != size or len([s for s in program.sizes.values() if s == size]) != 1:

@@ -253,7 +253,7 @@ class StepMaker:
         if region.thin:
             columns, depth = (int(str(size)) for size in self.graph[reads[1]].type.shape)
             kernel = self.shared[f"{region.name}_thin"]
-            left = halves("left", rows, depth, region.thin.loop.planes)
+            left = halves("left", 1, rows, depth, region.thin.loop.planes)
             for most, parts in region.thin.parts:
                 sums = Buffer("sums", (parts, rows, columns), torch.float32)
                 scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
