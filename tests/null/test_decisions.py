@@ -106,7 +106,7 @@ READABLE = {
     "odd rows": ((0, 0, 0, 197, 1), 8, "multiples of 8 elements"),
     "an odd batch": ((0, 0, 3 * BATCH, 64, 1), 8, "multiples of 8 elements"),
     "an offset": ((4, 0, 0, 64, 1), 8, "multiples of 8 elements"),
-    "every second": ((0, 0, 0, 128, 2), 1, "neither its rows nor its depth"),
+    "every second": ((0, 0, 0, 128, 2), 1, "neither rows nor depth"),
 }
 
 

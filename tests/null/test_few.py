@@ -126,6 +126,11 @@ def test_parts_fill_the_machine(rows: int, columns: int, depth: int, parts: int)
     assert SPLIT.thin.parts(rows, columns, depth) == parts
 
 
+def test_rows_of_equal_parts_are_one_way() -> None:
+    assert thin_of(of(4096, 1024)) == ((128, 4), (256, 2))
+    assert thin_of(of(2048, 1024)) == ((64, 4), (128, 8), (256, 4))
+
+
 # Microseconds on an H200 (benchmarks/results/nvidia-h200-few-rows.md).
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "measured"),
@@ -144,8 +149,7 @@ def test_the_model_of_its_time(rows: int, columns: int, depth: int, measured: fl
 
 
 def test_the_ways_of_a_product_in_their_order() -> None:
-    compiled = of(2048, 1024)
-    text = compiled.source
+    text = of(4096, 1024).source
     ways = [
         "if _KW_GENERATED_GEMM and batch <= 16:",
         "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_hopper(run.device):",
@@ -153,8 +157,8 @@ def test_the_ways_of_a_product_in_their_order() -> None:
     ]
     places = [text.index(way) for way in ways]
     assert places == sorted(places)
-    assert "sums = run.empty((8, batch, 2048), torch.float32)" in text
-    assert "sums = run.empty((4, batch, 2048), torch.float32)" in text
+    assert "sums = run.empty((4, batch, 4096), torch.float32)" in text
+    assert "sums = run.empty((2, batch, 4096), torch.float32)" in text
     launcher = text[text.index('extern "C" int launch_linear_thin') :]
     fields = ["2]),  // bias", "7]),  // out", "3]),  // left_halves", "6]),  // right_scales"]
     assert all(f"tensors[{field}" in launcher for field in fields)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from torch.utils import _pytree as pytree
@@ -140,6 +141,10 @@ class ForwardWriter(Names):
 
     def state(self) -> list[Node]:
         """The parameters and buffers that the forward reads, or that gradients flow to."""
+        return self._state
+
+    @cached_property
+    def _state(self) -> list[Node]:
         bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}

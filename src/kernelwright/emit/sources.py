@@ -18,7 +18,7 @@ LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"
 ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8}
-FEW_COSTS = {FewKernel: 3, ThinKernel: 8}
+FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
 ORDINARY = 1
 MOST_PLACES = 4
 

@@ -63,7 +63,7 @@ class Code(Enum):
     NO_MATRICES = "{op} stays with the library: it is no product of two matrices"
     SIZES = "{op} stays with the library: a generated product needs sizes that are known"
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
-    DEPTH = "{op} stays with the library: rows of {depth} elements are no multiple of 16 bytes"
+    STRIDES = "{op} stays with the library: of its {side} operand, {why}"
     FEW_ROWS = "{op} stays with the library: {rows} row(s) are fewer than {fewest}"
     LIBRARY_FASTER = "{op} stays with the library, which is faster at {columns} x {depth}"
     MIXED = "{op} stays with the library: there is no generated product for {dtype}"
@@ -317,10 +317,10 @@ class Operand:
         `multiple` is that of the loop: how many elements the copy engine moves at least.
         """
         if self.depth != 1 and self.row != 1:
-            return "neither its rows nor its depth lie along memory"
+            return "neither rows nor depth lie along memory"
         others = (self.offset, self.outer, self.inner, self.row if self.along else self.depth)
         if any(sympy.Mod(n, multiple) != 0 for n in others):
-            return f"its rows or matrices do not begin at multiples of {multiple} elements"
+            return f"rows or matrices do not begin at multiples of {multiple} elements"
         return ""
 
     @property

@@ -98,14 +98,14 @@ class _Choice:
             raise Unfit(Code.MIXED, dtype=str(left.dtype)[6:])
         form = form_of(self.graph, node, lambda form: takes(loop, form))
         if form is None:
-            raise Unfit(Code.NO_MATRICES)
+            raise self.unreadable(node, loop)
         columns, depth = form.columns, form.depth
         if not isinstance(columns, int) or not isinstance(depth, int):
             raise Unfit(Code.SIZES)
         if columns < FEWEST_COLUMNS:
             raise Unfit(Code.NARROW, columns=columns)
-        if depth == 0 or depth % loop.multiple:
-            raise Unfit(Code.DEPTH, depth=depth)
+        if depth == 0:
+            raise Unfit(Code.NO_MATRICES)
         way = self.faster(loop, form, columns, depth)
         if way is None:
             raise Unfit(Code.LIBRARY_FASTER, columns=columns, depth=depth)
@@ -113,6 +113,14 @@ class _Choice:
         if isinstance(rows, int) and rows < way.fewest:
             raise Unfit(Code.FEW_ROWS, rows=rows, fewest=way.fewest)
         return way
+
+    def unreadable(self, node: Node, loop: Loop) -> Unfit:
+        """The reason why the loop cannot read the operands, seen through their views."""
+        form = form_of(self.graph, node, lambda form: True)
+        for side in ("left", "right") if form is not None else ():
+            if why := getattr(form, side).unreadable(loop.multiple):
+                return Unfit(Code.STRIDES, side=side, why=why)
+        return Unfit(Code.NO_MATRICES)
 
     def faster(self, loop: Loop, form: Form, columns: int, depth: int) -> Way | None:
         """The way that beats the library, for the rows there are or else, if more are, for many."""
