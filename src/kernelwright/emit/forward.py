@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
