@@ -1,8 +1,9 @@
 """What the GEMM's measuring scripts share: emitted models, times in turns, tables with a name.
 
-The scripts know of an emitted file only that its switch GENERATED_GEMM, where it has one, turns the
-generated product off, and that kernels start through `_launch`. So what ran is found by running
-it: a kernel that is launched with the switch on and not with it off is a generated product.
+The scripts know of an emitted file only that its switch _KW_GENERATED_GEMM, where it has one, turns
+the generated product off, and that kernels start through _KW_KERNEL_LIBRARY. So what ran is found
+by running it: a kernel that is launched with the switch on and not with it off is a generated
+product.
 """
 
 from __future__ import annotations
@@ -103,14 +104,14 @@ def emitted_file(model: nn.Module) -> Any:
 def library_only(model: nn.Module) -> Iterator[None]:
     """Leave products to the library while this holds."""
     emitted = emitted_file(model)
-    if not hasattr(emitted, "GENERATED_GEMM"):
+    if not hasattr(emitted, "_KW_GENERATED_GEMM"):
         yield
         return
-    before, emitted.GENERATED_GEMM = emitted.GENERATED_GEMM, False
+    before, emitted._KW_GENERATED_GEMM = emitted._KW_GENERATED_GEMM, False
     try:
         yield
     finally:
-        emitted.GENERATED_GEMM = before
+        emitted._KW_GENERATED_GEMM = before
 
 
 def by_library(model: nn.Module) -> Callable[[Tensor], object]:
@@ -137,20 +138,21 @@ def path_taken(model: nn.Module, x: Tensor) -> str:
 def launches(model: nn.Module, x: Tensor) -> set[str]:
     """The names of the kernels that one call launches."""
     emitted = emitted_file(model)
-    if not hasattr(emitted, "_launch"):  # a file without kernels
+    kernels = getattr(emitted, "_KW_KERNEL_LIBRARY", None)
+    if kernels is None:  # a file without kernels
         return set()
     names: set[str] = set()
-    launch = emitted._launch
+    start = kernels.start
 
-    def spy(name: str, *arguments: Any, **options: Any) -> None:
-        names.add(name)
-        launch(name, *arguments, **options)
+    def spy(launches: Any, addresses: bytes) -> int:
+        names.update(name.removeprefix("launch_") for name in launches.names)
+        return start(launches, addresses)
 
-    emitted._launch = spy
+    kernels.start = spy
     try:
         model(x)
     finally:
-        emitted._launch = launch
+        kernels.start = start
     return names
 
 

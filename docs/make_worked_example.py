@@ -16,6 +16,7 @@ import torch
 
 from kernelwright.capture import capture
 from kernelwright.emit.cpp import camel
+from kernelwright.emit.library import fused_model, programs
 from kernelwright.expr import show
 from kernelwright.ledger import render
 from kernelwright.lower import Kernel
@@ -128,13 +129,9 @@ def kernels(by_target: dict[str, Compiled]) -> str:
     )
 
 
-def kernel_source(compiled: Compiled) -> str:
-    return compiled.source.split('KERNELS = r"""', 1)[1].split('"""', 1)[0]
-
-
 def struct(compiled: Compiled, kernel: Kernel) -> str:
     """The struct of a kernel's program, with the comment above it."""
-    text = kernel_source(compiled)
+    text = "\n\n" + programs(compiled.source)
     start = text.index(f"struct {camel(kernel.name)} {{")
     start = text.rindex("\n\n", 0, start) + 2
     return text[start : text.index("\n};", start) + 3]
@@ -142,7 +139,7 @@ def struct(compiled: Compiled, kernel: Kernel) -> str:
 
 def launcher(compiled: Compiled, kernel: Kernel) -> str:
     """The kernel's Config and the C function that launches it."""
-    text = kernel_source(compiled)
+    text = "\n\n" + programs(compiled.source)
     start = text.index(f"struct {camel(kernel.name)}Config {{")
     start = text.rindex("\n\n", 0, start) + 2
     function = text.index(f"launch_{kernel.name}(", start)
@@ -151,9 +148,9 @@ def launcher(compiled: Compiled, kernel: Kernel) -> str:
 
 def forward(compiled: Compiled) -> str:
     """The kernels of the emitted file in their order, and the method that calls them."""
-    text = compiled.source
-    kernels = text[text.rindex("def fused(") : text.rindex("def blank(")]
-    method = text[text.rindex("    def forward(") : text.rindex("    @property")]
+    text = fused_model(compiled.source)
+    kernels = text[text.index("def _kw_fused(") : text.index("def _kw_outside(")]
+    method = text[text.index("    def forward(") : text.index("    @property")]
     return kernels.rstrip() + "\n\n\n" + textwrap.dedent(method).rstrip()
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.emit.cpp import camel
+from kernelwright.emit import library
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, load_source
@@ -149,18 +149,18 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
 def spied(subject: Subject) -> Iterator[set[str]]:
     """The names of the kernels that are launched meanwhile."""
     names: set[str] = set()
-    library = subject.emitted.KERNEL_LIBRARY
-    start = library.start
+    kernels = subject.emitted._KW_KERNEL_LIBRARY
+    start = kernels.start
 
     def spy(launches: Any, addresses: bytes) -> int:
         names.update(name.removeprefix("launch_") for name in launches.names)
         return start(launches, addresses)
 
-    library.start = spy
+    kernels.start = spy
     try:
         yield names
     finally:
-        library.start = start
+        kernels.start = start
 
 
 def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
@@ -279,19 +279,23 @@ def check_expectations(subject: Subject) -> None:
 
 def kernel_text(compiled: Compiled) -> str:
     """The C++ or CUDA source inside the emitted file."""
-    return compiled.source.split('KERNELS = r"""\n', 1)[1].split('"""', 1)[0]
+    return library.headers(compiled.source) + "\n" + programs(compiled)
 
 
 def programs(compiled: Compiled) -> str:
-    """The generated part of it: what follows the templates."""
-    text = kernel_text(compiled)
-    struct = text.index(f"struct {camel(compiled.kernels[0].name)} {{")
-    return text[text.rindex("\n\n", 0, struct) + 2 :]
+    """The generated part of it."""
+    return library.programs(compiled.source)
 
 
 def model_functions(compiled: Compiled) -> str:
-    """The Python that is written for this model alone: the kernels in order, to the class."""
-    return compiled.source[compiled.source.index("def state(") :]
+    """The Python that is written for this model alone."""
+    return library.fused_model(compiled.source)
+
+
+def fused(compiled: Compiled) -> str:
+    """The function with the kernels in order."""
+    text = model_functions(compiled)
+    return text[text.index("def _kw_fused(") : text.index("def _kw_outside(")]
 
 
 LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kernelwright.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from kernelwright.verify import Certificate
 
 __all__ = ["bench", "explain", "optimize", "save", "verify"]
-__version__ = "0.1.0"
 
 
 def optimize(

@@ -13,7 +13,7 @@ exit codes:
   1  an error inside kernelwright (set KERNELWRIGHT_DEBUG=1 for the traceback)
   2  bad usage or input
   3  verification failed: the candidate does not compute the same function, or is not as fast as
-     --require-speedup asks for
+     --require-speedup asks for, or its library is not the package's
   4  build failed: the compiler is missing, or refused the source
   5  unsupported: the model is valid, but cannot be compiled
 
@@ -58,6 +58,10 @@ def parser() -> argparse.ArgumentParser:
             metavar="X",
             help="exit with 3 unless it is at least X times as fast as eager",
         )
+    check = _command(
+        commands, "check", "say whether the library in an emitted file is the package's"
+    )
+    check.add_argument("file", help="a file that `kernelwright optimize` wrote; it is not run")
     _about_the_machine(commands)
     return main_parser
 

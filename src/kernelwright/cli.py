@@ -146,6 +146,16 @@ def _bench(arguments: argparse.Namespace, output: Output) -> None:
     _judge(timings, arguments.require_speedup)
 
 
+def _check(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.check import check_file
+    from kernelwright.report import checked_table
+
+    checked = check_file(arguments.file)
+    output.show(checked_table(checked))
+    output.json(checked.to_json())
+    checked.require()
+
+
 def _doctor(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright.doctor import KERNELS, diagnose
     from kernelwright.report import diagnosis_table
@@ -226,6 +236,7 @@ COMMANDS = {
     "explain": _explain,
     "verify": _verify,
     "bench": _bench,
+    "check": _check,
     "doctor": _doctor,
     "cache": _cache,
 }

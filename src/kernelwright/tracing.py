@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import keyword
 import sys
+import traceback
 import types
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from torch import nn
 from torch.export import Dim as ExportDim
 from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from kernelwright import modes, recurrences
@@ -38,6 +40,11 @@ TORCH = Path(torch.__file__).parent
 LIBRARIES = ("torch", "opt_einsum", "sympy", "numpy")  # that ask for themselves
 # Between a question and who asks it there is nothing but torch's machinery for symbols.
 MACHINERY = ("__init__.py", "fx", "_utils_internal.py", "utils", "_logging")
+
+PACKED = (
+    "The forward works on packed sequences, whose sizes depend on values, so it has no single "
+    "graph; give the recurrence padded sequences, or optimize the modules around it one by one."
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,8 @@ class Trace:
 def trace(problem: Problem, free: bool) -> Trace:
     """Export the forward, with the batch free or for the very sizes of the example."""
     args, kwargs = problem.inputs, dict(problem.kwargs)
+    if any(isinstance(value, PackedSequence) for value in (*args, *kwargs.values())):
+        raise UnsupportedError(PACKED)
     shapes = None
     if free:
         args, kwargs = pytree.tree_map(partial(_traceable, problem.batch), (args, kwargs))
@@ -172,8 +181,18 @@ def _traceable(batch: int, value: Any) -> Any:
     return value
 
 
-def _explain(error: Exception | None) -> str:
+def _packs(frame: types.FrameType) -> bool:
+    """Whether torch's code for packed sequences, or a recurrence over them, is at work here."""
+    path = Path(frame.f_code.co_filename)
+    if path == TORCH / "nn" / "modules" / "rnn.py":
+        return frame.f_locals.get("batch_sizes") is not None
+    return path == TORCH / "nn" / "utils" / "rnn.py"
+
+
+def _explain(error: Exception) -> str:
     text = str(error)
+    if any(_packs(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+        return PACKED
     if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
         return (
             "The forward branches on the values of tensors, so it has no single graph; "

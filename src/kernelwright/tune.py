@@ -15,6 +15,7 @@ import torch
 
 from kernelwright import tile_cache
 from kernelwright.bench.tiles import Time, measure
+from kernelwright.emit.epilogue import MAIN_LOOPS
 from kernelwright.emit.headers import flatten
 from kernelwright.errors import InputError
 from kernelwright.graph import hint
@@ -133,7 +134,8 @@ class _Tuning:
     def key(self, kernel: GemmKernel, rows: int) -> str:
         """All that a measurement depends on, the text of the epilogue and the kernel as a hash."""
         gemm, program = kernel.gemm, str(kernel.region.program)
-        text = program + flatten([kernel.template.header("cuda")], program)
+        used = f"{program} kw::{kernel.template.symbol} kw::{MAIN_LOOPS[gemm.loop.name]}"
+        text = program + flatten([kernel.template.header("cuda")], used, "cuda")
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         sizes = f"{rows} x {gemm.columns} x {gemm.depth}"
         return f"{self.machine}, {gemm.loop.name}, {sizes}, {digest}"

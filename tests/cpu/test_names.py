@@ -147,6 +147,40 @@ MODELS = {
             def forward(self, x):
                 return torch.softmax(x * number, dim=1) * (major + minor)
     """,
+    "globals that are called as the emitted file's own": """
+        import torch as t
+        KERNELS = HEADERS = PROGRAMS = GENERATED_GEMM = 2.0
+        FUSION, outside, state, blank, fused, original = 1.0, 2.0, 3.0, 4.0, 5.0, 6.0
+        LIBRARY, Fusion, Memo, run, _build, hashlib, os = 1, 2, 3, 4, 5, 6, 7
+
+        class Model(nn.Module):
+            def forward(self, x):
+                scale = KERNELS * HEADERS * PROGRAMS * GENERATED_GEMM + FUSION + outside + state
+                scale = scale + blank + fused + original + LIBRARY + Fusion + Memo + run
+                return t.softmax(x * (1.0 / scale), dim=1) * (_build + hashlib + os)
+    """,
+    "names with our prefix": """
+        _kw_fused, _KW_FUSION, _KW_PROGRAMS = 2.0, 3.0, 4.0
+
+        class Model(nn.Module):
+            def forward(self, _kw_outside):
+                return torch.softmax(_kw_outside * _kw_fused, dim=1) * (_KW_FUSION + _KW_PROGRAMS)
+    """,
+    "torch under another name": """
+        import torch as library
+        nn_module, softmax = nn.Module, library.softmax
+
+        class Model(nn_module):
+            def forward(self, x):
+                return softmax(x, dim=1) * torch.pi
+
+        nn = "gone"
+    """,
+    "arguments that are called as the emitted file's own": """
+        class Model(nn.Module):
+            def forward(self, FUSION, outside=2.0, *, run=3.0, super=None):
+                return torch.softmax(FUSION * outside, dim=1) * run
+    """,
     "arguments with defaults": """
         class Model(nn.Module):
             def forward(self, x, scale=2.0, *, flag=False):

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import kernelwright
+from kernelwright.emit import library
 
 NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", NATIVE, "-fno-math-errno", "-fno-trapping-math", "-w"]
@@ -51,7 +52,7 @@ def test_the_loop_with_the_function_is_vectorised(
     model: type[nn.Module], call: str, columns: int, tmp_path: Path
 ) -> None:
     text = kernelwright.explain(model(), (torch.randn(8, columns),)).source
-    kernels = text.split('KERNELS = r"""')[1].split('"""')[0]
+    kernels = library.headers(text) + library.programs(text)
     (tmp_path / "kernels.cpp").write_text(kernels)
     command = ["g++", *FLAGS, "-fopt-info-vec-optimized", "-c", "kernels.cpp", "-o", "kernels.o"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

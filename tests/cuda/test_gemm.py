@@ -1,7 +1,8 @@
 """The generated GEMM in emitted models: its values, its hard rows, its weights, its behaviour.
 
 Everything is asked of whole emitted files. Whether the generated product ran is found by a spy on
-`_launch`: it is a kernel that is launched with the file's GENERATED_GEMM on and not with it off.
+the launches: it is a kernel that is launched with the file's _KW_GENERATED_GEMM on and not with it
+off.
 """
 
 from __future__ import annotations
@@ -180,11 +181,11 @@ def nothing_falls_back(subjects: dict[str, checking.Subject]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def switched(subject: checking.Subject, on: bool) -> Iterator[None]:
-    before, subject.emitted.GENERATED_GEMM = subject.emitted.GENERATED_GEMM, on
+    before, subject.emitted._KW_GENERATED_GEMM = subject.emitted._KW_GENERATED_GEMM, on
     try:
         yield
     finally:
-        subject.emitted.GENERATED_GEMM = before
+        subject.emitted._KW_GENERATED_GEMM = before
 
 
 def is_generated(subject: checking.Subject, model: nn.Module, x: Tensor) -> bool:
@@ -203,13 +204,13 @@ def run_generated(subject: checking.Subject, model: nn.Module, x: Tensor) -> Ten
 
 def fewest_rows(subject: checking.Subject) -> int:
     """The emitted file's own limit, under which it leaves products to the library."""
-    found = re.search(r"GENERATED_GEMM and [^\n]*?>= (\d+)", subject.compiled.source)
+    found = re.search(r"_KW_GENERATED_GEMM and [^\n]*?>= (\d+)", subject.compiled.source)
     return int(found.group(1)) if found else 1
 
 
 def enough_rows(subject: checking.Subject) -> int:
     """As many rows as the generated product needs."""
-    if fewest_rows(subject) > MOST_ROWS or not hasattr(subject.emitted, "GENERATED_GEMM"):
+    if fewest_rows(subject) > MOST_ROWS or not hasattr(subject.emitted, "_KW_GENERATED_GEMM"):
         pytest.skip("the planner leaves this product to the library")
     return max(ROWS, fewest_rows(subject))
 

@@ -9,8 +9,8 @@ from typing import Any
 import checking
 import pytest
 
-from kernelwright.emit.apart import keep_apart
-from kernelwright.emit.module import RULE
+from kernelwright.emit.apart import keep_apart, own_names, prefix_for
+from kernelwright.emit.library import RULE
 from kernelwright.emit.scopes import bound, imports, renamed, used, used_at_once
 from kernelwright.pipeline import compile_problem
 from kernelwright.plan import ALWAYS
@@ -92,7 +92,7 @@ COLLISIONS = {
     ),
     "a builtin": ("def any(x):\n    return 'mine'\nlen = 3", "any(0) == 'mine' and len == 3"),
     "a star import": ("from torch import *", "max(tensor([1, 2])) == 2"),
-    "names that ours would be renamed to": (
+    "names that begin as ours do": (
         "_kw_os = 1\n_kw_torch = os = torch = 2",
         "(_kw_os, _kw_torch, os, torch) == (1, 2, 2, 2)",
     ),
@@ -113,6 +113,10 @@ COLLISIONS = {
 }
 
 
+def apart(user: str) -> tuple[str, str]:
+    return keep_apart(user, GENERATED, prefix_for(user))
+
+
 def run(text: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "both"}
     exec(compile(text, "both.py", "exec", dont_inherit=True), names)
@@ -126,30 +130,60 @@ def outcome(names: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("case", COLLISIONS)
 def test_collisions(case: str) -> None:
     text, check = COLLISIONS[case]
-    user, generated = keep_apart(text + USER.format(check=check), GENERATED)
+    user, generated = apart(text + USER.format(check=check))
     names = run(user + generated)
     assert names["ModelNew"]().own()
     expected = outcome(run(USER.format(check="True") + GENERATED))
     assert str(outcome(names)) == str(expected)
 
 
-def test_without_a_collision_nothing_changes() -> None:
+def test_every_name_of_ours_has_the_prefix() -> None:
     user = "import os\nimport torch\nfrom torch import nn\n" + USER.format(check="os.sep")
-    assert keep_apart(user, GENERATED) == (user, GENERATED)
-
-
-def test_only_what_clashes_is_renamed() -> None:
-    user, generated = keep_apart("KERNELS = 1\n" + USER.format(check="True"), GENERATED)
-    assert user.startswith("KERNELS = 1\n")
-    assert 'r"""KERNELS os torch"""' in generated
+    kept, generated = apart(user)
+    assert kept == user
+    assert own_names(generated) == {"_KW_KERNELS", "_KW_KERNELS_2", "_KW_FLAGS", "_kw_build",
+                                    "_kw_launch"}  # fmt: skip
+    assert imports(generated).keys() == imports(GENERATED).keys()
+    assert 'r"""KERNELS os torch"""' in generated and '"""_launch launches os."""' in generated
     assert "with torch.no_grad() as KERNELS:" in generated
-    changed = [
-        (a, b)
-        for a, b in zip(GENERATED.splitlines(), generated.splitlines(), strict=True)
-        if a != b
-    ]
-    assert len(changed) == 2
-    assert bound(generated) == bound(GENERATED) - {"KERNELS"} | {"_kw_KERNELS"}
+    assert """f"{len(_KW_KERNELS)} {os.sep!r:>{len(_KW_FLAGS)}}\"""" in generated
+
+
+def test_the_users_own_prefix_is_respected() -> None:
+    """An emitted file may be compiled again."""
+    user = "_kw_launch, _KW2_STATE = 1, 2\n" + USER.format(
+        check="(_kw_launch, _KW2_STATE) == (1, 2)"
+    )
+    assert prefix_for(user) == "_kw3"
+    assert prefix_for("", ["_kw_x"]) == "_kw2" and prefix_for("_kwargs = 1") == "_kw"
+    kept, generated = apart(user)
+    assert kept == user and "def _kw3_launch(" in generated
+    assert run(kept + generated)["ModelNew"]().own()
+
+
+def test_a_names_that_is_given_first_does_not_depend_on_others() -> None:
+    text = "launch = 1\n_launch = 2\n"
+    for first, expected in (("launch", "_kw_launch = 1"), ("_launch", "_kw_launch = 2")):
+        _, generated = keep_apart("", text, "_kw", {first})
+        assert expected in generated and "_kw_launch_2 = " in generated
+
+
+def test_f_strings_keep_their_text() -> None:
+    text = textwrap.dedent("""
+        a = f"{x} {{x}} {x!r:>{x}} {y.x} {d['x']} {[x for x in z]} {x != 1}" "x" f'{x}'
+        b = rf"\\d{x}" + f"\\{{{x:{{}}}}}"
+        c = (f"it's {x}"  # it's x
+             f'''"{x
+             }"''')
+    """)
+    changed = renamed(text, {"x": "new"})
+    assert changed == textwrap.dedent("""
+        a = f"{new} {{x}} {new!r:>{new}} {y.x} {d['x']} {[x for x in z]} {new != 1}" "x" f'{new}'
+        b = rf"\\d{new}" + f"\\{{{new:{{}}}}}"
+        c = (f"it's {new}"  # it's x
+             f'''"{new
+             }"''')
+    """)
 
 
 def test_a_users_model_new_is_renamed_wherever_it_is_meant() -> None:
@@ -163,7 +197,7 @@ def test_a_users_model_new_is_renamed_wherever_it_is_meant() -> None:
             def new(self):
                 return [ModelNew(x) for x in f"{ModelNew}"], dict(ModelNew=ModelNew), "ModelNew"
     """)
-    changed, _ = keep_apart(user, GENERATED)
+    changed, _ = apart(user)
     assert changed == textwrap.dedent("""
         class _user_ModelNew(Base):
             ModelNew = 3
@@ -172,7 +206,7 @@ def test_a_users_model_new_is_renamed_wherever_it_is_meant() -> None:
                 self.ModelNew = ModelNew
                 return super(ModelNew, self).again()
             def new(self):
-                return [_user_ModelNew(x) for x in f'{_user_ModelNew}'], """
+                return [_user_ModelNew(x) for x in f"{_user_ModelNew}"], """
                                       """dict(ModelNew=_user_ModelNew), "ModelNew"
     """)  # fmt: skip
 
@@ -210,10 +244,12 @@ def test_every_name_of_a_real_emitted_file(target: str) -> None:
     """The user has a variable of each name that the generated part binds or takes from Python."""
     path = checking.TESTS / "models" / "linear_gelu_softmax.py"
     compiled = compile_problem(load_problem(path, "cpu"), target=target, policy=ALWAYS)
-    _, _, text = compiled.source.partition(RULE)
+    _, _, text = compiled.source.partition("def get_init_inputs")
+    _, _, text = text.partition(RULE)
+    text = RULE + text.replace("_kw_", "").replace("_KW_", "")
     names = sorted((bound(text) | used(text)) - {"Model", "ModelNew", "super"})
     user = "class Model:\n    value = 1\n" + "".join(f"{name} = {name!r}\n" for name in names)
-    kept, generated = keep_apart(user, RULE + text)
+    kept, generated = keep_apart(user, text, "_kw")
     assert kept == user
     ast.parse(generated)
     assert not bound(generated) & set(names)

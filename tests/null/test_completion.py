@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright.arguments import parser
-from kernelwright.cli import main
+from kernelwright.cli import COMMANDS, main
 from kernelwright.completion import SHELLS, read, script
 
 needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
@@ -36,7 +36,7 @@ def complete(tmp_path: Path, *words: str) -> set[str]:
     ("words", "offered"),
     [
         (("opt",), {"optimize"}),
-        (("",), {"optimize", "explain", "verify", "bench", "doctor", "cache", "completion"}),
+        (("",), set(COMMANDS) | {"completion"}),
         (("--v",), {"--version"}),
         (("optimize", ""), {"a.py", "b.txt"}),
         (("optimize", "--device", ""), {"auto", "cpu", "cuda"}),

@@ -60,8 +60,8 @@ def test_rows_that_no_vector_divides_are_the_librarys() -> None:
 
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
-    assert "if GENERATED_GEMM and batch <= 16:" in compiled.source
-    assert "GENERATED_GEMM = True" in compiled.source
+    assert "if _KW_GENERATED_GEMM and batch <= 16:" in compiled.source
+    assert "_KW_GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
     launcher = text[text.index('extern "C" int launch_linear_few_rows') :]
     assert "tensors[2]),  // bias" in launcher and "tensors[3]),  // out" in launcher
@@ -126,6 +126,11 @@ def test_parts_fill_the_machine(rows: int, columns: int, depth: int, parts: int)
     assert SPLIT.thin.parts(rows, columns, depth) == parts
 
 
+def test_rows_of_equal_parts_are_one_way() -> None:
+    assert thin_of(of(4096, 1024)) == ((128, 4), (256, 2))
+    assert thin_of(of(2048, 1024)) == ((64, 4), (128, 8), (256, 4))
+
+
 # Microseconds on an H200 (benchmarks/results/nvidia-h200-few-rows.md).
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "measured"),
@@ -144,17 +149,16 @@ def test_the_model_of_its_time(rows: int, columns: int, depth: int, measured: fl
 
 
 def test_the_ways_of_a_product_in_their_order() -> None:
-    compiled = of(2048, 1024)
-    text = compiled.source
+    text = of(4096, 1024).source
     ways = [
-        "if GENERATED_GEMM and batch <= 16:",
-        "elif GENERATED_GEMM and batch <= 128 and _hopper(run.device):",
-        "elif GENERATED_GEMM and batch <= 256 and _hopper(run.device):",
+        "if _KW_GENERATED_GEMM and batch <= 16:",
+        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_hopper(run.device):",
+        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):",
     ]
     places = [text.index(way) for way in ways]
     assert places == sorted(places)
-    assert "sums = run.empty((8, batch, 2048), torch.float32)" in text
-    assert "sums = run.empty((4, batch, 2048), torch.float32)" in text
+    assert "sums = run.empty((4, batch, 4096), torch.float32)" in text
+    assert "sums = run.empty((2, batch, 4096), torch.float32)" in text
     launcher = text[text.index('extern "C" int launch_linear_thin') :]
     fields = ["2]),  // bias", "7]),  // out", "3]),  // left_halves", "6]),  // right_scales"]
     assert all(f"tensors[{field}" in launcher for field in fields)

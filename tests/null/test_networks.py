@@ -11,10 +11,12 @@ import checking
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from kernelwright import capture as capturing
 from kernelwright import modes, tracing
 from kernelwright.capture import capture
+from kernelwright.errors import UnsupportedError
 from kernelwright.graph import hint
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import Problem, load_problem, load_source, problem_from_module
@@ -198,6 +200,27 @@ def test_a_recurrence_is_one_call_whatever_its_length(
     weights = {n.name for n in graph if n.op == "parameter"}
     inputs = {n.name for n in graph if n.op == "input"}
     assert all(reached == weights | inputs for reached in graph.contract.reaches)
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(x, lengths, batch_first=True)
+        return pad_packed_sequence(self.gru(packed)[0])[0].exp()
+
+
+def test_packed_sequences_are_refused_with_the_cause() -> None:
+    x, lengths = torch.randn(2, 4, 3), torch.tensor([4, 2])
+    inside = problem_from_module(Packed(), (x, lengths))
+    outside = problem_from_module(
+        nn.GRU(3, 3, batch_first=True), (pack_padded_sequence(x, lengths, batch_first=True),)
+    )
+    for problem in (inside, outside):
+        with pytest.raises(UnsupportedError, match="packed sequences"):
+            capture(problem)
 
 
 def test_an_ordinary_model_is_read_from_its_file(tmp_path: Path) -> None:

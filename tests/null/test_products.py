@@ -33,14 +33,13 @@ def compiled() -> Compiled:
 
 
 def fused(compiled: Compiled) -> str:
-    text = checking.model_functions(compiled)
-    return text[text.index("def fused(") : text.index("def blank(")]
+    return checking.fused(compiled)
 
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if GENERATED_GEMM and batch >= 1 and _hopper(run.device):"
-    assert text.count(test) == 1 and compiled.source.count("GENERATED_GEMM = True") == 1
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_hopper(run.device):"
+    assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
         assert f'"{kernel}"' in ours
@@ -82,12 +81,12 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if GENERATED_GEMM and _hopper(run.device):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_hopper(run.device):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("GENERATED_GEMM", "_hopper", "functools", FREEZE):
+    for word in ("_KW_GENERATED_GEMM", "_kw_hopper", "functools", FREEZE):
         assert word not in compiled.source
 
 
@@ -123,7 +122,7 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
     class Notes:
         """A library that starts nothing."""
 
-        launch = module.Library.launch
+        launch = module._kw_Library.launch
 
         def table(self, launches: Any, bases: int) -> bytes:
             return b""
@@ -132,8 +131,8 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
             module.launched += [(name, len(launches.bases)) for name in launches.names]
             return 0
 
-    module._hopper, module._processors = (lambda device: True), (lambda device: 132)
-    module.KERNEL_LIBRARY = module.FUSION.kernels = Notes()
+    module._kw_hopper, module._kw_processors = (lambda device: True), (lambda device: 132)
+    module._KW_KERNEL_LIBRARY = module._KW_FUSION.kernels = Notes()
     yield module
 
 
@@ -145,9 +144,9 @@ def model(emitted: ModuleType) -> Any:
 def halves(model: Any) -> tuple[Any, Any, bool]:
     """What a call works with: halves and scales of the weight, and whether they are frozen."""
     emitted = sys.modules[type(model).__module__]
-    memo = emitted.FUSION.memo(model)
-    steps = emitted.FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
-    kept = [s for s, _ in steps.steps if isinstance(s, emitted.Kept)]
+    memo = emitted._KW_FUSION.memo(model)
+    steps = emitted._KW_FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
+    kept = [s for s, _ in steps.steps if isinstance(s, emitted._kw_Kept)]
     if not kept:
         return None, None, False
     values = [*memo.state, *steps.blank]

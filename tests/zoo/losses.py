@@ -162,9 +162,9 @@ def binary(n: int) -> tuple[Tensor, Tensor]:
 LOSS = "the loss is one operator of ATen"
 
 CASES = [
-    Case("cross_entropy", lambda: LinearLoss(nn.CrossEntropyLoss()), classes, only_aten=LOSS),
+    Case("cross_entropy", lambda: LinearLoss(nn.CrossEntropyLoss()), classes),
     Case("cross_entropy_smoothed", lambda: LinearLoss(nn.CrossEntropyLoss(label_smoothing=0.1)),
-         classes, only_aten=LOSS),
+         classes),
     Case("cross_entropy_weighted",
          lambda: LinearLoss(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5, 0.1]))),
          classes, only_aten=LOSS),
@@ -177,13 +177,13 @@ CASES = [
          refused="it raises by the values of a tensor", only_aten=LOSS),
     Case("poisson_nll", lambda: nn.PoissonNLLLoss(), xs((4,), (4,)), only_aten=LOSS),
     Case("logits_and_loss", LogitsAndLoss,
-         lambda n: (torch.randn(n, 3, 6), torch.randint(5, (n, 3))), only_aten=LOSS),
+         lambda n: (torch.randn(n, 3, 6), torch.randint(5, (n, 3)))),
     Case("logits_without_loss", LogitsAndLoss, x(3, 6),
          only_aten="a Linear alone is one library call"),
     Case("distillation_batchmean", Distillation, xs((5,), (5,))),
     Case("kl_div_log_target", KLDiv, xs((5,), (5,))),
     Case("contrastive_info_nce", InfoNCE, xs((6,), (6,))),
-    Case("triplet_loss", Triplet, xs((6,), (6,), (6,)), only_aten=LOSS),
+    Case("triplet_loss", Triplet, xs((6,), (6,), (6,))),
     Case("triplet_by_hand", TripletByHand, xs((6,), (6,), (6,))),
     Case("focal_loss", Focal, binary),
     Case("dice_loss", Dice, binary),
@@ -192,4 +192,8 @@ CASES = [
     Case("mixture_density", MixtureDensity, lambda n: (torch.randn(n, 6), torch.randn(n, 1))),
     Case("weight_penalty", Regularised, xs((6,), (3,))),
     Case("mean_per_sample", MeanPerSample, x(6)),
+    Case("triplet_swapped_sum", lambda: nn.TripletMarginLoss(p=1.0, swap=True, reduction="sum"),
+         xs((6,), (6,), (6,))),
+    Case("cross_entropy_of_pixels", lambda: nn.CrossEntropyLoss(ignore_index=2),
+         lambda n: (torch.randn(n, 5, 3, 4), torch.randint(5, (n, 3, 4)))),
 ]  # fmt: skip

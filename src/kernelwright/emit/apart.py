@@ -1,16 +1,17 @@
 """The user's names and the generated ones live in one module, and must not meet.
 
-In: the user's text and the generated text that will stand behind it. Out: the same two, with names
-of the generated text changed where they would take the place of one of the user's, or the other way
-round. An import of the very same thing is no clash. Only ModelNew is ours by right: if the user
-has one, that is renamed.
+Every name that the generated text binds begins with a prefix that no name of the user's begins
+with: `_kw_`, and `_KW_` for constants. Two are exceptions. ModelNew is ours by right: if the user
+has one, that is renamed. What the generated text imports keeps its name, `torch`, unless the user
+has something else of this name; the same holds for Python's builtins.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Set
+import itertools
+from collections.abc import Iterable, Set
 
 from kernelwright.emit.edits import Source
 from kernelwright.emit.scopes import bound, imports, otherwise_bound, renamed, used
@@ -18,19 +19,44 @@ from kernelwright.emit.scopes import bound, imports, otherwise_bound, renamed, u
 OURS = "ModelNew"
 
 
-def keep_apart(user: str, generated: str, hides: Set[str] = frozenset()) -> tuple[str, str]:
-    """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's.
+def prefix_for(user: str, others: Iterable[str] = ()) -> str:
+    """`_kw`, or `_kw2` and so on: an emitted file may be compiled again."""
+    theirs = {name.lower() for name in (*bound(user), *used(user), *others)}
+    wishes = (f"_kw{number}" if number > 1 else "_kw" for number in itertools.count(1))
+    return next(p for p in wishes if not any(name.startswith(f"{p}_") for name in theirs))
 
-    `hides` are names that forward's own parameters would hide from it.
-    """
-    mine = bound(generated)
-    taken = bound(user) | used(user) | mine | used(generated) | set(dir(builtins))
+
+def prefixed(name: str, prefix: str) -> str:
+    stem = name.lstrip("_")
+    return f"{prefix.upper() if stem.isupper() else prefix}_{stem}"
+
+
+def own_names(text: str) -> set[str]:
+    """The names of a generated text that are given the prefix."""
+    return otherwise_bound(text) & bound(text) - {OURS}
+
+
+def new_names(names: Iterable[str], prefix: str, first: Set[str] = frozenset()) -> dict[str, str]:
+    """Each name with its prefix; the `first` ones are given theirs whatever the others are."""
+    taken: set[str] = set()
+    order = sorted(names, key=lambda n: (n not in first, n.startswith("_"), n))
+    return {name: free(prefixed(name, prefix), taken) for name in order}
+
+
+def keep_apart(
+    user: str, generated: str, prefix: str, first: Set[str] = frozenset()
+) -> tuple[str, str]:
+    """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's."""
     if OURS in bound(user):
+        taken = bound(user) | used(user) | set(dir(builtins))
         user = renamed(user, {OURS: free(f"_user_{OURS}", taken)})
-    theirs = bound(user) | used(user) | hides
-    clashes = {n for n in mine & theirs if n != OURS and not _same_import(n, user, generated)}
-    hidden = _hidden_builtins(user, generated) - mine
-    names = {name: free(f"_kw_{name.lstrip('_')}", taken) for name in sorted(clashes | hidden)}
+    theirs = bound(user) | used(user)
+    names = new_names(own_names(generated), prefix, first)
+    hidden = _hidden_builtins(user, generated) - names.keys()
+    clashes = {
+        n for n in imports(generated) if n in theirs and not _same_import(n, user, generated)
+    }
+    names |= {name: prefixed(name, prefix) for name in (clashes | hidden) - names.keys()}
     generated = renamed(generated, names)
     if hidden:
         listed = ", ".join(f"{name} as {names[name]}" for name in sorted(hidden))

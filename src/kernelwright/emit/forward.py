@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
+from kernelwright.emit.apart import prefixed
 from kernelwright.emit.lines import indented, listed
 from kernelwright.emit.names import BIJECTIVE, Names
 from kernelwright.emit.steps import StepPrinter
@@ -33,6 +35,11 @@ class ForwardWriter(Names):
     ) -> None:
         super().__init__(problem, plan, device, names)
         self.lowered = lowered
+        self.prefix = "_kw"
+
+    def own(self, name: str) -> str:
+        """A name of the file where the user's parameters stand, which might hide it otherwise."""
+        return prefixed(name, self.prefix)
 
     # ---- what the kernels cover ------------------------------------------------------------
 
@@ -134,6 +141,10 @@ class ForwardWriter(Names):
 
     def state(self) -> list[Node]:
         """The parameters and buffers that the forward reads, or that gradients flow to."""
+        return self._state
+
+    @cached_property
+    def _state(self) -> list[Node]:
         bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
@@ -299,12 +310,12 @@ class ForwardWriter(Names):
         names = [self.variable(r.name) for r in self.results]
         lines = [
             f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo}, {kind} = FUSION.look({handed})",
+            f"        {memo}, {kind} = {self.own('FUSION')}.look({handed})",
             f"        if {kind}.cause is not None:",
             f"            {memo}.fall_back({kind}.cause)",
             f"            return {self._original_forward()}",
             *self.sized_in_forward(),
-            *listed("        ", "(", names, f") = FUSION.run({called})", margin=0),
+            *listed("        ", "(", names, f") = {self.own('FUSION')}.run({called})", margin=0),
         ]
         lines += self._written_buffers()
         return [*lines, f"        return {self.assembled()}"]

@@ -1,34 +1,133 @@
-"""The Python of embedded/ as it stands in an emitted file: one namespace, imports first."""
+"""Python that an emitted file carries: what it uses of texts with more, and nothing else.
+
+In: a text of definitions, or the modules of embedded/ together, and the names that the rest of the
+file uses. Out: the definitions that these names reach, with the comments above them, behind the
+imports that they need. A statement that defines nothing stays.
+"""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from kernelwright import embedded
+from kernelwright.emit.scopes import bound, used
 
 FOLDER = Path(embedded.__file__).parent
-FILES = ("baked", "memo", "recorded", "traced", "launches", "steps", "fusion")
+FILES = ("products", "baked", "memo", "recorded", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 
 
-@cache
-def embedded_parts(products: bool) -> tuple[tuple[str, ...], str]:
-    """The import lines of all files, and their code with each docstring as a comment above it.
+@dataclass(frozen=True)
+class Piece:
+    """A statement of a module with the comment above it; one without names defines nothing.
 
-    `products` says that the file has generated products.
+    An import has no uses, and `title` is the docstring of the module that the piece is from.
     """
-    imports: dict[str, None] = {}
-    bodies = []
-    for name in (("products",) if products else ()) + FILES:
+
+    text: str
+    names: frozenset[str]
+    uses: frozenset[str]
+    gap: int
+    title: str = ""
+    is_import: bool = False
+
+
+def library(roots: Set[str]) -> str:
+    """What these names need of embedded/, as one module."""
+    return printed(reached(embedded_pieces(), roots))
+
+
+@cache
+def names() -> frozenset[str]:
+    """Every name that embedded/ defines."""
+    return frozenset(n for p in embedded_pieces() if not p.is_import for n in p.names)
+
+
+@cache
+def embedded_pieces() -> tuple[Piece, ...]:
+    found: list[Piece] = []
+    for name in FILES:
         text = (FOLDER / f"{name}.py").read_text()
-        lines, tree = text.splitlines(), ast.parse(text)
-        found = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-        for node in found:
-            if not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith(HOME)):
-                imports[ast.unparse(node)] = None
-        last = max(node.end_lineno or 0 for node in found)
-        comment = [f"# {line}".rstrip() for line in (ast.get_docstring(tree) or "").splitlines()]
-        bodies.append("\n".join([*comment, "", *lines[last:]]))
-    return tuple(imports), "\n\n\n".join(b.strip("\n") for b in bodies)
+        found += pieces(text, HOME)
+    return tuple(found)
+
+
+def pruned(text: str, roots: Set[str]) -> str:
+    """A module's text without what these names do not reach."""
+    return printed(reached(pieces(text), roots))
+
+
+def pieces(text: str, home: str | None = None) -> list[Piece]:
+    """The statements of a module; what it imports from `home` is left out."""
+    lines, tree = text.splitlines(), ast.parse(text)
+    title = ast.get_docstring(tree) or ""
+    body = tree.body[1:] if title else tree.body
+    last = tree.body[0].end_lineno or 0 if title else 0
+    found = []
+    for node in body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) - 1
+        above = first
+        while above > last and lines[above - 1].startswith("#"):
+            above -= 1
+        gap = next((i for i in range(above - last) if lines[above - 1 - i].strip()), above - last)
+        code = "\n".join(lines[above : node.end_lineno])
+        last = node.end_lineno or 0
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if not _is_from(node, home):
+                found += [_import(node, alias) for alias in node.names]
+        else:
+            own = bound(code) if isinstance(node, DEFINING) else ()
+            found.append(Piece(code, frozenset(own), frozenset(used(code)), gap, title))
+    return found
+
+
+def _is_from(node: ast.stmt, home: str | None) -> bool:
+    inside = isinstance(node, ast.ImportFrom) and f"{node.module}."
+    return bool(home and inside and inside.startswith(f"{home}."))
+
+
+DEFINING = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+def _import(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> Piece:
+    """An import of one name."""
+    if isinstance(node, ast.Import):
+        one: ast.stmt = ast.Import([alias])
+        name = alias.asname or alias.name.partition(".")[0]
+    else:
+        one, name = ast.ImportFrom(node.module, [alias], node.level), alias.asname or alias.name
+    return Piece(ast.unparse(one), frozenset({name}), frozenset(), 0, is_import=True)
+
+
+def reached(every: Sequence[Piece], roots: Iterable[str]) -> list[Piece]:
+    """The pieces that these names need, in order."""
+    wanted = set(roots)
+    kept: set[int] = set()
+    while True:
+        found = {i for i, p in enumerate(every) if not p.names or p.names & wanted} - kept
+        if not found:
+            return [p for i, p in enumerate(every) if i in kept]
+        kept |= found
+        wanted |= {name for i in found for name in every[i].uses}
+
+
+def printed(found: Sequence[Piece]) -> str:
+    """Imports first, plain ones before names out of modules; then the code under its titles."""
+    lines = dict.fromkeys(p.text for p in found if p.is_import)
+    plain = sorted(x for x in lines if x.startswith("import ") and "torch" not in x)
+    torch = sorted(x for x in lines if x.startswith("import ") and "torch" in x)
+    named = sorted(x for x in lines if x.startswith("from "))
+    text = "\n".join([*plain, *([""] if plain and (torch or named) else []), *torch, *named])
+    before = ""
+    for piece in (p for p in found if not p.is_import):
+        if piece.title and piece.title != before:
+            before = piece.title
+            text += "\n\n\n" + "\n".join(f"# {line}".rstrip() for line in before.splitlines())
+            text += "\n\n" + piece.text
+        else:
+            text += "\n" * (1 + piece.gap) + piece.text
+    return text.strip("\n") + "\n"

@@ -8,6 +8,7 @@ them, and with attributes, keywords of calls, locals and strings as they were.
 from __future__ import annotations
 
 import ast
+import re
 import symtable
 from collections.abc import Iterator, Mapping
 
@@ -255,15 +256,64 @@ class _Renamer:
 
     def _formatted(self, node: ast.JoinedStr) -> None:
         """Before Python 3.12 the tree does not know where inside of an f-string a name stands."""
-        changed = [
-            n
-            for n in ast.walk(node)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and self.new(n.id, True)
-        ]
-        for name in changed:
-            name.id = self.names[name.id]
-        if changed:
-            self.edits.append((*self.source.span(node), ast.unparse(node)))
+        start, end = self.source.span(node)
+        try:
+            found = list(fields(self.source.text[start:end]))
+            inners = [Source(f"({self.source.text[start + a : start + b]})") for a, b in found]
+        except (IndexError, SyntaxError, ValueError):  # quotes inside of quotes: 3.12, which knows
+            for child in ast.iter_child_nodes(node):
+                self.visit(child)
+            return
+        for (first, _), inner in zip(found, inners, strict=True):
+            part = _Renamer(inner, self.names)
+            part.hidden, part.local, part.so_far = self.hidden, self.local, self.so_far
+            part.visit(inner.tree)
+            shift = start + first - 1
+            self.edits += [(shift + at, shift + to, new) for at, to, new in part.edits]
+
+
+LITERAL = re.compile(r"(?P<comment>#[^\n]*)|(?P<prefix>\w*)(?P<quote>\"\"\"|\'\'\'|[\"\'])")
+
+
+def fields(text: str) -> Iterator[tuple[int, int]]:
+    """Where the expressions inside of f-strings stand, in a text of string literals."""
+    at = 0
+    while literal := LITERAL.search(text, at):
+        at = literal.end()
+        if literal["comment"]:
+            continue
+        formatted, raw = ("f" in literal["prefix"].lower(), "r" in literal["prefix"].lower())
+        while not text.startswith(literal["quote"], at):
+            escaped = text[at] == "\\" and text[at + 1] not in "{}"
+            if not raw and text.startswith("\\N{", at):
+                at = text.index("}", at)
+            elif escaped or text[at : at + 2] in ("{{", "}}"):
+                at += 2
+            elif formatted and text[at] == "{":
+                found, at = _field(text, at + 1)
+                yield from found
+            else:
+                at += 1
+        at += len(literal["quote"])
+
+
+def _field(text: str, at: int) -> tuple[list[tuple[int, int]], int]:
+    """The expressions of a replacement field that begins here, and where it is over."""
+    first, depth = at, 0
+    while depth or (text[at] not in "}:" and (text[at] != "!" or text[at + 1] == "=")):
+        if (literal := LITERAL.match(text, at)) and literal["quote"]:
+            at = text.index(literal["quote"], literal.end()) + len(literal["quote"])
+        else:
+            depth += (text[at] in "([{") - (text[at] in ")]}")
+            at += 1
+    found = [(first, at)]
+    while text[at] != "}":  # the format may hold fields of its own
+        if text[at] == "{":
+            inner, at = _field(text, at + 1)
+            found += inner
+        else:
+            at += 1
+    return found, at + 1
 
 
 def _arguments(node: ast.arguments) -> list[ast.arg]:

@@ -1,6 +1,8 @@
-"""The C++ or CUDA source of an emitted file: templates, programs, configurations, launchers."""
+"""The C++ or CUDA of an emitted file: programs, configurations, launchers, and their headers."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
@@ -16,13 +18,21 @@ LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"
 ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8}
-FEW_COSTS = {FewKernel: 3, ThinKernel: 8}
+FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
 ORDINARY = 1
 MOST_PLACES = 4
 
 
-def source(graph: Graph, lowered: Lowered, device: str) -> str:
-    """Headers first, then for each kernel its program, its configuration and its launcher.
+@dataclass(frozen=True)
+class Sources:
+    """The generated text, and what it needs of the library: every unit begins with `headers`."""
+
+    programs: str
+    headers: str
+
+
+def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
+    """For each kernel its program, its configuration and its launcher.
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
     """
@@ -44,7 +54,7 @@ def source(graph: Graph, lowered: Lowered, device: str) -> str:
     headers = [*templates, *LAUNCH_HEADERS[device], *few]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
-    return f"{flatten(headers, programs)}\n\n{programs}"
+    return Sources(programs, flatten(headers, programs, device))
 
 
 def _elsewhere(graph: Graph, users: tuple[Region, ...]) -> list[str]:

@@ -765,6 +765,20 @@ inline EncodeMap encode_map() {
   return found;
 }
 
+// All that a tensor map is made from, besides what a loop knows.
+struct MapKey {
+  void* at;
+  cuuint64_t sizes[4];
+  cuuint64_t strides[3];
+
+  bool operator==(const MapKey& other) const {
+    bool same = at == other.at;
+    for (int i = 0; i < 4; ++i) same = same && sizes[i] == other.sizes[i];
+    for (int i = 0; i < 3; ++i) same = same && strides[i] == other.strides[i];
+    return same;
+  }
+};
+
 // An operand as a tensor that is fetched in boxes of 64 rows, 128 bytes deep: what is in memory as
 // (depth, row, inner batch, outer batch) or, if neighbours in memory are rows, as (row, depth,
 // ...); what was split as (depth in a step, row in a panel, step and plane, panel of all matrices).
@@ -790,14 +804,20 @@ bool describe(CUtensorMap& map, const Operand& x, const Batch& batch, const void
       strides[i] = sizes[i + 1] == 1 ? 16 : static_cast<cuuint64_t>(apart[i]) * Loop::kBytes;
     }
   }
-  void* const at = const_cast<void*>(Loop::kScaled ? halves : x.at);
-  const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
-  const cuuint32_t step[] = {1, 1, 1, 1};
-  const EncodeMap encode = encode_map();
-  return encode != nullptr && encode(&map, Loop::kMapType, 4, at, sizes, strides, box, step,
-                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                     CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-                                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  MapKey key{const_cast<void*>(Loop::kScaled ? halves : x.at), {}, {}};
+  for (int i = 0; i < 4; ++i) key.sizes[i] = sizes[i];
+  for (int i = 0; i < 3; ++i) key.strides[i] = strides[i];
+  thread_local Recent<MapKey, CUtensorMap> known;  // kept while addresses and sizes stay
+  return known.find(key, map, [](const MapKey& k, CUtensorMap& made) {
+    const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
+    const cuuint32_t step[] = {1, 1, 1, 1};
+    const EncodeMap encode = encode_map();
+    return encode != nullptr &&
+           encode(&made, Loop::kMapType, 4, k.at, k.sizes, k.strides, box, step,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  });
 }
 
 // Splits the operands, of the right one the rows that are wanted early.
@@ -854,8 +874,7 @@ cudaError_t multiply(const GemmOperands& g, const GemmDecision& how, const typen
     return cudaErrorInvalidValue;
   }
   const auto kernel = gemm_kernel<Loop, P, Group>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), S::kShared);
   if (error != cudaSuccess) return error;
   const Grid grid{static_cast<unsigned>(how.clusters * Group::kCluster), S::kThreads, stream,
                   S::kShared, Group::kCluster};

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 namespace kw {
 
 // Makes a device current for one launch.
@@ -22,6 +24,55 @@ class DeviceGuard {
   int device_;
   int previous_ = 0;
 };
+
+// The last few values that were made from a key; a thread has its own. A value is found by all that
+// it was made from, so it cannot be out of date.
+template <class Key, class Value, int kMost = 32>
+class Recent {
+ public:
+  // The value of a key, made if it is not there; false if it cannot be made.
+  template <class Make>
+  bool find(const Key& key, Value& value, const Make& make) {
+    for (int i = 0; i < count_; ++i) {
+      if (keys_[i] == key) {
+        value = values_[i];
+        return true;
+      }
+    }
+    if (!make(key, value)) return false;
+    keys_[next_] = key;
+    values_[next_] = value;
+    next_ = (next_ + 1) % kMost;
+    count_ = count_ < kMost ? count_ + 1 : kMost;
+    return true;
+  }
+
+ private:
+  Key keys_[kMost] = {};
+  Value values_[kMost] = {};
+  int count_ = 0;
+  int next_ = 0;
+};
+
+// Lets a kernel have so much shared memory; a thread asks for it once for each kernel and device.
+inline cudaError_t allow_shared(const void* kernel, int bytes) {
+  struct Key {
+    const void* kernel;
+    int device;
+    bool operator==(const Key& other) const {
+      return kernel == other.kernel && device == other.device;
+    }
+  };
+  thread_local Recent<Key, cudaError_t> asked;
+  Key key{kernel, 0};
+  cudaGetDevice(&key.device);
+  cudaError_t error = cudaSuccess;
+  asked.find(key, error, [&](const Key&, cudaError_t& found) {
+    found = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    return found == cudaSuccess;
+  });
+  return error;
+}
 
 // On Hopper a kernel's blocks may take their places while the last ones of the kernel before are
 // still at work, which hides the time of the launch. So every kernel calls this before it touches

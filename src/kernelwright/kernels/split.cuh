@@ -690,8 +690,7 @@ cudaError_t run_across(const Job& job, int depth, cudaStream_t stream, bool besi
     together *= 2;
   }
   const auto kernel = split_across_kernel<kPlanes>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), kBytes);
   if (error != cudaSuccess) return error;
   const Grid grid{static_cast<unsigned>(strips * together), 32 * kStripWarps, stream, kBytes,
                   static_cast<unsigned>(together)};

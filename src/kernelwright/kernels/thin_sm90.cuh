@@ -427,6 +427,7 @@ inline constexpr int kFinishing = 256;
 inline constexpr int kEach = 2;
 inline constexpr int kAtOnce = 4;
 
+template <int kEach>
 __global__ void __launch_bounds__(kFinishing) finish(const ThinOperands g) {
   const int bands = (g.rows + kEach - 1) / kEach;
   const int block = static_cast<int>(blockIdx.x);
@@ -517,8 +518,7 @@ cudaError_t multiply(const ThinOperands& g, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   const auto run = kernel<kPlanes, kRows>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(run), S::kShared);
   if (error != cudaSuccess) return error;
   const int tall = g.rows > kRows ? kTile : kPair * kTile;  // of `right` to a pair
   const int pairs = (g.columns + tall - 1) / tall * g.parts;
@@ -543,8 +543,8 @@ cudaError_t thin_product(const ThinOperands& g, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   const int bands = (g.rows + thin::kEach - 1) / thin::kEach;
   const int across = (g.columns + thin::kFinishing - 1) / thin::kFinishing;
-  return launch(thin::finish, Grid{static_cast<unsigned>(bands * across), thin::kFinishing, stream},
-                g);
+  return launch(thin::finish<thin::kEach>,
+                Grid{static_cast<unsigned>(bands * across), thin::kFinishing, stream}, g);
 }
 
 }  // namespace kw

@@ -63,7 +63,10 @@ def _thin(loop: Loop | None, columns: int, depth: int) -> ThinRows | None:
     """For as many rows as one number of parts is best, one entry."""
     if loop is None or loop.thin is None or not loop.thin.pays(columns, depth):
         return None
-    parts: dict[int, int] = {}
+    parts: list[tuple[int, int]] = []
     for shape in loop.thin.shapes:
-        parts[loop.thin.parts(shape.rows, columns, depth)] = shape.rows
-    return ThinRows(loop, tuple((rows, count) for count, rows in parts.items()))
+        count = loop.thin.parts(shape.rows, columns, depth)
+        if parts and parts[-1][1] == count:
+            parts.pop()
+        parts.append((shape.rows, count))
+    return ThinRows(loop, tuple(parts))

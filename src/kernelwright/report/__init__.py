@@ -3,6 +3,7 @@
 from kernelwright.report.machine import cache_table, cleaned_table, diagnosis_table, size_line
 from kernelwright.report.output import Output
 from kernelwright.report.tables import (
+    checked_table,
     ledger_table,
     plan_table,
     summary_table,
@@ -12,6 +13,7 @@ from kernelwright.report.tables import (
 __all__ = [
     "Output",
     "cache_table",
+    "checked_table",
     "cleaned_table",
     "diagnosis_table",
     "ledger_table",

@@ -14,6 +14,7 @@ from rich.text import Text
 from kernelwright.bench.timings import BASELINES, CANDIDATE, Timing, Timings
 
 if TYPE_CHECKING:
+    from kernelwright.check import Checked
     from kernelwright.ledger import LedgerRow
     from kernelwright.pipeline import Compiled
 
@@ -34,6 +35,18 @@ def ledger_table(rows: Iterable[LedgerRow]) -> Table:
         why = "″" if row.why == above else row.why
         table.add_row(*_plain(row.op, row.origin), fate, *_plain(row.where, why))
         above = row.why
+    return table
+
+
+def checked_table(checked: Checked) -> Table:
+    """Each part of the library in an emitted file, and whether it is the package's."""
+    table = plain_table(f"The library in {checked.path}")
+    for heading in ("part", "lines", "written by", "finding"):
+        table.add_column(heading, no_wrap=heading != "finding")
+    for f in checked.findings:
+        style = "green" if f.status == "identical" else "red"
+        told = Text(f"{f.status}: {f.part} {f.told}", style)
+        table.add_row(f.part, str(f.lines), f"kernelwright {f.version}" if f.version else "", told)
     return table
 
 
