@@ -125,13 +125,14 @@ def by_library(model: nn.Module) -> Callable[[Tensor], object]:
 
 
 def path_taken(model: nn.Module, x: Tensor) -> str:
-    """`generated` or `few rows` where the emitted file makes the product on x, else `library`."""
+    """`generated`, `few rows` or `thin` where the file makes the product on x, else `library`."""
     with_it = launches(model, x)
     with library_only(model):
         without = launches(model, x)
     own = with_it - without
-    if any(name.endswith("_few_rows") for name in own):
-        return "few rows"
+    for ending, path in (("_few_rows", "few rows"), ("_thin", "thin")):
+        if any(name.endswith(ending) for name in own):
+            return path
     return "generated" if own else "library"
 
 

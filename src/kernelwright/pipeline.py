@@ -108,6 +108,7 @@ class Compiled:
             "rewrites": list(self.rewrites),
             "ledger": [asdict(row) for row in self.ledger],
             "regions": [asdict(row) for row in self.regions],
+            "shared": [str(value) for value in self.planned.shared],
             "refusals": list(self.refusals),
             "kernels": [str(k) for k in self.kernels],
         }

@@ -13,7 +13,7 @@ class Model(nn.Module):
 
 batch_size = 12
 features = 53
-EXPECTED = {"kernels": 2, "aten": []}
+EXPECTED = {"kernels": 1, "aten": []}
 
 
 def get_inputs():

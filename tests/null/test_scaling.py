@@ -20,7 +20,7 @@ from kernelwright.graph import Graph, Node, Origin, Ref, TensorType
 from kernelwright.ledger import ledger, render
 from kernelwright.lower import lower
 from kernelwright.pattern import aten_call, refusals, rewrite
-from kernelwright.plan import WHERE_IT_PAYS, generated, limits_of, plan, seat
+from kernelwright.plan import WHERE_IT_PAYS, limits_of, plan, seat, ways
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import target_for
 
@@ -146,12 +146,11 @@ def compiled(graph: Graph, target: str) -> str:
     machine = target_for(target)
     rewritten, rewrites = rewrite(graph, ALL_RULES)
     primitives = expand(rewritten)
-    ours = generated(primitives, machine, "highest", BATCH, WHERE_IT_PAYS)
-    planned = plan(primitives, limits_of(machine), ours, BATCH)
+    products = ways(primitives, machine, "highest", BATCH, WHERE_IT_PAYS)
+    planned = plan(primitives, limits_of(machine), products.generated, BATCH)
     if machine.lanes is not None:
-        planned = seat(planned, machine, "highest", BATCH, WHERE_IT_PAYS)
-    kernels = lower(planned, machine)
-    text = source(primitives, kernels, [], target)
+        planned = seat(planned, products)
+    text = source(primitives, lower(planned, machine), target)
     reasons = (str(planned), render(ledger(graph, rewrites, planned)))
     return "\n".join([text, *reasons, *map(str, refusals(rewritten, ALL_RULES))])
 

@@ -89,6 +89,8 @@ class Fusion:
         for value in arguments:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
+                if value.layout is not torch.strided:
+                    return None
                 order = value.is_contiguous() or value.stride()
                 found += (kind, value.dtype, value.device, value.shape, order)
             elif kind in LITERALS:

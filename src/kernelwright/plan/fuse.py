@@ -81,6 +81,7 @@ class _Walk:
         self.builders: dict[Builder, int] = {}
         self.refusals: list[Refusal] = []
         self.known_reads: dict[Step, list[str]] = {}
+        self.known_upstream: dict[Step, frozenset[Step]] = {}
 
     def run(self) -> None:
         for node in self.graph:
@@ -112,8 +113,7 @@ class _Walk:
         bound = self.candidates(node.inputs)
         around = self.candidates(node.inputs, anchors=True)
         for region in dict.fromkeys([*bound, *around, *self.siblings(node.inputs[0])]):
-            known = region in around and region not in bound
-            if self.admit(node, region, untold=UNTOLD if known else ()):
+            if self.admit(node, region, untold=() if region in bound else UNTOLD):
                 return
         region = self.open(node)
         region.start(node.inputs[0])
@@ -182,7 +182,7 @@ class _Walk:
 
     def settle(self, node: Node, region: Builder) -> None:
         self.homes[node.name] = region
-        self.known_reads.pop(region, None)
+        self.forget(region)
         for name in self.externals(node.inputs, region):
             self.require(name)
 
@@ -193,6 +193,7 @@ class _Walk:
         if name not in self.homes and node.op in LAZY:
             self.late.add(name)
             self.known_reads.clear()
+            self.known_upstream.clear()
             self.store(node)
         if name in self.homes:
             self.homes[name].wanted[name] = None
@@ -295,9 +296,24 @@ class _Walk:
         return tuple(dict.fromkeys(names))
 
     def check_cycle(self, node: Node, region: Builder) -> None:
-        read = [self.unit(e) for e in self.externals(node.inputs, region)]
-        if region in reach(read, lambda unit: [self.unit(e) for e in self.reads(unit)]):
-            raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
+        for name in self.externals(node.inputs, region):
+            if region in self.upstream(self.unit(name)):
+                raise Refused(reason(Code.CYCLE, op=node.origin.op, region=region.name))
+
+    def upstream(self, unit: Step) -> frozenset[Step]:
+        """The step itself and all that it waits for."""
+
+        def opened(step: Step) -> Opened[Step, frozenset[Step]]:
+            read = [self.unit(name) for name in self.reads(step)]
+            return read, lambda above: frozenset({step}).union(*above)
+
+        return fold(unit, opened, self.known_upstream)
+
+    def forget(self, region: Builder) -> None:
+        """The region reads more from now on, and so those wait longer that wait for it."""
+        self.known_reads.pop(region, None)
+        for step in [u for u, above in self.known_upstream.items() if region in above]:
+            del self.known_upstream[step]
 
     def units(self, batch: int) -> list[Unit]:
         """The kernels as sharing.py sees them, in running order."""

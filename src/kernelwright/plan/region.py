@@ -211,8 +211,10 @@ class Builder:
         """Coordinates for a value of the same shape as one that is reduced to one number here."""
         shape = self.graph[value].type.shape
         for name in self.reduces:
-            source = self.graph[name].inputs[0]
-            if self._reduced(name) == self.domain and self.graph[source].type.shape == shape:
+            node = self.graph[name]
+            if self.graph[node.inputs[0]].type.shape != shape or node.type.numel != 1:
+                continue
+            if self._reduced(name) == self.domain:
                 return self.sources[name]
         return None
 
