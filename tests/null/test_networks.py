@@ -54,6 +54,16 @@ def test_every_layer_adds_the_same_steps(
     assert steps[2] - steps[1] == steps[1] - steps[0] > 0
 
 
+def test_layers_share_their_kernels_and_read_a_constant_number_of_buffers() -> None:
+    made = [compiled("vit", "cuda", layers=n) for n in (2, 4)]
+    kernels = [len(c.kernels) for c in made]
+    launchers = [c.source.count('extern "C" int launch_') for c in made]
+    reads = [max(len(r.reads) for r in c.planned.regions) for c in made]
+    assert kernels[0] == kernels[1]
+    assert launchers[0] == launchers[1]
+    assert reads[0] == reads[1]
+
+
 class Scored(nn.Module):
     """Rows that are tokens of a batch, or the batch itself."""
 
