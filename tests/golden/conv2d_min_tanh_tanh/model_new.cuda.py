@@ -1,19 +1,56 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (module.conv.weight, module.conv.bias)
+import torch
+
+class ModelNew(Model):
+    """Where each operator of Model.forward went.
+
+    conv2d (conv2d_min_tanh_tanh.py:13)  left to ATen: conv2d.default; a library contraction:
+                                         2.17e+07 flop, 2.53e+06 bytes
+    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one kernel for 4
+                                         operator(s) over the same rows
+    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
+    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
+    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
+                                         over the same rows
+    """
+
+    def __new__(cls, *args, **kwargs):
+        return _KW_FUSION.register(super().__new__(cls))
+
+    def forward(self, x):
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
+            return super().forward(x)
+        (tanh_2,) = _KW_FUSION.run(memo, kind, (x,))
+        return tanh_2
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return _KW_FUSION.memo(self).fallbacks
 
 
-def written(module):
-    """The buffers that a call changes."""
-    return ()
+def _kw_fused(run, x, conv_weight, conv_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    conv_product = run.contract(
+        lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
+        x,
+        conv_weight,
+    )
+    tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
+    run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2], batch)
+    return (tanh_2,)
 
 
-def outside(state, x):
+def _kw_outside(state, x):
     """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
+    cause = _kw_transformed(None)
     if cause is not None:
         return cause
-    if not is_ordinary(x):
+    if not _kw_is_ordinary(x):
         return "x is not a plain tensor"
     if x.device.type != "cuda":
         return "x is not on a cuda device"
@@ -23,7 +60,7 @@ def outside(state, x):
         return "x is not of shape batch x 4 x 9 x 9"
     if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
         return "x is in channels_last order"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
         if tensor.device != x.device and tensor.device.type != device:
@@ -33,36 +70,37 @@ def outside(state, x):
     return None
 
 
-def fused(memo, x, conv_weight, conv_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    with _Precision():
-        conv_product = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
-    tanh_2 = torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device)
-    _launch(
-        "bias_min_tanh",
-        x.device,
-        [conv_product, conv_bias, tanh_2],
-        batch,
-    )
-    return (tanh_2,)
-
-
-def blank(x, conv_weight, conv_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
+def _kw_original(module, x):
     """What fused() computes, by the original forward."""
     outputs = Model.forward(module, x)
     return (outputs,)
 
 
+def _kw_blank(x, conv_weight, conv_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 1, 7, 7), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (6, 4, 3, 3), None),  # conv.weight
+    (torch.float32, (6,), None),  # conv.bias
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.conv.weight, module.conv.bias)
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
 # What tracing took for granted, module by module: place, class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
+_KW_BAKED_IN = (
     ("", "Model", ("conv",), (), {}, {}),
     (
         "conv",
@@ -86,52 +124,27 @@ BAKED_IN = (
     ),
 )
 
-FUSION = Fusion(
-    "kw_conv2d_min_tanh_tanh",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
 
-
-class ModelNew(Model):
-    """Where each operator of Model.forward went.
-
-    conv2d (conv2d_min_tanh_tanh.py:13)  left to ATen: conv2d.default; a library contraction:
-                                         2.17e+07 flop, 2.53e+06 bytes
-    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one kernel for 4
-                                         operator(s) over the same rows
-    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    """
-
-    def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
-
-    def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
-            return super().forward(x)
-        (tanh_2,) = FUSION.run(memo, (x,))
-        return tanh_2
-
-    @property
-    def fallbacks(self):
-        """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_conv2d_min_tanh_tanh",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

@@ -1,121 +1,4 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (
-        module.bias,
-        module.gemm.weight,
-        module.gemm.bias,
-        module.group_norm.weight,
-        module.group_norm.bias,
-    )
-
-
-def written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cpu":
-        return "x is not on a cpu device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (256,):
-        return "x is not of shape batch x 256"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    group_norm = torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device)
-    gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
-    for start in range(0, batch, 4096):
-        stop = min(start + 4096, batch)
-        panel = gemm_product[: stop - start]
-        torch.mm(x[start:stop], gemm_weight.t(), out=panel)
-        _launch(
-            "add_bias_hardtanh_mish_group_norm",
-            x.device,
-            [panel, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm[start:stop]],
-            stop - start,
-        )
-    return (group_norm,)
-
-
-def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    batch = x.shape[0]
-    outputs = Model.forward(module, x)
-    return (outputs.reshape((batch, 8, 32)),)
-
-
-# What tracing took for granted, module by module: place, class, what is there,
-# hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
-    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
-    (
-        "gemm",
-        "torch.nn.modules.linear.Linear",
-        ("weight", "bias"),
-        (),
-        {"in_features": 256, "out_features": 256},
-        {},
-    ),
-    (
-        "hardtanh",
-        "torch.nn.modules.activation.Hardtanh",
-        (),
-        (),
-        {"min_val": -1.0, "max_val": 1.0, "inplace": False},
-        {},
-    ),
-    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
-    (
-        "group_norm",
-        "torch.nn.modules.normalization.GroupNorm",
-        ("weight", "bias"),
-        (),
-        {"num_groups": 8, "num_channels": 256, "eps": 1e-05, "affine": True},
-        {},
-    ),
-)
-
-FUSION = Fusion(
-    "kw_gemm_bias_hardtanh_mish_groupnorm",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2, 3, 4, 5)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
-
+import torch
 
 class ModelNew(Model):
     """Where each operator of Model.forward went.
@@ -147,19 +30,158 @@ class ModelNew(Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
+        return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
             return super().forward(x)
         batch = x.shape[0]
-        (group_norm,) = FUSION.run(memo, (x,))
+        (group_norm,) = _KW_FUSION.run(memo, kind, (x,))
         return group_norm.reshape((batch, 256))
 
     @property
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    group_norm = run.empty((batch, 8, 32), torch.float32)
+    gemm_product = run.empty((min(batch, 4096), 256), torch.float32)
+    for start in range(0, batch, 4096):
+        stop = min(start + 4096, batch)
+        panel = gemm_product[: stop - start]
+        run.call(
+            lambda rows, weight, out: torch.mm(rows, weight.t(), out=out),
+            x[start:stop],
+            gemm_weight,
+            panel,
+        )
+        run.launch(
+            "add_bias_hardtanh_mish_group_norm",
+            [panel, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm[start:stop]],
+            stop - start,
+        )
+    return (group_norm,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (256,):
+        return "x is not of shape batch x 256"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs.reshape((batch, 8, 32)),)
+
+
+def _kw_blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 8, 32), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (256,), None),  # bias
+    (torch.float32, (256, 256), None),  # gemm.weight
+    (torch.float32, (256,), None),  # gemm.bias
+    (torch.float32, (256,), None),  # group_norm.weight
+    (torch.float32, (256,), None),  # group_norm.bias
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (
+        module.bias,
+        module.gemm.weight,
+        module.gemm.bias,
+        module.group_norm.weight,
+        module.group_norm.bias,
+    )
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (
+        "gemm",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 256, "out_features": 256},
+        {},
+    ),
+    (
+        "hardtanh",
+        "torch.nn.modules.activation.Hardtanh",
+        (),
+        (),
+        {"min_val": -1.0, "max_val": 1.0, "inplace": False},
+        {},
+    ),
+    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (
+        "group_norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 8, "num_channels": 256, "eps": 1e-05, "affine": True},
+        {},
+    ),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_gemm_bias_hardtanh_mish_groupnorm",
+        device="cpu",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2, 3, 4, 5)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

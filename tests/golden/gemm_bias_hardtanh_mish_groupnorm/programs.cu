@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // linear (gemm_bias_hardtanh_mish_groupnorm.py:17), add (gemm_bias_hardtanh_mish_groupnorm.py:17),
 // hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
 // mish (gemm_bias_hardtanh_mish_groupnorm.py:18),
@@ -116,7 +127,8 @@ struct LinearHardtanhMishGroupNorm {
   }
 };
 
-// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+// tiles of 128 x 64: 1 for each multiprocessor; 192,
+// 256: too many accumulators; there is one wave, and all of the right operand is in it
 struct LinearHardtanhMishGroupNormConfig {
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = 64;
@@ -124,6 +136,7 @@ struct LinearHardtanhMishGroupNormConfig {
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
   static constexpr int kVec = 4;
+  static constexpr int kDepth = 256;
 };
 
 extern "C" int launch_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
@@ -136,29 +149,39 @@ extern "C" int launch_linear_hardtanh_mish_group_norm(void* const* tensors, cons
       numbers[0],
   };
   const kw::GemmOperands g{
-      tensors[0],  // left
-      tensors[1],  // right
+      {tensors[0], 0, 0, 256, 1},  // left
+      {tensors[1], 0, 0, 256, 1},  // right
       tensors[2],  // left_halves
       tensors[3],  // left_scales
       tensors[4],  // right_halves
       tensors[5],  // right_scales
       static_cast<unsigned*>(tensors[6]),  // progress
-      LinearHardtanhMishGroupNorm::rows(a),  // rows
+      {1, 1},  // batch
+      (a.batch),  // rows
       256,  // columns
       256,  // depth
-      numbers[1] != 0,  // frozen
   };
-  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
-  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
-  return kw::gemm<kw::SplitFloat, LinearHardtanhMishGroupNorm, LinearHardtanhMishGroupNormConfig>(g, a, on);
+  const kw::GemmDecision how{
+      static_cast<int>(numbers[1]),  // tiles
+      static_cast<int>(numbers[2]),  // clusters
+      numbers[3],  // early
+      numbers[4] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[5]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[6]);
+  return kw::gemm<kw::SplitFloat, LinearHardtanhMishGroupNorm,
+      LinearHardtanhMishGroupNormConfig>(g, how, a, on);
 }
 
 extern "C" int freeze_linear_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers) {
+  const kw::Operand weight{tensors[0], 0, 0, 256, 1};
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+  return kw::split_all<2, kw::hopper::Major::kDepth, true, 256>(
+      weight, {1, 1}, tensors[1], tensors[2], 256, 256, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // add (gemm_bias_hardtanh_mish_groupnorm.py:17), linear (gemm_bias_hardtanh_mish_groupnorm.py:17),
 // hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
 // mish (gemm_bias_hardtanh_mish_groupnorm.py:18),
@@ -204,7 +227,7 @@ struct AddBiasHardtanhMishGroupNorm {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto gemm_product_in = kw::load_once<V>(a.gemm_product + at.row * 32 + at.element);
+    const auto gemm_product_in = kw::load_row<V>(a.gemm_product + at.row * 32 + at.element);
     const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + (at.row % 8) * 32 + at.element);
     const auto bias_in = kw::load_row<V>(a.bias + (at.row % 8) * 32 + at.element);
     KW_LANES
@@ -296,6 +319,7 @@ extern "C" int launch_add_bias_hardtanh_mish_group_norm(void* const* tensors, co
   return kw::resident<AddBiasHardtanhMishGroupNorm, AddBiasHardtanhMishGroupNormConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 3
 extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t* numbers) {
   const kw::FewRows g{
       static_cast<const float*>(tensors[0]),  // left

@@ -1,4 +1,106 @@
-def state(module):
+import torch
+
+class ModelNew(Model):
+    """Where each operator of Model.forward went.
+
+    linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
+                                                contraction: 1.34e+08 flop, 2.36e+06 bytes
+    linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
+                                                kernel for 3 operator(s) over the same rows
+    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
+                                                operator(s) over the same rows
+    add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
+                                                element by element
+    """
+
+    def __new__(cls, *args, **kwargs):
+        return _KW_FUSION.register(super().__new__(cls))
+
+    def forward(self, x):
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
+            return super().forward(x)
+        (add,) = _KW_FUSION.run(memo, kind, (x,))
+        return add
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    min_value_values = run.empty((batch, 1), torch.float32)
+    gemm_product = run.empty((min(batch, 4096), 256), torch.float32)
+    for start in range(0, batch, 4096):
+        stop = min(start + 4096, batch)
+        panel = gemm_product[: stop - start]
+        run.call(
+            lambda rows, weight, out: torch.mm(rows, weight.t(), out=out),
+            x[start:stop],
+            gemm_weight,
+            panel,
+        )
+        run.launch(
+            "bias_group_norm_min",
+            [panel, gemm_bias, group_norm_weight, group_norm_bias, min_value_values[start:stop]],
+            stop - start,
+        )
+    add = run.empty((1, 256, batch, 1), torch.float32)
+    run.launch("add", [min_value_values, bias, add], batch)
+    return (add,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (256,):
+        return "x is not of shape batch x 256"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((1, 256, batch, 1), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (1, 256, 1, 1), None),  # bias
+    (torch.float32, (256, 256), None),  # gemm.weight
+    (torch.float32, (256,), None),  # gemm.bias
+    (torch.float32, (256,), None),  # group_norm.weight
+    (torch.float32, (256,), None),  # group_norm.bias
+)
+
+
+def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
         module.bias,
@@ -9,74 +111,14 @@ def state(module):
     )
 
 
-def written(module):
+def _kw_written(module):
     """The buffers that a call changes."""
     return ()
 
 
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cpu":
-        return "x is not on a cpu device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (256,):
-        return "x is not of shape batch x 256"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    min_value_values = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-    gemm_product = torch.empty((min(batch, 4096), 256), dtype=torch.float32, device=x.device)
-    for start in range(0, batch, 4096):
-        stop = min(start + 4096, batch)
-        panel = gemm_product[: stop - start]
-        torch.mm(x[start:stop], gemm_weight.t(), out=panel)
-        _launch(
-            "bias_group_norm_min",
-            x.device,
-            [panel, gemm_bias, group_norm_weight, group_norm_bias, min_value_values[start:stop]],
-            stop - start,
-        )
-    add = torch.empty((1, 256, batch, 1), dtype=torch.float32, device=x.device)
-    _launch(
-        "add",
-        x.device,
-        [min_value_values, bias, add],
-        batch,
-    )
-    return (add,)
-
-
-def blank(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((1, 256, batch, 1), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    outputs = Model.forward(module, x)
-    return (outputs,)
-
-
 # What tracing took for granted, module by module: place, class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
+_KW_BAKED_IN = (
     ("", "Model", ("gemm", "group_norm", "bias"), (), {}, {}),
     (
         "gemm",
@@ -96,52 +138,27 @@ BAKED_IN = (
     ),
 )
 
-FUSION = Fusion(
-    "kw_gemm_groupnorm_min_bias",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2, 3, 4, 5)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
 
-
-class ModelNew(Model):
-    """Where each operator of Model.forward went.
-
-    linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
-                                                contraction: 1.34e+08 flop, 2.36e+06 bytes
-    linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
-                                                kernel for 3 operator(s) over the same rows
-    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
-    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
-    add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
-                                                element by element
-    """
-
-    def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
-
-    def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
-            return super().forward(x)
-        (add,) = FUSION.run(memo, (x,))
-        return add
-
-    @property
-    def fallbacks(self):
-        """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_gemm_groupnorm_min_bias",
+        device="cpu",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2, 3, 4, 5)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
 struct LinearGroupNormMin {
@@ -117,7 +128,8 @@ struct LinearGroupNormMin {
   }
 };
 
-// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+// tiles of 128 x 64: 1 for each multiprocessor; 192,
+// 256: too many accumulators; there is one wave, and all of the right operand is in it
 struct LinearGroupNormMinConfig {
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = 64;
@@ -125,6 +137,7 @@ struct LinearGroupNormMinConfig {
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
   static constexpr int kVec = 4;
+  static constexpr int kDepth = 256;
 };
 
 extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
@@ -136,29 +149,38 @@ extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t*
       numbers[0],
   };
   const kw::GemmOperands g{
-      tensors[0],  // left
-      tensors[1],  // right
+      {tensors[0], 0, 0, 256, 1},  // left
+      {tensors[1], 0, 0, 256, 1},  // right
       tensors[2],  // left_halves
       tensors[3],  // left_scales
       tensors[4],  // right_halves
       tensors[5],  // right_scales
       static_cast<unsigned*>(tensors[6]),  // progress
-      LinearGroupNormMin::rows(a),  // rows
+      {1, 1},  // batch
+      (a.batch),  // rows
       256,  // columns
       256,  // depth
-      numbers[1] != 0,  // frozen
   };
-  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
-  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
-  return kw::gemm<kw::SplitFloat, LinearGroupNormMin, LinearGroupNormMinConfig>(g, a, on);
+  const kw::GemmDecision how{
+      static_cast<int>(numbers[1]),  // tiles
+      static_cast<int>(numbers[2]),  // clusters
+      numbers[3],  // early
+      numbers[4] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[5]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[6]);
+  return kw::gemm<kw::SplitFloat, LinearGroupNormMin, LinearGroupNormMinConfig>(g, how, a, on);
 }
 
 extern "C" int freeze_linear_group_norm_min(void* const* tensors, const int64_t* numbers) {
+  const kw::Operand weight{tensors[0], 0, 0, 256, 1};
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+  return kw::split_all<2, kw::hopper::Major::kDepth, true, 256>(
+      weight, {1, 1}, tensors[1], tensors[2], 256, 256, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // min (gemm_groupnorm_min_bias.py:17)
 struct LinearGroupNormMinFinish {
   struct Args {
@@ -193,7 +215,7 @@ struct LinearGroupNormMinFinish {
       kw::Cursor at) {
     kw::Vec<V> out;
     const auto min_value_values_partials_in =
-        kw::load_once<V>(a.min_value_values_partials + at.row * 4 + at.element);
+        kw::load_row<V>(a.min_value_values_partials + at.row * 4 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
       out[v] = min_value_values_partials_in[v];
@@ -245,6 +267,7 @@ extern "C" int launch_linear_group_norm_min_finish(void* const* tensors, const i
   return kw::resident<LinearGroupNormMinFinish, LinearGroupNormMinFinishConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
 struct BiasGroupNormMin {
@@ -289,7 +312,7 @@ struct BiasGroupNormMin {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto gemm_product_in = kw::load_once<V>(a.gemm_product + at.row * 256 + at.element);
+    const auto gemm_product_in = kw::load_row<V>(a.gemm_product + at.row * 256 + at.element);
     const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -388,6 +411,7 @@ extern "C" int launch_bias_group_norm_min(void* const* tensors, const int64_t* n
   return kw::resident<BiasGroupNormMin, BiasGroupNormMinConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // add (gemm_groupnorm_min_bias.py:18)
 struct Add {
   struct Args {
@@ -442,14 +466,16 @@ struct Add {
 struct AddConfig {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 1;
+  static constexpr int kFlat = 0;
 };
 
 // for sizes that the lanes do not divide
 struct AddOneLane {
   static constexpr int kVec = 1;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 4;
+  static constexpr int kFlat = 0;
 };
 
 extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
@@ -467,6 +493,7 @@ extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
   return kw::pointwise<Add, AddConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 3
 extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t* numbers) {
   const kw::FewRows g{
       static_cast<const float*>(tensors[0]),  // left

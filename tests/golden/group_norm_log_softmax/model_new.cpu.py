@@ -1,92 +1,4 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (module.norm.weight, module.norm.bias)
-
-
-def written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cpu":
-        return "x is not on a cpu device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (60,):
-        return "x is not of shape batch x 60"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x, norm_weight, norm_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    log_softmax = torch.empty((batch, 60), dtype=torch.float32, device=x.device)
-    _launch(
-        "group_norm_log_softmax",
-        x.device,
-        [x, norm_weight, norm_bias, log_softmax],
-        batch,
-    )
-    return (log_softmax,)
-
-
-def blank(x, norm_weight, norm_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 60), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    outputs = Model.forward(module, x)
-    return (outputs,)
-
-
-# What tracing took for granted, module by module: place, class, what is there,
-# hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
-    ("", "Model", ("norm",), (), {}, {}),
-    (
-        "norm",
-        "torch.nn.modules.normalization.GroupNorm",
-        ("weight", "bias"),
-        (),
-        {"num_groups": 5, "num_channels": 60, "eps": 1e-05, "affine": True},
-        {},
-    ),
-)
-
-FUSION = Fusion(
-    "kw_group_norm_log_softmax",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
-
+import torch
 
 class ModelNew(Model):
     """Where each operator of Model.forward went.
@@ -98,18 +10,116 @@ class ModelNew(Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
+        return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
             return super().forward(x)
-        (log_softmax,) = FUSION.run(memo, (x,))
+        (log_softmax,) = _KW_FUSION.run(memo, kind, (x,))
         return log_softmax
 
     @property
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_fused(run, x, norm_weight, norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    log_softmax = run.empty((batch, 60), torch.float32)
+    run.launch("group_norm_log_softmax", [x, norm_weight, norm_bias, log_softmax], batch)
+    return (log_softmax,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cpu":
+        return "x is not on a cpu device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (60,):
+        return "x is not of shape batch x 60"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(x, norm_weight, norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 60), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (60,), None),  # norm.weight
+    (torch.float32, (60,), None),  # norm.bias
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.norm.weight, module.norm.bias)
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    ("", "Model", ("norm",), (), {}, {}),
+    (
+        "norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 5, "num_channels": 60, "eps": 1e-05, "affine": True},
+        {},
+    ),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_group_norm_log_softmax",
+        device="cpu",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 1
 // group_norm (group_norm_log_softmax.py:13), log_softmax (group_norm_log_softmax.py:13)
 struct GroupNormLogSoftmax {
   struct Args {
@@ -44,7 +55,7 @@ struct GroupNormLogSoftmax {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto x_in = kw::load_once<V>(a.x + at.row * 60 + at.element);
+    const auto x_in = kw::load_row<V>(a.x + at.row * 60 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
       f.x[v] = x_in[v];

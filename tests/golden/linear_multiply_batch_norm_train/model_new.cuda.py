@@ -1,49 +1,51 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (
-        module.scale,
-        module.linear.weight,
-        module.linear.bias,
-        module.norm.weight,
-        module.norm.bias,
-        module.norm.running_mean,
-        module.norm.running_var,
-        module.norm.num_batches_tracked,
-    )
+import torch
+
+_KW_GENERATED_GEMM = True  # False: every product is the library's
 
 
-def written(module):
-    """The buffers that a call changes."""
-    return (module.norm.running_mean, module.norm.running_var, module.norm.num_batches_tracked)
+class ModelNew(Model):
+    """Where each operator of Model.forward went.
+
+    linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
+                                                         contraction: 1.97e+06 flop, 2.66e+05
+                                                         bytes; a kernel of its own for up to 16
+                                                         rows
+    linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
+                                                         bias: one kernel for 3 operator(s) over
+                                                         the same rows
+    mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
+                                                         kernel for 3 operator(s) over the same
+                                                         rows
+    add (linear_multiply_batch_norm_train.py:15)         left to ATen: add.Tensor; add on int64
+                                                         elements: only float32, float16 and
+                                                         bfloat16 are fused
+    batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
+                                                         kernel for 3 operator(s) over the same
+                                                         rows
+    """
+
+    def __new__(cls, *args, **kwargs):
+        return _KW_FUSION.register(super().__new__(cls))
+
+    def forward(self, x):
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
+            return super().forward(x)
+        (norm_2_affine, norm_2_3, norm_2_4, norm) = _KW_FUSION.run(memo, kind, (x,))
+        self.norm.running_mean.copy_(norm_2_3)
+        self.norm.running_var.copy_(norm_2_4)
+        self.norm.num_batches_tracked.copy_(norm)
+        return norm_2_affine
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return _KW_FUSION.memo(self).fallbacks
 
 
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cuda":
-        return "x is not on a cuda device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (40,):
-        return "x is not of shape batch x 40"
-    if x.shape[0] < 2:
-        return "too few samples for a statistic"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast is on"
-    return None
-
-
-def fused(
-    memo,
+def _kw_fused(
+    run,
     x,
     scale,
     linear_weight,
@@ -54,26 +56,22 @@ def fused(
     norm_running_var,
     norm_num_batches_tracked,
 ):
-    """The kernels: inputs and state in, results out."""
+    """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    if GENERATED_GEMM and batch <= 16:
-        linear_product = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
-        _launch(
-            "linear_product_few_rows",
-            x.device,
-            [x, linear_weight, linear_product],
-            batch,
-        )
+    if _KW_GENERATED_GEMM and batch <= 16:
+        linear_product = run.empty((batch, 24), torch.float32)
+        run.launch("linear_product_few_rows", [x, linear_weight, linear_product], batch)
     else:
-        with _Precision():
-            linear_product = torch.nn.functional.linear(x, linear_weight)
-    norm = torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1)
-    norm_2_affine = torch.empty((batch, 24), dtype=torch.float32, device=x.device)
-    norm_2_running_mean = torch.empty((24,), dtype=torch.float32, device=x.device)
-    norm_2_running_var = torch.empty((24,), dtype=torch.float32, device=x.device)
-    _launch(
+        linear_product = run.contract(torch.nn.functional.linear, x, linear_weight)
+    norm = run.call(
+        lambda norm_num_batches_tracked: torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1),
+        norm_num_batches_tracked,
+    )
+    norm_2_affine = run.empty((batch, 24), torch.float32)
+    norm_2_running_mean = run.empty((24,), torch.float32)
+    norm_2_running_var = run.empty((24,), torch.float32)
+    run.launch(
         "bias_mul_batch_norm",
-        x.device,
         [
             linear_product,
             linear_bias,
@@ -91,7 +89,38 @@ def fused(
     return (norm_2_affine, norm_2_running_mean, norm_2_running_var, norm)
 
 
-def blank(
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (40,):
+        return "x is not of shape batch x 40"
+    if x.shape[0] < 2:
+        return "too few samples for a statistic"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(
     x,
     scale,
     linear_weight,
@@ -112,15 +141,40 @@ def blank(
     )
 
 
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    outputs = Model.forward(module, x)
-    return (outputs,)
+_KW_STATE_TYPES = (
+    (torch.float32, (24,), None),  # scale
+    (torch.float32, (24, 40), None),  # linear.weight
+    (torch.float32, (24,), None),  # linear.bias
+    (torch.float32, (24,), None),  # norm.weight
+    (torch.float32, (24,), None),  # norm.bias
+    (torch.float32, (24,), None),  # norm.running_mean
+    (torch.float32, (24,), None),  # norm.running_var
+    (torch.int64, (), None),  # norm.num_batches_tracked
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (
+        module.scale,
+        module.linear.weight,
+        module.linear.bias,
+        module.norm.weight,
+        module.norm.bias,
+        module.norm.running_mean,
+        module.norm.running_var,
+        module.norm.num_batches_tracked,
+    )
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return (module.norm.running_mean, module.norm.running_var, module.norm.num_batches_tracked)
 
 
 # What tracing took for granted, module by module: place, class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
+_KW_BAKED_IN = (
     ("", "Model", ("linear", "norm", "scale"), (), {"training": True}, {}),
     (
         "linear",
@@ -147,61 +201,27 @@ BAKED_IN = (
     ),
 )
 
-FUSION = Fusion(
-    "kw_linear_multiply_batch_norm_train",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2, 3, 4, 5), (), (), ()],
-    rewritten=[6, 7, 8],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
 
-
-class ModelNew(Model):
-    """Where each operator of Model.forward went.
-
-    linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
-                                                         contraction: 1.97e+06 flop, 2.66e+05
-                                                         bytes; a kernel of its own for up to 16
-                                                         rows
-    linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
-                                                         bias: one kernel for 3 operator(s) over
-                                                         the same rows
-    mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
-    add (linear_multiply_batch_norm_train.py:15)         left to ATen: add.Tensor; add on int64
-                                                         elements: only float32, float16 and
-                                                         bfloat16 are fused
-    batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
-    """
-
-    def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
-
-    def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
-            return super().forward(x)
-        (norm_2_affine, norm_2_3, norm_2_4, norm) = FUSION.run(memo, (x,))
-        self.norm.running_mean.copy_(norm_2_3)
-        self.norm.running_var.copy_(norm_2_4)
-        self.norm.num_batches_tracked.copy_(norm)
-        return norm_2_affine
-
-    @property
-    def fallbacks(self):
-        """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_linear_multiply_batch_norm_train",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: _KW_GENERATED_GEMM,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2, 3, 4, 5), (), (), ()],
+        rewritten=[6, 7, 8],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 1
 // linear (linear_multiply_batch_norm_train.py:15), mul (linear_multiply_batch_norm_train.py:15),
 // batch_norm (linear_multiply_batch_norm_train.py:15)
 struct BiasMulBatchNorm {
@@ -145,6 +156,7 @@ extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* n
   return kw::strided<BiasMulBatchNorm, BiasMulBatchNormConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 3
 extern "C" int launch_linear_product_few_rows(void* const* tensors, const int64_t* numbers) {
   const kw::FewRows g{
       static_cast<const float*>(tensors[0]),  // left

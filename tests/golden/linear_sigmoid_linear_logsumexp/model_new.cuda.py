@@ -1,112 +1,4 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (module.linear.weight, module.linear.bias, module.second.weight, module.second.bias)
-
-
-def written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cuda":
-        return "x is not on a cuda device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (30,):
-        return "x is not of shape batch x 30"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x, linear_weight, linear_bias, second_weight, second_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    with _Precision():
-        linear_product = torch.nn.functional.linear(x, linear_weight)
-    sigmoid = torch.empty((batch, 41), dtype=torch.float32, device=x.device)
-    _launch(
-        "bias_sigmoid",
-        x.device,
-        [linear_product, linear_bias, sigmoid],
-        batch,
-    )
-    with _Precision():
-        second_product = torch.nn.functional.linear(sigmoid, second_weight)
-    logsumexp = torch.empty((batch, 1), dtype=torch.float32, device=x.device)
-    _launch(
-        "bias_logsumexp",
-        x.device,
-        [second_product, second_bias, logsumexp],
-        batch,
-    )
-    return (logsumexp,)
-
-
-def blank(x, linear_weight, linear_bias, second_weight, second_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 1), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    batch = x.shape[0]
-    outputs = Model.forward(module, x)
-    return (outputs.reshape((batch, 1)),)
-
-
-# What tracing took for granted, module by module: place, class, what is there,
-# hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
-    ("", "Model", ("linear", "second"), (), {}, {}),
-    (
-        "linear",
-        "torch.nn.modules.linear.Linear",
-        ("weight", "bias"),
-        (),
-        {"in_features": 30, "out_features": 41},
-        {},
-    ),
-    (
-        "second",
-        "torch.nn.modules.linear.Linear",
-        ("weight", "bias"),
-        (),
-        {"in_features": 41, "out_features": 77},
-        {},
-    ),
-)
-
-FUSION = Fusion(
-    "kw_linear_sigmoid_linear_logsumexp",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2, 3, 4)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
-
+import torch
 
 class ModelNew(Model):
     """Where each operator of Model.forward went.
@@ -130,19 +22,132 @@ class ModelNew(Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
+        return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
             return super().forward(x)
         batch = x.shape[0]
-        (logsumexp,) = FUSION.run(memo, (x,))
+        (logsumexp,) = _KW_FUSION.run(memo, kind, (x,))
         return logsumexp.reshape((batch,))
 
     @property
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_fused(run, x, linear_weight, linear_bias, second_weight, second_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    linear_product = run.contract(torch.nn.functional.linear, x, linear_weight)
+    sigmoid = run.empty((batch, 41), torch.float32)
+    run.launch("bias_sigmoid", [linear_product, linear_bias, sigmoid], batch)
+    second_product = run.contract(torch.nn.functional.linear, sigmoid, second_weight)
+    logsumexp = run.empty((batch, 1), torch.float32)
+    run.launch("bias_logsumexp", [second_product, second_bias, logsumexp], batch)
+    return (logsumexp,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (30,):
+        return "x is not of shape batch x 30"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    batch = x.shape[0]
+    outputs = Model.forward(module, x)
+    return (outputs.reshape((batch, 1)),)
+
+
+def _kw_blank(x, linear_weight, linear_bias, second_weight, second_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 1), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (41, 30), None),  # linear.weight
+    (torch.float32, (41,), None),  # linear.bias
+    (torch.float32, (77, 41), None),  # second.weight
+    (torch.float32, (77,), None),  # second.bias
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.linear.weight, module.linear.bias, module.second.weight, module.second.bias)
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    ("", "Model", ("linear", "second"), (), {}, {}),
+    (
+        "linear",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 30, "out_features": 41},
+        {},
+    ),
+    (
+        "second",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 41, "out_features": 77},
+        {},
+    ),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_linear_sigmoid_linear_logsumexp",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2, 3, 4)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

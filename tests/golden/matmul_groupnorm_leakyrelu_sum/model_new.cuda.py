@@ -1,143 +1,6 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return (module.fc.weight, module.fc.bias, module.norm.weight, module.norm.bias)
+import torch
 
-
-def written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cuda":
-        return "x is not on a cuda device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (256,):
-        return "x is not of shape batch x 256"
-    for tensor, (dtype, shape, device) in zip(state, STATE_TYPES):
-        if tensor.dtype != dtype or tensor.shape != shape:
-            return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
-            return "a parameter is on another device"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x, fc_weight, fc_bias, norm_weight, norm_bias):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    if GENERATED_GEMM and batch >= 2048 and _hopper(x.device):
-        left_halves, left_scales = _halves(x, 2)
-        right_halves, right_scales, frozen = _weight_halves(memo, "fc.weight", fc_weight)
-        progress = torch.empty((5,), dtype=torch.int32, device=x.device)
-        add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-        _launch(
-            "linear_group_norm_leaky_relu_add",
-            x.device,
-            [
-                x,
-                fc_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                fc_bias,
-                norm_weight,
-                norm_bias,
-                add,
-            ],
-            batch,
-            frozen,
-        )
-    else:
-        if GENERATED_GEMM and batch <= 16:
-            fc_product = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-            _launch(
-                "fc_product_few_rows",
-                x.device,
-                [x, fc_weight, fc_product],
-                batch,
-            )
-        else:
-            with _Precision():
-                fc_product = torch.nn.functional.linear(x, fc_weight)
-        add = torch.empty((batch, 256), dtype=torch.float32, device=x.device)
-        _launch(
-            "bias_group_norm_leaky_relu_add",
-            x.device,
-            [fc_product, fc_bias, norm_weight, norm_bias, add],
-            batch,
-        )
-    return (add,)
-
-
-def blank(x, fc_weight, fc_bias, norm_weight, norm_bias):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 256), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    outputs = Model.forward(module, x)
-    return (outputs,)
-
-
-# What tracing took for granted, module by module: place, class, what is there,
-# hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
-    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
-    (
-        "fc",
-        "torch.nn.modules.linear.Linear",
-        ("weight", "bias"),
-        (),
-        {"in_features": 256, "out_features": 256},
-        {},
-    ),
-    (
-        "norm",
-        "torch.nn.modules.normalization.GroupNorm",
-        ("weight", "bias"),
-        (),
-        {"num_groups": 16, "num_channels": 256, "eps": 1e-05, "affine": True},
-        {},
-    ),
-    (
-        "activation",
-        "torch.nn.modules.activation.LeakyReLU",
-        (),
-        (),
-        {"negative_slope": 0.01, "inplace": False},
-        {},
-    ),
-)
-
-FUSION = Fusion(
-    "kw_matmul_groupnorm_leakyrelu_sum",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0, 1, 2, 3, 4)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
+_KW_GENERATED_GEMM = True  # False: every product is the library's
 
 
 class ModelNew(Model):
@@ -167,21 +30,20 @@ class ModelNew(Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
+        return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
             return super().forward(x)
-        (add,) = FUSION.run(memo, (x,))
+        (add,) = _KW_FUSION.run(memo, kind, (x,))
         return add
 
     @property
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+        return _KW_FUSION.memo(self).fallbacks
 
     def freeze(self):
         """Split the weights now instead of at every call, and return self.
@@ -190,19 +52,27 @@ class ModelNew(Model):
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape in (
-            ("fc.weight", "linear_group_norm_leaky_relu_add", self.fc.weight, (256, 256)),
+        for name, kernel, weight, shape, rows, panels in (
+            (
+                "fc.weight",
+                "freeze_linear_group_norm_leaky_relu_add",
+                self.fc.weight,
+                (256, 256),
+                256,
+                (1, 4, 4, 2, 64, 64),
+            ),
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
-                halves, scales = _halves(weight, 2)
-                _launch(kernel, weight.device, [weight, halves, scales], verb="freeze")
-                frozen[name] = (halves, scales, _stamp(weight))
-        FUSION.memo(self).frozen = frozen
+            if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(weight.device):
+                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
+                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
+                _KW_KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
+                frozen[name] = (halves, scales, _kw_stamped(weight))
+        _KW_FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        FUSION.memo(self).frozen = {}
+        _KW_FUSION.memo(self).frozen = {}
         return self
 
     def _apply(self, *args, **kwargs):
@@ -212,3 +82,169 @@ class ModelNew(Model):
     def _load_from_state_dict(self, *args, **kwargs):
         self.unfreeze()
         return super()._load_from_state_dict(*args, **kwargs)
+
+
+def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    if _KW_GENERATED_GEMM and batch >= 2048 and _kw_hopper(run.device):
+        left_halves = run.empty((1, ((batch + 63)//64), 4, 2, 64, 64), torch.float16)
+        left_scales = run.empty((1, batch, 2), torch.float32)
+        right_halves, right_scales, frozen = run.kept(
+            "fc.weight",
+            fc_weight,
+            ((1, 4, 4, 2, 64, 64), torch.float16),
+            ((1, 256, 2), torch.float32),
+        )
+        progress = run.empty((5,), torch.int32)
+        add = run.empty((batch, 256), torch.float32)
+        tiles, clusters, early, _ = _kw_product_launch(
+            batch,
+            1,
+            (256, 256, (64, 2, 8), 2, True, 0),
+            _kw_processors(run.device),
+            frozen,
+        )
+        run.launch(
+            "linear_group_norm_leaky_relu_add",
+            [
+                x,
+                fc_weight,
+                left_halves,
+                left_scales,
+                right_halves,
+                right_scales,
+                progress,
+                fc_bias,
+                norm_weight,
+                norm_bias,
+                add,
+            ],
+            batch,
+            tiles,
+            clusters,
+            early,
+            frozen,
+        )
+    else:
+        if _KW_GENERATED_GEMM and batch <= 16:
+            fc_product = run.empty((batch, 256), torch.float32)
+            run.launch("fc_product_few_rows", [x, fc_weight, fc_product], batch)
+        else:
+            fc_product = run.contract(torch.nn.functional.linear, x, fc_weight)
+        add = run.empty((batch, 256), torch.float32)
+        run.launch(
+            "bias_group_norm_leaky_relu_add",
+            [fc_product, fc_bias, norm_weight, norm_bias, add],
+            batch,
+        )
+    return (add,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (256,):
+        return "x is not of shape batch x 256"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 256), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (256, 256), None),  # fc.weight
+    (torch.float32, (256,), None),  # fc.bias
+    (torch.float32, (256,), None),  # norm.weight
+    (torch.float32, (256,), None),  # norm.bias
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (module.fc.weight, module.fc.bias, module.norm.weight, module.norm.bias)
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
+    (
+        "fc",
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 256, "out_features": 256},
+        {},
+    ),
+    (
+        "norm",
+        "torch.nn.modules.normalization.GroupNorm",
+        ("weight", "bias"),
+        (),
+        {"num_groups": 16, "num_channels": 256, "eps": 1e-05, "affine": True},
+        {},
+    ),
+    (
+        "activation",
+        "torch.nn.modules.activation.LeakyReLU",
+        (),
+        (),
+        {"negative_slope": 0.01, "inplace": False},
+        {},
+    ),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_matmul_groupnorm_leakyrelu_sum",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: _KW_GENERATED_GEMM,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0, 1, 2, 3, 4)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

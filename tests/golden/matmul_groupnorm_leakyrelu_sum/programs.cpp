@@ -1,3 +1,10 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+// ---- A unit of its own, if need be. Cost: 1
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
@@ -41,7 +48,7 @@ struct BiasGroupNormLeakyReluAdd {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto fc_product_in = kw::load_once<V>(a.fc_product + at.row * 16 + at.element);
+    const auto fc_product_in = kw::load_row<V>(a.fc_product + at.row * 16 + at.element);
     const auto fc_bias_in = kw::load_row<V>(a.fc_bias + (at.row % 16) * 16 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {

@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
@@ -110,7 +121,8 @@ struct LinearGroupNormLeakyReluAdd {
   }
 };
 
-// tiles of 128 x 64: 1 for each multiprocessor; 192, 256: too many accumulators
+// tiles of 128 x 64: 1 for each multiprocessor; 192,
+// 256: too many accumulators; there is one wave, and all of the right operand is in it
 struct LinearGroupNormLeakyReluAddConfig {
   static constexpr int kBlockM = 128;
   static constexpr int kBlockN = 64;
@@ -118,6 +130,7 @@ struct LinearGroupNormLeakyReluAddConfig {
   static constexpr int kCluster = 2;
   static constexpr int kBand = 8;
   static constexpr int kVec = 4;
+  static constexpr int kDepth = 256;
 };
 
 extern "C" int launch_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
@@ -129,29 +142,39 @@ extern "C" int launch_linear_group_norm_leaky_relu_add(void* const* tensors, con
       numbers[0],
   };
   const kw::GemmOperands g{
-      tensors[0],  // left
-      tensors[1],  // right
+      {tensors[0], 0, 0, 256, 1},  // left
+      {tensors[1], 0, 0, 256, 1},  // right
       tensors[2],  // left_halves
       tensors[3],  // left_scales
       tensors[4],  // right_halves
       tensors[5],  // right_scales
       static_cast<unsigned*>(tensors[6]),  // progress
-      LinearGroupNormLeakyReluAdd::rows(a),  // rows
+      {1, 1},  // batch
+      (a.batch),  // rows
       256,  // columns
       256,  // depth
-      numbers[1] != 0,  // frozen
   };
-  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
-  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
-  return kw::gemm<kw::SplitFloat, LinearGroupNormLeakyReluAdd, LinearGroupNormLeakyReluAddConfig>(g, a, on);
+  const kw::GemmDecision how{
+      static_cast<int>(numbers[1]),  // tiles
+      static_cast<int>(numbers[2]),  // clusters
+      numbers[3],  // early
+      numbers[4] != 0,  // frozen
+  };
+  const kw::DeviceGuard guard(static_cast<int>(numbers[5]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[6]);
+  return kw::gemm<kw::SplitFloat, LinearGroupNormLeakyReluAdd,
+      LinearGroupNormLeakyReluAddConfig>(g, how, a, on);
 }
 
 extern "C" int freeze_linear_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
+  const kw::Operand weight{tensors[0], 0, 0, 256, 1};
   const kw::DeviceGuard guard(static_cast<int>(numbers[0]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[1]);
-  return kw::split_rows<2, true>(tensors[0], tensors[1], tensors[2], 256, 256, on);
+  return kw::split_all<2, kw::hopper::Major::kDepth, true, 256>(
+      weight, {1, 1}, tensors[1], tensors[2], 256, 256, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
@@ -195,7 +218,7 @@ struct BiasGroupNormLeakyReluAdd {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto fc_product_in = kw::load_once<V>(a.fc_product + at.row * 16 + at.element);
+    const auto fc_product_in = kw::load_row<V>(a.fc_product + at.row * 16 + at.element);
     const auto fc_bias_in = kw::load_row<V>(a.fc_bias + (at.row % 16) * 16 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -281,6 +304,7 @@ extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const
   return kw::resident<BiasGroupNormLeakyReluAdd, BiasGroupNormLeakyReluAddConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 3
 extern "C" int launch_fc_product_few_rows(void* const* tensors, const int64_t* numbers) {
   const kw::FewRows g{
       static_cast<const float*>(tensors[0]),  // left

@@ -1,88 +1,4 @@
-def state(module):
-    """The parameters and buffers that a call reads, in one order for all."""
-    return ()
-
-
-def written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
-def outside(state, x):
-    """Why the kernels cannot take this call, or None when they can."""
-    cause = transformed(None)
-    if cause is not None:
-        return cause
-    if not is_ordinary(x):
-        return "x is not a plain tensor"
-    if x.device.type != "cuda":
-        return "x is not on a cuda device"
-    if x.dtype != torch.float32:
-        return "x is not float32"
-    if x.ndim != 2 or x.shape[1:] != (21,):
-        return "x is not of shape batch x 21"
-    if torch.is_autocast_enabled("cuda"):
-        return "autocast is on"
-    return None
-
-
-def fused(memo, x):
-    """The kernels: inputs and state in, results out."""
-    batch = x.shape[0]
-    softmax = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
-    _launch(
-        "softmax",
-        x.device,
-        [x, softmax],
-        batch,
-    )
-    sort = torch.ops.aten.sort.default(softmax, 1, False)
-    sort_result = sort[0]
-    mul = torch.empty((batch, 21), dtype=torch.float32, device=x.device)
-    _launch(
-        "mul",
-        x.device,
-        [softmax, sort_result, mul],
-        batch,
-    )
-    return (mul,)
-
-
-def blank(x):
-    """Results without values, for tracers."""
-    batch = x.shape[0]
-    return (torch.empty((batch, 21), dtype=torch.float32, device=x.device),)
-
-
-def original(module, x):
-    """What fused() computes, by the original forward."""
-    outputs = Model.forward(module, x)
-    return (outputs,)
-
-
-# What tracing took for granted, module by module: place, class, what is there,
-# hooks, plain attributes, others as text. Otherwise the original forward runs.
-BAKED_IN = (
-    ("", "Model", (), (), {}, {}),
-)
-
-FUSION = Fusion(
-    "kw_sort_diamond",
-    fused=fused,
-    original=original,
-    blank=blank,
-    state=state,
-    written=written,
-    baked_in=BAKED_IN,
-    inputs=1,
-    reaches=[(0,)],
-    rewritten=[],
-    recalled=[],
-    random=False,
-    refused=None,
-    globals=False,
-)
-
+import torch
 
 class ModelNew(Model):
     """Where each operator of Model.forward went.
@@ -96,18 +12,101 @@ class ModelNew(Model):
     """
 
     def __new__(cls, *args, **kwargs):
-        return FUSION.register(super().__new__(cls))
+        return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo = FUSION.memo(self)
-        cause = memo.cause or outside(memo.state, x)
-        if cause is not None:
-            memo.fall_back(cause)
+        memo, kind = _KW_FUSION.look(self, x)
+        if kind.cause is not None:
+            memo.fall_back(kind.cause)
             return super().forward(x)
-        (mul,) = FUSION.run(memo, (x,))
+        (mul,) = _KW_FUSION.run(memo, kind, (x,))
         return mul
 
     @property
     def fallbacks(self):
         """How often the original forward ran instead of the kernels, by cause."""
-        return FUSION.memo(self).fallbacks
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_fused(run, x):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    softmax = run.empty((batch, 21), torch.float32)
+    run.launch("softmax", [x, softmax], batch)
+    sort = run.call(lambda softmax: torch.ops.aten.sort.default(softmax, 1, False), softmax)
+    sort_result = run.call(lambda sort: sort[0], sort)
+    mul = run.empty((batch, 21), torch.float32)
+    run.launch("mul", [softmax, sort_result, mul], batch)
+    return (mul,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 2 or x.shape[1:] != (21,):
+        return "x is not of shape batch x 21"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(x):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 21), dtype=torch.float32, device=x.device),)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return ()
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted, module by module: place, class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    ("", "Model", (), (), {}, {}),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_sort_diamond",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: None,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        reaches=[(0,)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )

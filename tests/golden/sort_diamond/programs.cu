@@ -1,3 +1,14 @@
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
+                                int64_t second) {
+  return kw::run_launches(table, bases, first, second);
+}
+
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 1
 // softmax (sort_diamond.py:9)
 struct Softmax {
   struct Args {
@@ -35,7 +46,7 @@ struct Softmax {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::Cursor at) {
     kw::Vec<V> out;
-    const auto x_in = kw::load_once<V>(a.x + at.row * 21 + at.element);
+    const auto x_in = kw::load_row<V>(a.x + at.row * 21 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
       f.x[v] = x_in[v];
@@ -112,6 +123,7 @@ extern "C" int launch_softmax(void* const* tensors, const int64_t* numbers) {
   return kw::resident<Softmax, SoftmaxConfig>(a, on);
 }
 
+// ---- A unit of its own, if need be. Cost: 1
 // mul (sort_diamond.py:10)
 struct Mul {
   struct Args {
@@ -144,8 +156,8 @@ struct Mul {
   template <int V, int L>
   KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
     auto mul_out = kw::store_row<V>(a.mul_out + at.element);
-    const auto softmax_in = kw::load_once<V>(a.softmax + at.element);
-    const auto sort_result_in = kw::load_once<V>(a.sort_result + at.element);
+    const auto softmax_in = kw::load_row<V>(a.softmax + at.element);
+    const auto sort_result_in = kw::load_row<V>(a.sort_result + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
       mul_out[v] = softmax_in[v] * sort_result_in[v];
@@ -166,14 +178,16 @@ struct Mul {
 struct MulConfig {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 1;
+  static constexpr int kFlat = 1;
 };
 
 // for sizes that the lanes do not divide
 struct MulOneLane {
   static constexpr int kVec = 1;
   static constexpr int kThreads = 256;
-  static constexpr int kChunks = 2;
+  static constexpr int kChunks = 4;
+  static constexpr int kFlat = 1;
 };
 
 extern "C" int launch_mul(void* const* tensors, const int64_t* numbers) {
