@@ -8,14 +8,10 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass
 
+from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
 from kernelwright.pattern import Rewrite
 from kernelwright.plan import Plan, Region
-
-CONTRACTIONS = {
-    "linear", "mm", "bmm", "matmul", "addmm",
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ def _shared(plan: Plan) -> dict[str, str]:
 
 
 def _is_contraction(node: Node) -> bool:
-    return node.op.split(".")[0] in CONTRACTIONS
+    return node.op in CONTRACTIONS
 
 
 def render(rows: tuple[LedgerRow, ...]) -> str:
