@@ -1,8 +1,9 @@
 """The chains of benchmarks/corpus as model files, at full size or small (model_files.py).
 
 The convolutions are those of the regime that the generated kernels are for: batch 12 to 128, 3 to
-96 channels in and 16 to 128 out, 2-D sides of 48 to 256 and 3-D ones of 16 to 64. A chain is run in
-the mode its Model is constructed in, or in those of its line MODES, where the mode matters.
+128 channels in and 16 to 256 out, kernels of 1 to 7, 2-D sides of 32 to 512 and 3-D ones of 16 to
+64. A chain is run in the mode its Model is constructed in, or in those of its line MODES, where the
+mode matters.
 """
 
 from __future__ import annotations

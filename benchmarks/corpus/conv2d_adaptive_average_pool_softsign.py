@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 VARIANTS = {
-    "full": dict(batch=64, channels=32, filters=128, kernel=3, cells=4, side=64),
+    "full": dict(batch=128, channels=64, filters=256, kernel=3, cells=4, side=32),
     "small": dict(batch=3, channels=3, filters=8, kernel=3, cells=4, side=12),
 }
 CHOSEN = "full"

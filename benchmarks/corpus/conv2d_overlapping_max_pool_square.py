@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 VARIANTS = {
-    "full": dict(batch=64, channels=48, filters=96, kernel=3, side=112),
+    "full": dict(batch=64, channels=128, filters=256, kernel=3, side=56),
     "small": dict(batch=3, channels=3, filters=8, kernel=3, side=11),
 }
 CHOSEN = "full"

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 VARIANTS = {
-    "full": dict(batch=64, channels=32, filters=64, kernel=3, side=96),
-    "small": dict(batch=3, channels=3, filters=8, kernel=3, side=11),
+    "full": dict(batch=64, channels=32, filters=64, kernel=2, side=96),
+    "small": dict(batch=3, channels=3, filters=8, kernel=2, side=11),
 }
 CHOSEN = "full"
 sizes = VARIANTS[CHOSEN]

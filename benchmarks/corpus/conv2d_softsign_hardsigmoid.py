@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 VARIANTS = {
-    "full": dict(batch=96, channels=12, filters=48, kernel=3, side=144),
+    "full": dict(batch=16, channels=12, filters=32, kernel=3, side=512),
     "small": dict(batch=3, channels=3, filters=8, kernel=3, side=11),
 }
 CHOSEN = "full"
