@@ -294,13 +294,19 @@ class Builder:
         """A new ATen node; `op` and `args` are as in a captured graph."""
         return self._add(op, args, type, aten_call(op, args), origin_of(self.match))
 
-    def like(self, node: Node, *args: Any, shape: Shape | None = None) -> Ref:
-        """`node` again, at its own place in the program, with other leading arguments."""
+    def like(self, node: Node, *args: Any, shape: Shape | None = None, own: bool = False) -> Ref:
+        """`node` again, at its own place in the program, with other leading arguments.
+
+        With `own` it carries out what the node did and nothing else of what matched.
+        """
         payload = node.payload
         assert isinstance(payload, Call), f"{node.name} is no ATen call"
         full = (*args, *node.args[len(args) :])
         type = node.type if shape is None else TensorType(shape, node.type.dtype)
-        return self._add(node.op, full, type, _with_arguments(payload, full), node.origin)
+        made = self._add(node.op, full, type, _with_arguments(payload, full), node.origin)
+        if own:
+            self.made[made.name] = replace(self.made[made.name], sources=node.sources)
+        return made
 
     def first_of(self, several: Ref) -> Ref:
         """The first result of an operator that has several; its node has the type of the first."""
@@ -321,7 +327,7 @@ class Builder:
 # The overload of ops whose short name does not say it; `default` otherwise.
 OVERLOADS = {
     "add": "Tensor", "sub": "Tensor", "mul": "Tensor", "div": "Tensor",
-    "where": "self", "slice": "Tensor", "transpose": "int",
+    "where": "self", "slice": "Tensor", "transpose": "int", "eq": "Scalar",
 }  # fmt: skip
 
 

@@ -178,6 +178,7 @@ LINEARITY = [
         for size, make, f in (
             ((8, 6), conv, lambda y: F.avg_pool2d(y, 2)),
             ((11, 9), conv, lambda y: F.avg_pool2d(y, (3, 2))),
+            ((9, 9), lambda n: nn.Conv2d(n, 6, 3, padding="same"), lambda y: F.avg_pool2d(y, 2)),
             ((11, 9), lambda n: nn.Conv2d(n, 8, 3, bias=False), lambda y: F.avg_pool2d(y, 4)),
             ((13,), lambda n: nn.Conv1d(n, 8, 3, dilation=2), lambda y: F.avg_pool1d(y, 2)),
             ((7, 6, 8), lambda n: nn.Conv3d(n, 6, 3, padding=1), lambda y: F.avg_pool3d(y, 2)),
@@ -494,6 +495,83 @@ def test_look_alikes_are_left_alone(
         assert reasons == []
     else:
         assert any(reason in why for why in reasons), reasons
+
+
+def is_returned_too(m: Any, x: Tensor) -> Any:
+    y = m.conv(x)
+    return y, y.mean((2, 3))
+
+
+# The same for maps of 6 channels over 12 x 9 places.
+SPACE_LOOK_ALIKES: list[tuple[str, Forward, dict[str, Any], str]] = [
+    (SPACE_MEAN, is_returned_too, {}, "conv is also a result of the model"),
+    (SPACE_MEAN, lambda m, x: m.conv(x[:, :, :3, :3]).mean((2, 3)), {}, "has 9 places only"),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 6, 3, groups=6)},
+        "has groups",
+    ),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 5, 2, padding="same")},
+        "not the same on both sides",
+    ),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x.half()).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 5, 3).half()},
+        "float16 would be rounded",
+    ),
+    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 3, 1), {}, "the windows of the pool overlap"),
+    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 2, padding=1), {}, "the pool pads"),
+    (
+        POOL_FIRST,
+        lambda m, x: F.avg_pool2d(m.conv(x), 2),
+        {"conv": nn.Conv2d(6, 8, 5, padding=2)},
+        "pads by more than half",
+    ),
+    (
+        POOL_FIRST,
+        lambda m, x: F.avg_pool2d(m.conv(x), 2),
+        {"conv": nn.Conv2d(6, 2, 3)},
+        "read 6 channels instead of 2",
+    ),
+    (FACTOR_PAST, lambda m, x: (x.sin() * 2).mean((2, 3)), {}, "no product that could be saved"),
+    (FACTOR_PAST, lambda m, x: (m.conv(x) * 0).mean((2, 3)), {}, "the factor 0 is not in"),
+    (TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, 2, 1), 2), {}, "overlap or leave gaps"),
+    (TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, 2), 2, padding=1), {}, "pads or rounds"),
+    (MEAN_POOL, lambda m, x: F.avg_pool2d(x, 5).mean((2, 3)), {}, "do not cover each place once"),
+    (CLIPS, lambda m, x: F.max_pool2d(x * -2, 2), {}, "does not keep the order of numbers"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.leaky_relu(x, 0.0), 2), {}, "does not keep the order"),
+    (CLIPS, lambda m, x: F.max_pool2d(x * m.c, 2), {"c": torch.ones(6, 1, 1)}, "the sign of %c"),
+    (CLIPS, lambda m, x: F.max_pool2d(x + x.sin(), 2), {}, "varies inside of a window"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(x), 3, 1), {}, "leaves as many places"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(x), 2, dilation=2), {}, "a dilated window"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(F.gelu(x)), 2), {}, "free inside the fused kernel"),
+    (INCREASING, lambda m, x: F.max_pool2d(F.softplus(x, 1, 1), 2), {}, "falls at its threshold"),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "forward", "parts", "reason"), SPACE_LOOK_ALIKES, ids=lambda value: str(value)[:60]
+)
+def test_look_alikes_over_a_space_are_left_alone(
+    law: str, forward: Forward, parts: dict[str, Any], reason: str
+) -> None:
+    parts = {"conv": nn.Conv2d(6, 6, 3, padding=1)} | parts
+    graph = capture(problem_from_module(Written(forward, **parts), (torch.randn(3, 6, 12, 9),)))
+    assert rewrite(graph, [RULE[law]]) == (graph, ())
+    reasons = [refusal.why for refusal in refusals(graph, [RULE[law]])]
+    assert any(reason in why for why in reasons), reasons
+
+
+def test_a_batch_norm_that_trains_keeps_its_place() -> None:
+    """Its statistics are of the very values that the mean would skip."""
+    module = Written(lambda m, x: m.norm(m.c(x)).mean((2, 3)), c=conv(4), norm=nn.BatchNorm2d(5))
+    graph = capture(problem_from_module(module.train(), (torch.randn(3, 4, 8, 6),)))
+    assert NORM_PAST not in {step.rule for step in rewrite(graph, ALL_RULES)[1]}
 
 
 def test_the_norm_law_holds_for_a_group_of_one_channel_only_along_space() -> None:

@@ -6,6 +6,7 @@ what follows may count them as before; `view` drops them at the end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,7 +46,9 @@ def add(builder: Builder, x: Ref, y: Ref | float) -> Ref:
 
 def where_infinite(builder: Builder, x: Ref, then: Ref, otherwise: Ref) -> Ref:
     """`then` where x is infinite, else `otherwise`."""
-    is_infinite = builder.node("isinf", (x,), replace(builder.type(x), dtype=torch.bool))
+    size = builder.node("abs", (x,), builder.type(x))
+    truth = replace(builder.type(x), dtype=torch.bool)
+    is_infinite = builder.node("eq", (size, math.inf), truth)
     type = _together(builder, then, otherwise)
     return builder.node("where", (is_infinite, then, otherwise), type)
 

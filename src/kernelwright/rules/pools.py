@@ -109,8 +109,8 @@ def _every_window_has_a_place(match: Match) -> str | None:
 
 def _pool_first(match: Match, builder: Builder) -> Ref:
     f = match.node("f")
-    pooled = builder.like(match.root, match["x"])
-    return builder.like(f, pooled, shape=match.root.type.shape)
+    pooled = builder.like(match.root, match["x"], own=True)
+    return builder.like(f, pooled, shape=match.root.type.shape, own=True)
 
 
 def _monotone(law: str, ops: Sequence[str], exactness: Exactness) -> Rule:

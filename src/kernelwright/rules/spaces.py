@@ -221,13 +221,12 @@ def _pool_input(match: Match, builder: Builder) -> Ref:
     shape: Shape = (
         *match.type("x").shape[:2], *(w.size + 2 * w.padding - p + 1 for w, p in spaces)
     )  # fmt: skip
-    options = (root.args[4], True) if rank == 1 else (root.args[4], True, None)
-    ones, none = (1,) * rank, (0,) * rank
-    args = (match["x"], kernel, ones, padding, *options)
-    pooled = builder.node(root.op, args, TensorType(shape, root.type.dtype))
-    dilation, groups = conv.args[5:7]
-    new = (pooled, match["W"], match["b"], kernel, none, dilation, groups)
-    return builder.node(f"conv{rank}d", new, root.type)
+    ones = (1,) * rank
+    pool = (match["x"], kernel, ones, padding, False, True)
+    pooled = builder.like(root, *pool, shape=shape, own=True)
+    unpadded = "valid" if conv.op.endswith(".padding") else (0,) * rank
+    strided = (pooled, match["W"], match["b"], kernel, unpadded)
+    return builder.like(conv, *strided, shape=root.type.shape, own=True)
 
 
 DENSE = tuple(op for op in CONVOLUTIONS if not op.startswith("conv_transpose"))
