@@ -31,6 +31,7 @@ from kernelwright.graph import (
     Node,
     Origin,
     Ref,
+    Shape,
     TensorType,
     map_refs,
     refs,
@@ -284,19 +285,35 @@ class Builder:
         self.match = match
         self.made: dict[str, Node] = {}
 
+    def type(self, value: Ref) -> TensorType:
+        """The type of a value of the graph or of a node made here."""
+        made = self.made.get(value.name)
+        return made.type if made is not None else self.match.graph[value.name].type
+
     def node(self, op: str, args: tuple[Any, ...], type: TensorType) -> Ref:
         """A new ATen node; `op` and `args` are as in a captured graph."""
         return self._add(op, args, type, aten_call(op, args), origin_of(self.match))
 
-    def like(self, node: Node, *args: Any) -> Ref:
-        """`node` again, at its own place in the program, with other leading arguments."""
+    def like(self, node: Node, *args: Any, shape: Shape | None = None, own: bool = False) -> Ref:
+        """`node` again, at its own place in the program, with other leading arguments.
+
+        With `own` it carries out what the node did and nothing else of what matched.
+        """
         payload = node.payload
         assert isinstance(payload, Call), f"{node.name} is no ATen call"
         full = (*args, *node.args[len(args) :])
-        return self._add(node.op, full, node.type, _with_arguments(payload, full), node.origin)
+        type = node.type if shape is None else TensorType(shape, node.type.dtype)
+        made = self._add(node.op, full, type, _with_arguments(payload, full), node.origin)
+        if own:
+            self.made[made.name] = replace(self.made[made.name], sources=node.sources)
+        return made
+
+    def first_of(self, several: Ref) -> Ref:
+        """The first result of an operator that has several; its node has the type of the first."""
+        return self._add("getitem", (several, 0), self.type(several), None, origin_of(self.match))
 
     def _add(
-        self, op: str, args: tuple[Any, ...], type: TensorType, call: Call, origin: Origin
+        self, op: str, args: tuple[Any, ...], type: TensorType, call: Call | None, origin: Origin
     ) -> Ref:
         taken = self.match.graph.by_name.keys() | self.made.keys()
         base = f"{self.match.root.name}_{op.partition('.')[0]}"
@@ -308,7 +325,10 @@ class Builder:
 
 
 # The overload of ops whose short name does not say it; `default` otherwise.
-OVERLOADS = {"add": "Tensor", "sub": "Tensor", "mul": "Tensor", "div": "Tensor"}
+OVERLOADS = {
+    "add": "Tensor", "sub": "Tensor", "mul": "Tensor", "div": "Tensor",
+    "where": "self", "slice": "Tensor", "transpose": "int", "eq": "Scalar",
+}  # fmt: skip
 
 
 def aten_call(op: str, args: tuple[Any, ...]) -> Call:

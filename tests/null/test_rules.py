@@ -21,6 +21,7 @@ from kernelwright.spec import check_graph
 Tensor = torch.Tensor
 Forward = Callable[..., Any]
 SIZES = ((3, 5), (7, 1))
+NAN, INF = float("nan"), float("inf")
 SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 6.0, -1.0, 1e30, 1e-40)
 
 
@@ -55,6 +56,12 @@ def image(law: str, forward: Forward, **parts: Callable[[int], Any]) -> Case:
     return Case(law, model, lambda batch, n: (batch, n, 4, 3))
 
 
+def space(size: tuple[int, ...], law: str, forward: Forward, **parts: Callable[[int], Any]) -> Case:
+    """n channels over a space of this size; the parts are as they are in eval mode."""
+    model = written(law, forward, **parts).model
+    return Case(law, lambda n: model(n).eval(), lambda batch, n: (batch, n, *size))
+
+
 RULE = {rule.name: rule for rule in ALL_RULES}
 FOLD = "clamp(clamp(x, a, b), c, d) => clamp(x, max(a, c), min(max(b, c), d))"
 ABSORB = "clamp(clamp(x, a, b), c, d) => clamp(x, a, b) if [a, b] lies in [c, d]"
@@ -68,6 +75,19 @@ LINEAR = "linear(x, W, b) + c => linear(x, W, b + c)"
 CONV = "conv(x, W, b) + c => conv(x, W, b + c)"
 BIASES = "(x + b) + c => x + (b + c)"
 NORM = "norm(x + c) => norm(x)"
+FEATURES = "sum_j linear(x, W, b)_j => x @ sum_j W_j + sum_j b_j"
+FACTOR_PAST = "sum(x * a) => sum(x) * a"
+SHIFT_PAST = "sum(x + c) => sum(x) + n * c"
+MOVE_PAST = "sum(move(x)) => move(sum(x))"
+NORM_PAST = "mean(batch_norm(x)) => batch_norm(mean(x)) in eval mode"
+GLOBAL_POOL = "pool(x) over all of the space => mean(x)"
+SPACE_MEAN = "mean(conv(x, W, b)) over space => linear(sums of x for each tap, W, b)"
+POOL_FIRST = "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)"
+TWO_MAX = "max_pool(max_pool(x, a), b) => max_pool(x, a * b)"
+TWO_AVG = "avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)"
+MEAN_POOL = "mean(avg_pool(x)) => mean(x)"
+CLIPS = "max_pool(f(x)) => f(max_pool(x)) if f clips, shifts or scales by a positive number"
+INCREASING = "max_pool(f(x)) => f(max_pool(x)) if f is increasing"
 
 
 def vector(n: int) -> Tensor:
@@ -77,6 +97,121 @@ def vector(n: int) -> Tensor:
 def channels(n: int) -> Tensor:
     return torch.randn(5, 1, 1)
 
+
+def linear(n: int) -> nn.Module:
+    return nn.Linear(n, 6)
+
+
+def conv(n: int) -> nn.Module:
+    return nn.Conv2d(n, 5, 3, padding=1)
+
+
+def averaged(m: Any) -> Any:
+    """The weights and statistics of a norm, as training would have left them."""
+    for value in (m.weight, m.bias, m.running_mean):
+        nn.init.normal_(value)
+    nn.init.uniform_(m.running_var, 0.5, 2)
+    return m
+
+
+LINEARITY = [
+    written(FEATURES, lambda m, x: m.l(x).sum(1, keepdim=True) * 1.5, l=linear),
+    written(FEATURES, lambda m, x: m.l(x).mean(-1), l=lambda n: nn.Linear(n, 7, bias=False)),
+    Case(
+        FEATURES,
+        lambda n: Written(lambda m, x: m.l(x).sum((1, 2)), l=linear(n)),
+        lambda batch, n: (batch, 4, n),
+    ),
+    written(FACTOR_PAST, lambda m, x: (m.l(x) / 2).sum(1, keepdim=True), l=linear),
+    written(FACTOR_PAST, lambda m, x: (m.l(x) * -0.7).mean(1), l=linear),
+    written(SHIFT_PAST, lambda m, x: (m.l(x) - 0.3).sum(1), l=linear),
+    written(SHIFT_PAST, lambda m, x: (m.l(x) * 2 + 0.3).mean(1, keepdim=True), l=linear),
+    written(MOVE_PAST, lambda m, x: m.l(x).t().sum(0), l=linear),
+    written(MOVE_PAST, lambda m, x: m.l(x).transpose(0, 1).mean(0, keepdim=True), l=linear),
+    written(MOVE_PAST, lambda m, x: m.l(x).unsqueeze(1).sum((1, 2)), l=linear),
+    Case(
+        MOVE_PAST,
+        lambda n: Written(lambda m, x: m.l(x).permute(2, 1, 0).sum(0), l=linear(n)),
+        lambda batch, n: (batch, 4, n),
+    ),
+    written(
+        GLOBAL_POOL,
+        lambda m, x: F.avg_pool1d(m.l(x).unsqueeze(1), 6).squeeze(1),
+        l=linear,
+    ),
+    space((8, 6), GLOBAL_POOL, lambda m, x: F.adaptive_avg_pool2d(m.conv(x), 1), conv=conv),
+    space(
+        (8, 6),
+        NORM_PAST,
+        lambda m, x: m.norm(m.conv(x)).mean((2, 3)),
+        conv=conv,
+        norm=lambda n: averaged(nn.BatchNorm2d(5)),
+    ),
+    *(
+        space(size, SPACE_MEAN, lambda m, x, f=f: f(m.conv(x)), conv=make)
+        for size, make, f in (
+            ((8, 6), conv, lambda y: y.mean((2, 3), keepdim=True)),
+            ((8, 6), conv, lambda y: y.mean((1, 2, 3))),
+            ((9, 7), lambda n: nn.Conv2d(n, 5, 1, bias=False), lambda y: y.sum((2, 3))),
+            ((9, 11), lambda n: nn.Conv2d(n, 5, (3, 5)), lambda y: y.mean((2, 3))),
+            ((9, 11), lambda n: nn.Conv2d(n, 5, 3, padding="same"), lambda y: y.sum((2, 3))),
+            ((15, 12), lambda n: nn.Conv2d(n, 5, 3, 2, 1), lambda y: y.mean((2, 3))),
+            ((15, 12), lambda n: nn.Conv2d(n, 5, 2, 3), lambda y: y.sum((2, 3))),
+            ((15, 14), lambda n: nn.Conv2d(n, 5, 3, 2, 2, dilation=2), lambda y: y.sum((2, 3))),
+            ((37,), lambda n: nn.Conv1d(n, 4, 7, padding=3), lambda y: y.mean(2)),
+            ((6, 5, 7), lambda n: nn.Conv3d(n, 4, 3, padding=1), lambda y: y.mean((2, 3, 4))),
+            (
+                (5, 6),
+                lambda n: nn.ConvTranspose2d(n, 4, 3, 2, 1, output_padding=1),
+                lambda y: y.mean((2, 3)),
+            ),
+            (
+                (5, 4, 6),
+                lambda n: nn.ConvTranspose3d(n, 4, 3, 2, 1),
+                lambda y: y.mean((2, 3, 4), keepdim=True),
+            ),
+            ((7,), lambda n: nn.ConvTranspose1d(n, 4, 4, 3, dilation=2), lambda y: y.sum(-1)),
+        )
+    ),
+    *(
+        space(size, POOL_FIRST, lambda m, x, f=f: f(m.conv(x)), conv=make)
+        for size, make, f in (
+            ((8, 6), conv, lambda y: F.avg_pool2d(y, 2)),
+            ((11, 9), conv, lambda y: F.avg_pool2d(y, (3, 2))),
+            ((9, 9), lambda n: nn.Conv2d(n, 6, 3, padding="same"), lambda y: F.avg_pool2d(y, 2)),
+            ((11, 9), lambda n: nn.Conv2d(n, 8, 3, bias=False), lambda y: F.avg_pool2d(y, 4)),
+            ((13,), lambda n: nn.Conv1d(n, 8, 3, dilation=2), lambda y: F.avg_pool1d(y, 2)),
+            ((7, 6, 8), lambda n: nn.Conv3d(n, 6, 3, padding=1), lambda y: F.avg_pool3d(y, 2)),
+            ((9, 8), lambda n: nn.Conv2d(n, 2 * n, 3, groups=n), lambda y: F.avg_pool2d(y, 2)),
+        )
+    ),
+]
+
+POOLING = [
+    space((13, 14), TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, 2), 3)),
+    space((13, 14), TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, (2, 1)), 3, stride=2)),
+    space((12, 7, 9), TWO_MAX, lambda m, x: F.max_pool3d(F.max_pool3d(x, 2), 2)),
+    space((23,), TWO_MAX, lambda m, x: F.max_pool1d(F.max_pool1d(x, 2), 3)),
+    space((13, 14), TWO_AVG, lambda m, x: F.avg_pool2d(F.avg_pool2d(x, 2), 3)),
+    space((23,), TWO_AVG, lambda m, x: F.avg_pool1d(F.avg_pool1d(x, 2), 3, stride=1)),
+    space((12, 6), MEAN_POOL, lambda m, x: F.avg_pool2d(x, (3, 2)).mean((2, 3))),
+    *(
+        space((9, 8), CLIPS, lambda m, x, f=f: F.max_pool2d(f(x), 2))
+        for f in (
+            F.relu,
+            F.hardtanh,
+            lambda x: F.leaky_relu(x, 0.1),
+            lambda x: x * 0.3 + 1.7,
+            lambda x: x / 3 - 0.1,
+        )
+    ),
+    space((9, 8), CLIPS, lambda m, x: F.max_pool2d(F.relu(x), 3, 2, 1, ceil_mode=True)),
+    space((9, 8), CLIPS, lambda m, x: F.max_pool2d(x + m.c, 2), c=lambda n: torch.randn(n, 1, 1)),
+    *(
+        space((9, 8), INCREASING, lambda m, x, f=f: F.max_pool2d(f(x), 2))
+        for f in (torch.sigmoid, torch.tanh, torch.exp, F.elu, F.selu, F.softplus, F.hardsigmoid)
+    ),
+]
 
 CASES = [
     written("x * 1 => x", lambda m, x: torch.sin(x) * 1),
@@ -151,6 +286,8 @@ CASES = [
     written(NORM, lambda m, x: m.norm(x - 0.5), norm=lambda n: nn.GroupNorm(1, n)),
     image(NORM, lambda m, x: m.norm(x + 0.5), norm=lambda n: nn.GroupNorm(n, n)),
     image(NORM, lambda m, x: m.norm(x + 2), norm=lambda n: nn.InstanceNorm2d(n, affine=True)),
+    *LINEARITY,
+    *POOLING,
 ]
 
 
@@ -196,6 +333,26 @@ def test_both_sides_agree(case: Case, size: tuple[int, int]) -> None:
         left, right = run(graph, module, (x,))[0], run(after, module, (x,))[0]
         torch.testing.assert_close(left, module(x), rtol=0, atol=0)
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+def kinds(value: Tensor) -> Tensor:
+    return value.isnan().int() + 2 * value.isposinf().int() + 3 * value.isneginf().int()
+
+
+@pytest.mark.parametrize("case", [*LINEARITY, *POOLING], ids=lambda case: case.law)
+def test_infinities_and_nan_land_where_eager_puts_them(case: Case) -> None:
+    """Sums of weights of both signs must not turn eager's inf - inf into an infinity."""
+    torch.manual_seed(0)
+    module, shape = case.model(4).double(), case.shape(3, 4)
+    graph = capture(problem_from_module(module, (torch.randn(shape).double(),)))
+    after, _ = rewrite(graph, ALL_RULES)
+    for values in ((INF,), (-INF,), (NAN,), (INF, -INF), (INF, INF), (INF, NAN)):
+        for _ in range(5):
+            x = torch.randn(shape).double()
+            for place, value in zip(torch.randperm(x.numel()).tolist(), values, strict=False):
+                x.view(-1)[place] = value
+            left, right = run(graph, module, (x,))[0], run(after, module, (x,))[0]
+            assert torch.equal(kinds(left), kinds(right)), (values, left, right)
 
 
 def twice_used(m: Any, x: Tensor) -> Any:
@@ -338,6 +495,83 @@ def test_look_alikes_are_left_alone(
         assert reasons == []
     else:
         assert any(reason in why for why in reasons), reasons
+
+
+def is_returned_too(m: Any, x: Tensor) -> Any:
+    y = m.conv(x)
+    return y, y.mean((2, 3))
+
+
+# The same for maps of 6 channels over 12 x 9 places.
+SPACE_LOOK_ALIKES: list[tuple[str, Forward, dict[str, Any], str]] = [
+    (SPACE_MEAN, is_returned_too, {}, "conv is also a result of the model"),
+    (SPACE_MEAN, lambda m, x: m.conv(x[:, :, :3, :3]).mean((2, 3)), {}, "has 9 places only"),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 6, 3, groups=6)},
+        "has groups",
+    ),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 5, 2, padding="same")},
+        "not the same on both sides",
+    ),
+    (
+        SPACE_MEAN,
+        lambda m, x: m.conv(x.half()).mean((2, 3)),
+        {"conv": nn.Conv2d(6, 5, 3).half()},
+        "float16 would be rounded",
+    ),
+    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 3, 1), {}, "the windows of the pool overlap"),
+    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 2, padding=1), {}, "the pool pads"),
+    (
+        POOL_FIRST,
+        lambda m, x: F.avg_pool2d(m.conv(x), 2),
+        {"conv": nn.Conv2d(6, 8, 5, padding=2)},
+        "pads by more than half",
+    ),
+    (
+        POOL_FIRST,
+        lambda m, x: F.avg_pool2d(m.conv(x), 2),
+        {"conv": nn.Conv2d(6, 2, 3)},
+        "read 6 channels instead of 2",
+    ),
+    (FACTOR_PAST, lambda m, x: (x.sin() * 2).mean((2, 3)), {}, "no product that could be saved"),
+    (FACTOR_PAST, lambda m, x: (m.conv(x) * 0).mean((2, 3)), {}, "the factor 0 is not in"),
+    (TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, 2, 1), 2), {}, "overlap or leave gaps"),
+    (TWO_MAX, lambda m, x: F.max_pool2d(F.max_pool2d(x, 2), 2, padding=1), {}, "pads or rounds"),
+    (MEAN_POOL, lambda m, x: F.avg_pool2d(x, 5).mean((2, 3)), {}, "do not cover each place once"),
+    (CLIPS, lambda m, x: F.max_pool2d(x * -2, 2), {}, "does not keep the order of numbers"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.leaky_relu(x, 0.0), 2), {}, "does not keep the order"),
+    (CLIPS, lambda m, x: F.max_pool2d(x * m.c, 2), {"c": torch.ones(6, 1, 1)}, "the sign of %c"),
+    (CLIPS, lambda m, x: F.max_pool2d(x + x.sin(), 2), {}, "varies inside of a window"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(x), 3, 1), {}, "leaves as many places"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(x), 2, dilation=2), {}, "a dilated window"),
+    (CLIPS, lambda m, x: F.max_pool2d(F.relu(F.gelu(x)), 2), {}, "free inside the fused kernel"),
+    (INCREASING, lambda m, x: F.max_pool2d(F.softplus(x, 1, 1), 2), {}, "falls at its threshold"),
+]
+
+
+@pytest.mark.parametrize(
+    ("law", "forward", "parts", "reason"), SPACE_LOOK_ALIKES, ids=lambda value: str(value)[:60]
+)
+def test_look_alikes_over_a_space_are_left_alone(
+    law: str, forward: Forward, parts: dict[str, Any], reason: str
+) -> None:
+    parts = {"conv": nn.Conv2d(6, 6, 3, padding=1)} | parts
+    graph = capture(problem_from_module(Written(forward, **parts), (torch.randn(3, 6, 12, 9),)))
+    assert rewrite(graph, [RULE[law]]) == (graph, ())
+    reasons = [refusal.why for refusal in refusals(graph, [RULE[law]])]
+    assert any(reason in why for why in reasons), reasons
+
+
+def test_a_batch_norm_that_trains_keeps_its_place() -> None:
+    """Its statistics are of the very values that the mean would skip."""
+    module = Written(lambda m, x: m.norm(m.c(x)).mean((2, 3)), c=conv(4), norm=nn.BatchNorm2d(5))
+    graph = capture(problem_from_module(module.train(), (torch.randn(3, 4, 8, 6),)))
+    assert NORM_PAST not in {step.rule for step in rewrite(graph, ALL_RULES)[1]}
 
 
 def test_the_norm_law_holds_for_a_group_of_one_channel_only_along_space() -> None:

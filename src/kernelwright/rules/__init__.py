@@ -6,7 +6,16 @@ goes before what moves values.
 """
 
 from kernelwright.pattern import Rule
-from kernelwright.rules import biases, clamps, constants, normalisation, reductions
+from kernelwright.rules import (
+    biases,
+    clamps,
+    constants,
+    normalisation,
+    pools,
+    reductions,
+    spaces,
+    sums,
+)
 
 ALL_RULES: tuple[Rule, ...] = (
     *constants.RULES,
@@ -14,4 +23,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *reductions.RULES,
     *biases.RULES,
     *normalisation.RULES,
+    *pools.RULES,
+    *sums.RULES,
+    *spaces.RULES,
 )

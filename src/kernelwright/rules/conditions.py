@@ -23,6 +23,14 @@ def floating(match: Match) -> str | None:
     return None
 
 
+def wide(match: Match) -> str | None:
+    """Sums of weights or inputs that would be rounded to a narrow type lose what eager keeps."""
+    dtype = match.root.type.dtype
+    if dtype not in (torch.float32, torch.float64):
+        return f"sums kept as {_short(dtype)} would be rounded where eager's product rounds once"
+    return None
+
+
 def unit_alpha(*names: str) -> Condition:
     """add(x, y, alpha) is x + alpha * y; a law about x + y needs alpha = 1."""
 

@@ -1,0 +1,196 @@
+"""Pools: increasing functions go past the maximum, and two pools in a row become one.
+
+max(f(x)) is f(max(x)) for an f that never decreases, and f then runs on the pooled tensor, 4 or 8
+times smaller. NaN passes through max_pool and through each of these functions, and none makes a NaN
+from a number or an infinity (a slope or factor of 0 would), so NaN and infinities stay in place.
+Functions whose rounding keeps the order are exact; exp and its relatives are evaluated on the very
+same element, but two elements that nearly tie could have come out in either order by one rounding.
+
+A function moves only if all that stands between the pool and a product, an input or another pool
+can move. Elsewhere it is free inside the fused kernel before the pool and would need one after it.
+
+Two pools compose where the first one's windows neither overlap nor leave gaps; the places that the
+first leaves over at the end are left over by the composition too. Pads of -inf or 0 in between
+would stand for places that exist, so pads are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelwright.graph import SOURCES, Graph, Node, Ref, product
+from kernelwright.pattern import Builder, Exactness, Match, Pat, Rule, Var, all_of
+from kernelwright.rules.clamps import CLAMPS, bounds
+from kernelwright.rules.conditions import floating, in_range, wide
+from kernelwright.rules.constants import SHIFTS, shift_of
+from kernelwright.rules.reductions import reduced_axes
+from kernelwright.rules.sums import POOLS, PRODUCTS
+
+MAX_POOLS = tuple(f"max_pool{rank}d" for rank in (1, 2, 3))
+ORDERLY = (*CLAMPS, *SHIFTS, "mul", "div", "leaky_relu")
+SMOOTH = ("sigmoid", "tanh", "exp", "elu", "selu", "softplus", "hardsigmoid", "expm1", "atan")
+PADDING, DILATION, MAX_CEIL, AVG_CEIL = 3, 4, 5, 4
+
+
+def not_increasing(graph: Graph, node: Node) -> str | None:
+    """Why the function is not known to keep the order of numbers, or None."""
+    dtype = node.type.dtype
+    if node.op in CLAMPS:
+        found = bounds(node)
+        return found if isinstance(found, str) else None
+    if node.op in SHIFTS:
+        return _shift_moves(graph, node)
+    if node.op in ("mul", "div", "leaky_relu"):
+        factor = node.args[1]
+        if not isinstance(factor, int | float):
+            return f"the sign of {factor} is not known"
+        safe = factor > 0 and in_range(factor, dtype)
+        return None if safe else f"{node.name} by {factor:g} does not keep the order of numbers"
+    if node.op == "softplus" and not _joins_smoothly(node):
+        return f"{node.name} falls at its threshold"
+    if node.op in ("elu", "softplus"):
+        positive = all(isinstance(n, int | float) and n > 0 for n in node.args[1:])
+        return None if positive else f"{node.name} has a number that is not positive"
+    return None if node.op in SMOOTH else f"{node.name} is not known to be increasing"
+
+
+def _joins_smoothly(node: Node) -> bool:
+    """Above its threshold softplus is x, which is less than log(1 + exp(x)): by 2e-9 at 20."""
+    threshold = node.args[2]
+    return isinstance(threshold, int | float) and threshold >= 20
+
+
+def _shift_moves(graph: Graph, node: Node) -> str | None:
+    """A number, or a value that does not change inside of a window."""
+    shift, alpha = node.args[1:3]
+    if isinstance(shift, int | float):
+        added = shift_of(node.op, shift, alpha)
+        return None if in_range(added, node.type.dtype) else f"the shift {added:g} is not in range"
+    if not isinstance(shift, Ref):
+        return f"the shift {shift} is known only at a call"
+    shape, out = graph[shift.name].type.shape, node.type.shape
+    same_type = graph[shift.name].type.dtype == node.type.dtype
+    if not same_type or graph[node.inputs[0]].type != node.type:
+        return f"{shift} enlarges or converts what it is added to"
+    space = ((1,) * (len(out) - len(shape)) + shape)[2:]
+    return None if all(n == 1 for n in space) else f"{shift} varies inside of a window"
+
+
+def _moves(match: Match) -> str | None:
+    return not_increasing(match.graph, match.node("f"))
+
+
+def _whole_chain_moves(match: Match) -> str | None:
+    node = match.node("x")
+    while node.op in (*ORDERLY, *SMOOTH):
+        why = not_increasing(match.graph, node)
+        if why or len(match.graph.users[node.name]) > 1:
+            return why or f"{node.name} has other readers"
+        node = match.graph[node.inputs[0]]
+    if node.op in (*PRODUCTS, *MAX_POOLS, *SOURCES):
+        return None
+    return f"it is free inside the fused kernel of {node.name}"
+
+
+def _every_window_has_a_place(match: Match) -> str | None:
+    root = match.root
+    if any(d != 1 for d in root.args[DILATION]):
+        return "a dilated window may lie in the padding altogether"
+    rank = len(root.args[1])
+    before, after = (t.shape[-rank:] for t in (match.type("x"), root.type))
+    if len(root.type.shape) != rank + 2:
+        return "the pool has no batch dimension"
+    if not all(isinstance(n, int) for n in (*before, *after)):
+        return "the size of the space is known only at a call"
+    if 2 * int(product(after)) > int(product(before)):
+        return "the pool leaves as many places as there were"
+    return None
+
+
+def _pool_first(match: Match, builder: Builder) -> Ref:
+    f = match.node("f")
+    pooled = builder.like(match.root, match["x"], own=True)
+    return builder.like(f, pooled, shape=match.root.type.shape, own=True)
+
+
+def _monotone(law: str, ops: Sequence[str], exactness: Exactness) -> Rule:
+    pattern = Pat(MAX_POOLS, Pat(ops, Var("x"), ..., name="f"), ...)
+    when = all_of(floating, _moves, _every_window_has_a_place, _whole_chain_moves)
+    return Rule(law, pattern, _pool_first, exactness, when)
+
+
+def _compose(match: Match) -> str | None:
+    inner, outer = match.node("inner"), match.root
+    ceil = MAX_CEIL if outer.op in MAX_POOLS else AVG_CEIL
+    for node in (inner, outer):
+        if any(node.args[PADDING]) or node.args[ceil]:
+            return f"{node.name} pads or rounds up"
+        if node.op in MAX_POOLS and any(d != 1 for d in node.args[DILATION]):
+            return f"{node.name} is dilated"
+        if node.op in ("avg_pool2d", "avg_pool3d") and node.args[6] is not None:
+            return f"{node.name} divides by another number than the window's size"
+    kernel, stride = _window(inner)
+    return None if kernel == stride else f"the windows of {inner.name} overlap or leave gaps"
+
+
+def _window(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Size and step of a pool's window along each axis."""
+    rank = int(node.op[-2])
+    kernel, stride = (tuple(n) * (rank if len(n) == 1 else 1) for n in node.args[1:3])
+    return kernel, stride or kernel
+
+
+def _one_pool(match: Match, builder: Builder) -> Ref:
+    first, _ = _window(match.node("inner"))
+    kernel, stride = _window(match.root)
+    sizes = (tuple(a * b for a, b in zip(first, n, strict=True)) for n in (kernel, stride))
+    return builder.like(match.root, match["x"], *sizes)
+
+
+def _two_pools(law: str, ops: Sequence[str], exactness: Exactness) -> Rule:
+    pattern = Pat(ops, Pat(ops, Var("x"), ..., name="inner"), ...)
+    return Rule(law, pattern, _one_pool, exactness, all_of(floating, _same_rank, _compose))
+
+
+def _same_rank(match: Match) -> str | None:
+    inner, outer = match.node("inner").op, match.root.op
+    return None if inner == outer else f"{inner} and {outer} pool over different axes"
+
+
+def _covered(match: Match) -> str | None:
+    pool = match.node("inner")
+    if any(pool.args[PADDING]) or pool.args[AVG_CEIL]:
+        return f"{pool.name} pads or rounds up"
+    if pool.op != "avg_pool1d" and pool.args[6] is not None:
+        return f"{pool.name} divides by another number than the window's size"
+    kernel, stride = _window(pool)
+    size = match.type("x").shape[-len(kernel) :]
+    if not all(isinstance(n, int) for n in size):
+        return "the size of the space is known only at a call"
+    if kernel != stride or any(int(n) % k for n, k in zip(size, kernel, strict=True)):
+        return f"the windows of {pool.name} do not cover each place once"
+    rank = len(pool.type.shape)
+    if not {*range(rank - len(kernel), rank)} <= {*reduced_axes(match.root, rank)}:
+        return f"the mean leaves axes that {pool.name} goes over"
+    return None
+
+
+RULES = (
+    _two_pools("max_pool(max_pool(x, a), b) => max_pool(x, a * b)", MAX_POOLS, Exactness.EXACT),
+    _two_pools("avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)", POOLS, Exactness.REASSOCIATES),
+    Rule(
+        "mean(avg_pool(x)) => mean(x)",
+        Pat("mean.dim", Pat(POOLS, Var("x"), ..., name="inner"), ...),
+        lambda match, builder: builder.like(match.root, match["x"]),
+        Exactness.REASSOCIATES,
+        when=all_of(floating, wide, _covered),
+    ),
+    _monotone(
+        "max_pool(f(x)) => f(max_pool(x)) if f clips, shifts or scales by a positive number",
+        ORDERLY,
+        Exactness.EXACT,
+    ),
+    _monotone(
+        "max_pool(f(x)) => f(max_pool(x)) if f is increasing", SMOOTH, Exactness.REASSOCIATES
+    ),
+)

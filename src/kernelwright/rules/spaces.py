@@ -1,0 +1,254 @@
+"""Averages over the space of a convolution: the input is averaged, and little is left to convolve.
+
+The output of a convolution at place m is the sum over taps t of W[t] x[m + t]. Summed over all m,
+each W[t] meets one number a channel: the sum of those places of x that the tap t reads. These sums
+differ at the borders only, so along each axis there is one sum over the places that all taps share
+(`core`), and a few border places are added to it for each tap. Axis after axis, x is read once and
+shrinks to one place a tap; what remains is a matrix product with the weight as it is. Strides read
+every s-th place, so taps of one residue share a core; a transposed convolution, seen from x, reads
+without a stride, and drops the places whose output lies outside.
+
+Average pooling of windows in the same way: conv(avg_pool(x) at every place), taken at every p-th
+place, has p^d times fewer products than the convolution before its pool.
+
+Inputs are summed, weights never: each product x * W of eager's is in exactly one sum, so NaN and
+infinities of x land where eager puts them. (Composed kernels, of the size k + p - 1, add weights of
+either sign, which turns eager's inf - inf = NaN into an infinity; they also multiply more.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelwright.graph import Graph, Node, Ref, Shape, TensorType
+from kernelwright.pattern import Builder, Exactness, Match, Opt, Pat, Rule, Var, all_of
+from kernelwright.rules.biases import CONVOLUTIONS
+from kernelwright.rules.conditions import floating, wide
+from kernelwright.rules.making import add, joined, mul, over, part, view
+from kernelwright.rules.reductions import reduced_axes
+from kernelwright.rules.sums import POOLS, SUMS, axes_of
+
+MOST_TAPS = 7
+FEWEST_PLACES = 16
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a convolution does along one axis: sizes before and after, and how places meet."""
+
+    size: int
+    result: int
+    taps: int
+    stride: int
+    padding: int
+    dilation: int
+    transposed: bool
+
+    def places(self, tap: int) -> range:
+        """The places of x that this tap reads, over all places of the result."""
+        offset = self.dilation * tap - self.padding
+        if self.transposed:
+            first = max(0, -(offset // self.stride))
+            last = min(self.size - 1, (self.result - 1 - offset) // self.stride)
+            return range(first, last + 1)
+        first = max(0, -(offset // self.stride))
+        last = min(self.result - 1, (self.size - 1 - offset) // self.stride)
+        start = offset + self.stride * first
+        return range(start, start + self.stride * (last - first) + 1, self.stride)
+
+    def core(self, tap: int) -> range:
+        """The places that all taps of this one's residue read."""
+        mine = self.places(tap)
+        same = [
+            r for t in range(self.taps) if (r := self.places(t)) and (r[0] - mine[0]) % r.step == 0
+        ]
+        return range(max(r[0] for r in same), min(r[-1] for r in same) + 1, mine.step)
+
+
+def windows(match: Match) -> tuple[Window, ...] | str:
+    """One Window for each axis of the space, or why the convolution has none."""
+    node, weight = match.node("conv"), match.type("W").shape
+    taps, rank = weight[2:], len(weight) - 2
+    transposed = node.op.startswith("conv_transpose")
+    stride, padding = node.args[3:5]
+    dilation = node.args[7] if transposed else node.args[5]
+    x = match.type("x").shape[-rank:]
+    result = node.type.shape[-rank:]
+    if not all(isinstance(n, int) for n in (*x, *result)):
+        return "the size of the space is known only at a call"
+    if padding == "valid":
+        padding = (0,) * rank
+    if isinstance(padding, str):
+        padding = _same(taps, dilation)
+        if padding is None:
+            return "the padding is not the same on both sides"
+    steps = (_each(n, rank) for n in (stride, padding, dilation))
+    columns = zip(x, result, taps, *steps, strict=True)
+    return tuple(
+        Window(int(n), int(m), int(k), s, p, d, transposed) for n, m, k, s, p, d in columns
+    )
+
+
+def _same(taps: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...] | None:
+    """The padding that `same` stands for, where it is the same on both sides."""
+    both = [d * (k - 1) for k, d in zip(taps, _each(dilation, len(taps)), strict=True)]
+    return None if any(n % 2 for n in both) else tuple(n // 2 for n in both)
+
+
+def _each(value: Sequence[int], rank: int) -> tuple[int, ...]:
+    return tuple(value) * rank if len(value) == 1 else tuple(value)
+
+
+def _groups(match: Match) -> int:
+    node = match.node("conv")
+    groups: int = node.args[6]
+    return groups
+
+
+def _over_space(graph: Graph, node: Node) -> bool:
+    rank = len(graph[node.inputs[0]].type.shape)
+    return rank > 2 and {*range(2, rank)} <= {*reduced_axes(node, rank)}
+
+
+def _has_a_batch(match: Match) -> str | None:
+    if len(match.type("x").shape) != len(match.type("W").shape):
+        return "the convolution has no batch dimension"
+    return None
+
+
+def _shrinks(match: Match) -> str | None:
+    """The sums must be fewer than the places, and each tap must have its places."""
+    found = windows(match)
+    if isinstance(found, str):
+        return found
+    if _groups(match) != 1:
+        return "the convolution has groups, which a matrix product has not"
+    if max(w.taps for w in found) > MOST_TAPS:
+        return f"more than {MOST_TAPS} taps along an axis make long borders"
+    places = math.prod(w.result for w in found)
+    if places < FEWEST_PLACES:
+        return f"the convolution has {places} places only"
+    sums = [(w, t) for w in found for t in range(w.taps)]
+    if not all(w.places(t) and w.core(t) for w, t in sums):
+        return "the space is so small that the taps share no places"
+    return None
+
+
+def _sums_of_taps(builder: Builder, x: Ref, axis: int, window: Window) -> Ref:
+    """x with, along the axis, one sum for each tap."""
+    cores: dict[range, Ref] = {}
+    sums = []
+    for tap in range(window.taps):
+        core = window.core(tap)
+        if core not in cores:
+            shared = part(builder, x, axis, core.start, len(core), core.step)
+            cores[core] = over(builder, "sum.dim_IntList", shared, (axis,))
+        total = cores[core]
+        for place in window.places(tap):
+            if place not in core:
+                total = add(builder, total, part(builder, x, axis, place, 1))
+        sums.append(total)
+    return joined(builder, sums, axis)
+
+
+def _mean_of_input(match: Match, builder: Builder) -> Ref:
+    found = windows(match)
+    assert not isinstance(found, str)
+    x: Ref = match["x"]
+    for axis, window in enumerate(found, start=2):
+        x = _sums_of_taps(builder, x, axis, window)
+    is_mean = match.root.op == "mean.dim"
+    places = math.prod(w.result for w in found)
+    if is_mean:
+        x = mul(builder, x, 1 / places)
+    y = _product(match, builder, x)
+    if match["b"] is not None:
+        y = add(builder, y, match["b"] if is_mean else mul(builder, match["b"], places))
+    others = tuple(axis for axis in axes_of(match) if axis < 2)
+    return view(builder, over(builder, match.root.op, y, others), match.root.type.shape)
+
+
+def _product(match: Match, builder: Builder, x: Ref) -> Ref:
+    """Sums of taps times the weight, as a matrix product."""
+    weight: Ref = match["W"]
+    shape = match.type("W").shape
+    if match.node("conv").op.startswith("conv_transpose"):
+        shape = (shape[1], shape[0], *shape[2:])
+        turned = TensorType(shape, match.type("W").dtype)
+        weight = builder.node("transpose", (weight, 0, 1), turned)
+    depth = math.prod(int(n) for n in shape[1:])
+    batch = match.type("x").shape[0]
+    rows = view(builder, x, (batch, depth))
+    matrix = builder.node(
+        "reshape", (weight, (shape[0], depth)), TensorType((shape[0], depth), match.type("W").dtype)
+    )
+    type = TensorType((batch, shape[0]), match.root.type.dtype)
+    return builder.node("linear", (rows, matrix, None), type)
+
+
+def _pools_first(match: Match) -> str | None:
+    found, root, conv = windows(match), match.root, match.node("conv")
+    if isinstance(found, str):
+        return found
+    kernel, stride, padding, ceil = root.args[1:5]
+    if any(padding) or ceil or (root.op != "avg_pool1d" and root.args[6] is not None):
+        return "the pool pads, rounds up or divides by another number than the window's size"
+    readers = match.graph.users[root.name]
+    if readers and all(match.graph[r].op == "mean.dim" for r in readers):
+        return "the mean that follows can go past the pool and the convolution"
+    if any(w.stride != 1 for w in found):
+        return "the convolution has a stride"
+    rank = len(found)
+    steps = _each(stride or kernel, rank)
+    if steps != _each(kernel, rank) or max(steps) == 1:
+        return "the windows of the pool overlap"
+    if any(w.padding > p // 2 for w, p in zip(found, _each(kernel, rank), strict=True)):
+        return "the convolution pads by more than half of the pool's window"
+    channels = match.type("x").shape[1], conv.type.shape[1]
+    if channels[0] > channels[1]:
+        return f"the pool would have to read {channels[0]} channels instead of {channels[1]}"
+    return None
+
+
+def _pool_input(match: Match, builder: Builder) -> Ref:
+    found, root, conv = windows(match), match.root, match.node("conv")
+    assert not isinstance(found, str)
+    rank = len(found)
+    kernel, padding = _each(root.args[1], rank), tuple(w.padding for w in found)
+    spaces = zip(found, kernel, strict=True)
+    shape: Shape = (
+        *match.type("x").shape[:2], *(w.size + 2 * w.padding - p + 1 for w, p in spaces)
+    )  # fmt: skip
+    ones = (1,) * rank
+    pool = (match["x"], kernel, ones, padding, False, True)
+    pooled = builder.like(root, *pool, shape=shape, own=True)
+    unpadded = "valid" if conv.op.endswith(".padding") else (0,) * rank
+    strided = (pooled, match["W"], match["b"], kernel, unpadded)
+    return builder.like(conv, *strided, shape=root.type.shape, own=True)
+
+
+DENSE = tuple(op for op in CONVOLUTIONS if not op.startswith("conv_transpose"))
+
+RULES = (
+    Rule(
+        "mean(conv(x, W, b)) over space => linear(sums of x for each tap, W, b)",
+        Pat(
+            SUMS,
+            Pat(CONVOLUTIONS, Var("x"), Var("W"), Opt("b"), ..., name="conv"),
+            ...,
+            where=_over_space,
+        ),
+        _mean_of_input,
+        Exactness.REASSOCIATES,
+        when=all_of(floating, wide, _has_a_batch, _shrinks),
+    ),
+    Rule(
+        "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)",
+        Pat(POOLS, Pat(DENSE, Var("x"), Var("W"), Opt("b"), ..., name="conv"), ...),
+        _pool_input,
+        Exactness.REASSOCIATES,
+        when=all_of(floating, wide, _has_a_batch, _pools_first),
+    ),
+)

@@ -1,0 +1,28 @@
+"""Average pooling goes before the convolution, which then has a stride; odd sizes."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.pool = nn.AvgPool2d(2)
+
+    def forward(self, x):
+        return torch.relu(self.pool(self.conv(x)))
+
+
+batch_size = 3
+in_channels = 5
+out_channels = 9
+EXPECTED = {"kernels": 1, "aten": ["conv2d", "avg_pool2d"]}
+
+
+def get_inputs():
+    return [torch.randn(batch_size, in_channels, 11, 9)]
+
+
+def get_init_inputs():
+    return [in_channels, out_channels]
