@@ -15,7 +15,7 @@ import pytest
 from kernelwright.emit import cxx, library
 from kernelwright.emit.apart import own_names
 from kernelwright.emit.cpp import comment, number
-from kernelwright.emit.module import docstring
+from kernelwright.emit.lines import docstring
 from kernelwright.emit.scopes import bound, imports
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS

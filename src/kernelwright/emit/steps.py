@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.emit.lines import indented, listed
@@ -10,8 +11,7 @@ from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
 from kernelwright.lower.steps import (
     DECISIONS,
-    SPLIT_OPERANDS,
-    THIN_OPERANDS,
+    WORKSPACE,
     Alloc,
     Choice,
     Decide,
@@ -38,10 +38,11 @@ BODY = 4  # the indentation of fused()
 
 
 class StepPrinter:
-    """Prints steps over the names of one model."""
+    """Prints steps over the names of one model; `targets` are texts for weights' places."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, targets: Mapping[str, str] | None = None) -> None:
         self.names, self.graph = names, names.graph
+        self.targets = targets or {}
         self.run = names.local["run"]
 
     def step(self, step: Step) -> list[str]:
@@ -55,7 +56,10 @@ class StepPrinter:
             return self.library(step)
         if isinstance(step, Choice):
             return self.choice(step)
-        return self.kept(step) if isinstance(step, Kept) else self.panels(step)
+        if isinstance(step, Panels):
+            return self.panels(step)
+        assert isinstance(step, Kept)
+        return self.kept(step)
 
     # ---- memory and kernels ------------------------------------------------------------------
 
@@ -66,7 +70,7 @@ class StepPrinter:
         return [self.names.tuple_of(buffer.shape), str(buffer.dtype)]
 
     def variable(self, name: str) -> str:
-        own = name in (*SPLIT_OPERANDS, *THIN_OPERANDS) and name not in self.graph.by_name
+        own = name in WORKSPACE and name not in self.graph.by_name
         return self.names.local[name] if own else self.names.variable(name)
 
     def operands(self, step: Launch) -> list[str]:
@@ -113,8 +117,11 @@ class StepPrinter:
         names = [step.halves.name, step.scales.name, step.frozen]
         made = ", ".join(self.names.local[name] for name in names)
         buffers = [f"({', '.join(self.typed(b))})" for b in (step.halves, step.scales)]
-        items = [python(step.target), self.operand(step.weight), *buffers]
+        items = [self.target(step.target), self.operand(step.weight), *buffers]
         return listed("", f"{made} = {self.run}.kept(", items, ")")
+
+    def target(self, place: str) -> str:
+        return self.targets.get(place) or python(place)
 
     def decide(self, step: Decide) -> list[str]:
         made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
@@ -175,7 +182,7 @@ class StepPrinter:
             return "GENERATED_GEMM"
         limit = str(guard.limit)
         if guard.frozen:
-            kept = f"{python(guard.frozen)} in {self.run}.frozen"
+            kept = f"{self.target(guard.frozen)} in {self.run}.frozen"
             limit = f"({guard.frozen_limit} if {kept} else {limit})"
         return f"{self.names.size(guard.size)} {guard.kind} {limit}"
 
