@@ -23,7 +23,8 @@ class Lowered:
     """What emit prints: kernels, the steps that launch them, and weights that can be frozen.
 
     `routines` are what the steps of a call invoke.
-    `users` gives for the name of a kernel all regions that launch it.
+    `shared` gives for the name of any kernel that of the first one that is equal to it, `users` for
+    such a name all regions that launch it.
     """
 
     kernels: tuple[Kernel, ...]
@@ -32,6 +33,7 @@ class Lowered:
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
     panels: tuple[Panel, ...]
+    shared: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
 
 
@@ -67,6 +69,7 @@ def lower(
         steps,
         maker.frozen(),
         paired,
+        names,
         users,
     )
 
