@@ -182,7 +182,9 @@ class ForwardWriter(Names):
             '    """The parameters and buffers that a call reads, in one order for all."""'
         )
         names = [self.attribute(self.graph.targets[n.name]) for n in self.state()]
-        return [*lines, *listed("    ", "return (", names, ")", margin=0)]
+        if len(names) < 2:
+            return [*lines, *listed("    ", "return (", names, ")", margin=0)]
+        return [*lines, *indented(filled("return (", names, ")"))]
 
     def written_reader(self) -> list[str]:
         lines = [f"def written({self.local['module']}):"]

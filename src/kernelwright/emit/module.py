@@ -162,7 +162,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     rewritten, recalled = writer.rewritten()
     return "\n".join(
         [
-            "# What tracing took for granted, module by module: place, class, what is there,",
+            "# What tracing took for granted of the modules at these places: class, what is there,",
             "# hooks, plain attributes, others as text. Otherwise the original forward runs.",
             "BAKED_IN = (",
             *(f"    {line}" for row in rows for line in row.splitlines()),
