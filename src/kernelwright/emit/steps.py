@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.emit.lines import indented, listed
+from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
@@ -35,6 +35,7 @@ FRIENDLY = {
     "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
 }
 BODY = 4  # the indentation of fused()
+DEEPEST = 16  # that of an operand in a way inside of a way
 
 
 class StepPrinter:
@@ -104,14 +105,12 @@ class StepPrinter:
         return self.names.local[size] if isinstance(size, str) else self.names.size(size)
 
     def launch(self, kernel: str, operands: list[str], sizes: list[str]) -> list[str]:
-        inside = listed("", "[", operands, "]", margin=BODY + 4)
-        first, last = inside[0], inside[-1]
-        line = ", ".join([f'{self.run}.launch("{kernel}"', first, *sizes])
-        if len(inside) == 1 and len(line) + BODY + 5 <= 100:
+        line = ", ".join([f'{self.run}.launch("{kernel}"', f"[{', '.join(operands)}]", *sizes])
+        if len(line) + BODY + 5 <= 100:
             return [f"{line})"]
-        lines = [f"{self.run}.launch(", f'    "{kernel}",', *indented(inside[:-1])]
-        tail = first if len(inside) == 1 else last
-        return [*lines, f"    {tail},", *(f"    {size}," for size in sizes), ")"]
+        tensors = filled("[", operands, "],", margin=DEEPEST)
+        inside = [f'"{kernel}",', *tensors, *([f"{', '.join(sizes)},"] if sizes else [])]
+        return [f"{self.run}.launch(", *indented(inside), ")"]
 
     def kept(self, step: Kept) -> list[str]:
         names = [step.halves.name, step.scales.name, step.frozen]
@@ -128,7 +127,7 @@ class StepPrinter:
         sizes = [self.names.size(n) for n in (step.rows, step.batch)]
         frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
         items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
-        return listed("", f"{made}, _ = product_launch(", items, ")")
+        return filled(f"{made}, _ = product_launch(", items, ")", margin=DEEPEST)
 
     # ---- the library -------------------------------------------------------------------------
 
