@@ -10,14 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
 from kernelwright.pattern import Rewrite
 from kernelwright.plan import Plan, Region
-
-CONTRACTIONS = {
-    "linear", "mm", "bmm", "matmul", "addmm",
-    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def _shared(plan: Plan) -> dict[str, str]:
 
 
 def _is_contraction(node: Node) -> bool:
-    return node.op.split(".")[0] in CONTRACTIONS
+    return node.op in CONTRACTIONS
 
 
 def render(rows: Iterable[LedgerRow], kernels: Mapping[str, str] = MappingProxyType({})) -> str:

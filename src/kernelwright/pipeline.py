@@ -93,6 +93,11 @@ class Compiled:
         return tuple(rows)
 
     @property
+    def shared(self) -> tuple[str, ...]:
+        """Values with several readers: which are stored, and which are computed again."""
+        return tuple(str(value) for value in self.planned.shared)
+
+    @property
     def refusals(self) -> tuple[str, ...]:
         """Laws that nearly applied, and fusions that were not made."""
         return tuple(dict.fromkeys([*self.refused_laws, *map(str, self.planned.refusals)]))
@@ -108,7 +113,7 @@ class Compiled:
             "rewrites": list(self.rewrites),
             "ledger": [asdict(row) for row in self.ledger],
             "regions": [asdict(row) for row in self.regions],
-            "shared": [str(value) for value in self.planned.shared],
+            "shared": list(self.shared),
             "refusals": list(self.refusals),
             "kernels": [str(k) for k in self.kernels],
         }

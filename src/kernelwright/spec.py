@@ -17,6 +17,7 @@ from kernelwright.graph import (
     SOURCES,
     Call,
     Cat,
+    Contraction,
     Graph,
     Node,
     Reduction,
@@ -216,11 +217,29 @@ def _call_faults(graph: Graph, node: Node) -> list[str]:
     return [f"%{sorted(missing)[0]} does not exist"] if missing else []
 
 
+def _contraction_faults(graph: Graph, node: Node) -> list[str]:
+    contraction, shapes = node.payload, _operands(graph, node)
+    if not isinstance(contraction, Contraction):
+        return ["a contract needs its Contraction"]
+    if shapes is None or len(shapes) != 2:
+        return ["a contract has two operands"]
+    indices = (contraction.left, contraction.right, contraction.out)
+    for index, shape in zip(indices, (*shapes, node.type.shape), strict=True):
+        if len(index) != len(shape):
+            return [f"{len(index)} places for a tensor of shape {shape}"]
+        for place, size in zip(index, shape, strict=True) if contraction.is_product else ():
+            walked = product([contraction.sizes[a] for a, _ in place.terms])
+            if walked != size:
+                return [f"an axis of {size} places is walked in {walked} steps"]
+    return []
+
+
 PRIMITIVE_CHECKS: dict[str, Callable[[Graph, Node], list[str]]] = {
     "map": _map_faults,
     "reduce": _reduce_faults,
     "view": _view_faults,
     "cat": _cat_faults,
+    "contract": _contraction_faults,
     "opaque": _call_faults,
 }
 

@@ -60,6 +60,7 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
         regions=(region,),
         refusals=("sort: [an opaque operator]",),
         rewrites=("x + x => 2 * x",),
+        shared=("x is stored",),
         fused=True,
     )
 
@@ -326,7 +327,7 @@ def test_nothing_fused_is_said_loudly(tmp_path: Path, capsys: pytest.CaptureFixt
         line.startswith("Nothing was fused: ") and "cumsum" in line for line in out.split("\n")
     )
     assert json.loads(report.read_text())["notices"][0].startswith("Nothing was fused")
-    path.write_text(MODEL)
+    path.write_text(MODEL.replace("torch.relu(x)", "torch.relu(x) * 2"))
     assert main(["explain", str(path), "--device", "cpu", "--json", str(report)]) == 0
     assert "Nothing was fused" not in capsys.readouterr().out
     assert json.loads(report.read_text())["notices"] == []

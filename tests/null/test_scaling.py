@@ -152,7 +152,7 @@ def compiled(graph: Graph, target: str) -> str:
         planned = seat(planned, products)
     text = source(primitives, lower(planned, machine), target)
     reasons = (str(planned), render(ledger(graph, rewrites, planned)))
-    return "\n".join([text, *reasons, *map(str, refusals(rewritten, ALL_RULES))])
+    return "\n".join([text.programs, *reasons, *map(str, refusals(rewritten, ALL_RULES))])
 
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])

@@ -9,6 +9,7 @@ import pytest
 import sympy
 import torch
 
+from kernelwright.expand.contractions import product_of
 from kernelwright.expr import Expr, acc, call, const, load, size
 from kernelwright.graph import (
     Call,
@@ -39,7 +40,10 @@ def graph(*nodes: Node, outputs: Any = None) -> Graph:
 
 
 ADD = call("add", load(0), load(1))
+# x @ b
+PRODUCT = product_of((BATCH, 3), (3,), Call("torch.ops.aten.mv.default", (Ref("x"), Ref("b"))))
 GOOD = graph(
+    node("product", "contract", (Ref("x"), Ref("b")), PRODUCT, BATCH),
     node("sum", "map", (Ref("x"), Ref("b")), ADD, BATCH, 3),
     node("row", "reduce", (Ref("sum"),), Reduction("sum", (1,), True), BATCH, 1),
     node("flat", "reduce", (Ref("row"),), Reduction("max", (1,), False), BATCH),
@@ -120,6 +124,10 @@ def test_a_good_graph_passes() -> None:
         ),
         (graph(node("y", "cat", (), Cat(0), 3)), "a cat needs parts"),
         (graph(node("y", "opaque", (Ref("b"),), None, 3)), "an opaque node needs the Call"),
+        (graph(node("y", "contract", (Ref("x"), Ref("b")), ADD, BATCH)), "needs its Contraction"),
+        (graph(node("y", "contract", (Ref("x"),), PRODUCT, BATCH)), "two operands"),
+        (graph(node("y", "contract", (Ref("x"), Ref("b")), PRODUCT, BATCH, 1)), "1 places for a"),
+        (graph(node("y", "contract", (Ref("x"), Ref("b")), PRODUCT, 3)), "walked in batch steps"),
     ],
 )
 def test_a_broken_graph_is_named(broken: Graph, why: str) -> None:

@@ -91,14 +91,14 @@ def product_of(left: Shape, right: Shape, call: Call, biased: Call | None = None
     depth = nest.axis(left[-1])
     rows = [nest.axis(left[-2])] if len(left) > 1 else []
     columns = [nest.axis(right[-1])] if len(right) > 1 else []
-    outer = max(len(left), len(right)) - 2
-    heads = [(1,) * (outer - len(s) + 2) + tuple(s[:-2]) for s in (left, right)]
+    heads = [s[:-2] for s in (left, right)]
+    outer = max(map(len, heads))
+    padded = [(*(1,) * (outer - len(h)), *h) for h in heads]
     batch: list[tuple[Affine, Affine, Affine]] = []
-    for a, b in zip(*heads, strict=True) if outer > 0 else ():
+    for a, b in zip(*padded, strict=True):
         place = nest.axis(b if a == 1 else a)
         batch.append((Affine() if a == 1 else place, Affine() if b == 1 else place, place))
-    ours = [p[0] for p in batch][outer - len(left) + 2 :] if len(left) > 1 else []
-    theirs = [p[1] for p in batch][outer - len(right) + 2 :] if len(right) > 1 else []
+    ours, theirs = ([p[i] for p in batch][outer - len(heads[i]) :] for i in (0, 1))
     turned = [depth, *columns] if columns else [depth]
     result = [*(p[2] for p in batch), *rows, *columns]
     return nest.contraction([*ours, *rows, depth], [*theirs, *turned], result, call, biased)

@@ -65,7 +65,7 @@ def plan_table(compiled: Compiled) -> RenderableType:
         table.add_row(*_plain(r.name, r.kind, r.ops), *cost)
         notes.append(Text.assemble((r.name, "bold"), f": {r.why}"))
     notes += [Text(f"rewritten: {law}", "cyan") for law in compiled.rewrites]
-    notes += [Text(f"shared: {value}", "cyan") for value in compiled.planned.shared]
+    notes += [Text(f"shared: {value}", "cyan") for value in compiled.shared]
     notes += [Text(f"refused: {reason}", "yellow") for reason in compiled.refusals]
     return Group(table, *notes)
 
