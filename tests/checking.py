@@ -293,9 +293,10 @@ def model_functions(compiled: Compiled) -> str:
 
 
 def fused(compiled: Compiled) -> str:
-    """The function with the kernels in order."""
+    """The function with the kernels in order, behind the routines that it calls."""
     text = model_functions(compiled)
-    return text[text.index("def _kw_fused(") : text.index("def _kw_outside(")]
+    functions = text[: text.index("def _kw_outside(")]
+    return functions[functions.index("\ndef _kw_") :]
 
 
 LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'), {'__name__': 'm'})"

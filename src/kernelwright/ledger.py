@@ -6,7 +6,9 @@ In: the captured graph, the laws that fired, the finished plan. Out: one row per
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
@@ -16,13 +18,17 @@ from kernelwright.plan import Plan, Region
 
 @dataclass(frozen=True)
 class LedgerRow:
-    """`fate` is fused (into the kernel `where`), folded (by the law `where`) or aten."""
+    """`fate` is fused (into the kernel `where`), folded (by the law `where`) or aten.
+
+    `module` is the path of the module whose forward called the operator.
+    """
 
     op: str
     origin: str
     fate: str
     where: str
     why: str
+    module: str = ""
 
 
 def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[LedgerRow, ...]:
@@ -30,7 +36,8 @@ def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[
     rows = []
     for node in captured:
         if node.op not in SOURCES and node.op != "getitem":
-            rows += _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
+            found = _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
+            rows += [replace(row, module=node.origin.module) for row in found]
     return tuple(rows)
 
 
@@ -86,12 +93,43 @@ def _is_contraction(node: Node) -> bool:
     return node.op in CONTRACTIONS
 
 
-def render(rows: tuple[LedgerRow, ...]) -> str:
-    """Plain text for the docstring of the emitted file."""
+def render(rows: Iterable[LedgerRow], kernels: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Plain text for the docstring of the emitted file: what repeated layers share is told once.
+
+    `kernels` gives for the name of a kernel that of the one which stands for it and its equals.
+    """
     fates = {"fused": "fused into", "folded": "folded:", "aten": "left to ATen:"}
-    wide = max((len(f"{r.op} ({r.origin})") for r in rows), default=0) + 2
+    alike: dict[LedgerRow, list[str]] = {}
+    for row in rows:
+        told = replace(row, where=kernels.get(row.where, row.where), module="")
+        alike.setdefault(told, []).append(row.module)
+    wide = max((len(f"{r.op} ({r.origin})") for r in alike), default=0) + 2
     lines = ["Where each operator of Model.forward went.", ""]
-    for r in rows:
-        text = f"{f'{r.op} ({r.origin})':<{wide}}{fates[r.fate]} {r.where}; {r.why}"
+    for r, modules in alike.items():
+        fate = f"{_times(modules)}{fates[r.fate]} {r.where}; {r.why}"
+        text = f"{f'{r.op} ({r.origin})':<{wide}}{fate}"
         lines += textwrap.wrap(text, 92, subsequent_indent=" " * wide)
     return "\n".join(lines)
+
+
+def _times(modules: list[str]) -> str:
+    """`blocks.0 to blocks.11: `, or how often where the modules have no names to tell apart."""
+    if len(modules) == 1:
+        return ""
+    if len(set(modules)) < len(modules) or "" in modules:
+        return f"{len(modules)} times: "
+    if len(modules) > 2 and _is_range(modules):
+        return f"{modules[0]} to {modules[-1]}: "
+    return f"{', '.join(modules)}: "
+
+
+def _is_range(modules: list[str]) -> bool:
+    """Whether paths differ in one number alone, which counts up by one."""
+    parts = [path.split(".") for path in modules]
+    if len({len(p) for p in parts}) > 1:
+        return False
+    differing = [column for column in zip(*parts, strict=True) if len(set(column)) > 1]
+    if len(differing) != 1 or not all(word.isdecimal() for word in differing[0]):
+        return False
+    numbers = [int(word) for word in differing[0]]
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))

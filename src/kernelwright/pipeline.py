@@ -182,7 +182,7 @@ def compile_problem(
     report("lower", "; ".join(said) or "none")
 
     rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, lowered, render(rows), machine.device)
+    source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in rewrites)
     refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import checking
 import pytest
+from torch import nn
 
 from kernelwright.emit import cxx, library
 from kernelwright.emit.apart import own_names
+from kernelwright.emit.baked import baked_in
 from kernelwright.emit.cpp import comment, number
-from kernelwright.emit.module import docstring
+from kernelwright.emit.lines import docstring
 from kernelwright.emit.scopes import bound, imports
+from kernelwright.ledger import LedgerRow, render
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
@@ -116,6 +119,27 @@ def test_every_kernel_is_launched_once(compiled: Compiled) -> None:
     body = checking.fused(compiled)
     for kernel in compiled.kernels:
         assert body.count(f'"{kernel.name}"') == 1
+
+
+def test_the_ledger_tells_repeated_layers_once() -> None:
+    rows = [
+        LedgerRow("linear", "vit.py:3", "fused", f"linear_{i}", "a product", f"blocks.{i}.mlp")
+        for i in range(12)
+    ]
+    names = {row.where: "linear_0" for row in rows}
+    told = "blocks.0.mlp to blocks.11.mlp: fused into linear_0; a product"
+    assert " ".join(render(rows, names).split()).endswith(f"linear (vit.py:3) {told}")
+    gap = render([rows[0], rows[2], rows[3]], names)
+    assert "blocks.0.mlp, blocks.2.mlp, blocks.3.mlp: fused" in " ".join(gap.split())
+    twice = render([rows[0], rows[0]], names)
+    assert "2 times: fused into linear_0" in twice and "to blocks" not in twice
+    assert render(rows).count("fused into") == 12
+
+
+def test_modules_that_are_alike_are_one_row() -> None:
+    layers = [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4, bias=False)]
+    rows = ["".join(row) for row in baked_in(nn.Sequential(*layers), follows_mode=False)]
+    assert len(rows) == 4 and sum('("0", "2")' in row for row in rows) == 1
 
 
 def test_future_import_is_dropped(tmp_path: Path) -> None:

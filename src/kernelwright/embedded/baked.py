@@ -120,32 +120,39 @@ def _mentioned(kind):
 
 def examine(root, table):
     """Why the trace does not hold for this module any more, or None."""
-    for path, kind, names, hooks, plain, others in table:
-        module = root
-        for part in path.split(".") if path else ():
-            module = module._modules.get(part) if module is not None else None
-        if module is None:
-            return f"{path} is gone"
-        place = path or "the model"
-        if path and class_name(type(module)) != kind:
-            return f"{path} is a {type(module).__name__} now"
-        if present(module) != names:
-            return f"the tensors or submodules of {place} are not those it was traced with"
-        if path and traced_hooks(module) != hooks:
-            return f"{path} has hooks"
-        dot = f"{path}." if path else ""
-        for name in plain:
-            if not hasattr(module, name):
-                return f"{dot}{name} is gone"
-            value = getattr(module, name)
-            if type(value) is not type(plain[name]) or value != plain[name]:
-                now = "another" if torch.compiler.is_compiling() else repr(value)
-                return f"{dot}{name} is {now} and was {plain[name]!r}"
-        if not torch.compiler.is_compiling():  # a compiler would have to follow all of this
-            cause = _other_attributes(module, dot, plain, others)
+    for paths, *traced in table:
+        for path in paths:
+            cause = _otherwise(root, path, *traced)
             if cause is not None:
                 return cause
     return None
+
+
+def _otherwise(root, path, kind, names, hooks, plain, others):
+    """What is not as it was in the module at this place."""
+    module = root
+    for part in path.split(".") if path else ():
+        module = module._modules.get(part) if module is not None else None
+    if module is None:
+        return f"{path} is gone"
+    place = path or "the model"
+    if path and class_name(type(module)) != kind:
+        return f"{path} is a {type(module).__name__} now"
+    if present(module) != names:
+        return f"the tensors or submodules of {place} are not those it was traced with"
+    if path and traced_hooks(module) != hooks:
+        return f"{path} has hooks"
+    dot = f"{path}." if path else ""
+    for name in plain:
+        if not hasattr(module, name):
+            return f"{dot}{name} is gone"
+        value = getattr(module, name)
+        if type(value) is not type(plain[name]) or value != plain[name]:
+            now = "another" if torch.compiler.is_compiling() else repr(value)
+            return f"{dot}{name} is {now} and was {plain[name]!r}"
+    if torch.compiler.is_compiling():  # a compiler would have to follow all of the others
+        return None
+    return _other_attributes(module, dot, plain, others)
 
 
 def _other_attributes(module, dot, plain, others):

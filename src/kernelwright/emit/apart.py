@@ -53,9 +53,7 @@ def keep_apart(
     theirs = bound(user) | used(user)
     names = new_names(own_names(generated), prefix, first)
     hidden = _hidden_builtins(user, generated) - names.keys()
-    clashes = {
-        n for n in imports(generated) if n in theirs and not _same_import(n, user, generated)
-    }
+    clashes = (imports(generated).keys() & theirs) - _imported_alike(user, generated)
     names |= {name: prefixed(name, prefix) for name in (clashes | hidden) - names.keys()}
     generated = renamed(generated, names)
     if hidden:
@@ -74,10 +72,11 @@ def free(wish: str, taken: set[str]) -> str:
     return name
 
 
-def _same_import(name: str, user: str, generated: str) -> bool:
-    ours, theirs = imports(generated).get(name, set()), imports(user).get(name, set())
-    others = otherwise_bound(user) | otherwise_bound(generated)
-    return name not in others and len(ours | theirs) == 1 and bool(ours and theirs)
+def _imported_alike(user: str, generated: str) -> set[str]:
+    """Names that both texts import, from one place, and bind by nothing else."""
+    ours, theirs = imports(generated), imports(user)
+    both = {n for n in ours.keys() & theirs.keys() if len(ours[n] | theirs[n]) == 1}
+    return both - otherwise_bound(user) - otherwise_bound(generated)
 
 
 def _hidden_builtins(user: str, generated: str) -> set[str]:

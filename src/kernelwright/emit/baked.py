@@ -14,27 +14,36 @@ from kernelwright.embedded.baked import (
     present,
     traced_hooks,
 )
-from kernelwright.emit.lines import listed
+from kernelwright.emit.lines import filled, listed
 from kernelwright.emit.values import python
 
 WIDTH = 86
 
 
 def baked_in(root: nn.Module, follows_mode: bool) -> list[list[str]]:
-    """A row for every module of the tree, each as the lines of a tuple."""
-    named = root.named_modules(remove_duplicate=False)
-    return [_row(path, module, follows_mode) for path, module in named]
+    """A row for all modules of the tree that are alike, each as the lines of a tuple."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for path, module in root.named_modules(remove_duplicate=False):
+        alike.setdefault(_described(path, module, follows_mode), []).append(path)
+    return [_row(paths, items) for items, paths in alike.items()]
 
 
-def _row(path: str, module: nn.Module, follows_mode: bool) -> list[str]:
+def _described(path: str, module: nn.Module, follows_mode: bool) -> tuple[str, ...]:
     fields: dict[str, Any] = attributes(module)
     if follows_mode:
         fields = {"training": module.training, **fields}
     plain = {name: value for name, value in fields.items() if is_plain(value)}
     others = {name: described(value) for name, value in fields.items() if name not in plain}
     kind = class_name(type(module)) if path else "Model"
-    items = [path, kind, present(module), traced_hooks(module), plain, others]
-    return listed("", "(", [_item(item) for item in items], "),", margin=4)
+    items = [kind, present(module), traced_hooks(module), plain, others]
+    return tuple(map(_item, items))
+
+
+def _row(paths: list[str], items: tuple[str, ...]) -> list[str]:
+    places = python(tuple(paths))
+    if len(places) > WIDTH:
+        places = "\n    ".join(filled("(", [python(path) for path in paths], ")", margin=8))
+    return listed("", "(", [places, *items], "),", margin=4)
 
 
 def _item(value: object) -> str:

@@ -12,13 +12,15 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
-from kernelwright.emit.lines import indented, listed
+from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import BIJECTIVE, Names
+from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Node, View, hint
-from kernelwright.lower import Lowered
+from kernelwright.lower import Lowered, Step
+from kernelwright.lower.steps import Invoke
 from kernelwright.places import is_place, look_up
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
@@ -180,7 +182,9 @@ class ForwardWriter(Names):
             '    """The parameters and buffers that a call reads, in one order for all."""'
         )
         names = [self.attribute(self.graph.targets[n.name]) for n in self.state()]
-        return [*lines, *listed("    ", "return (", names, ")", margin=0)]
+        if len(names) < 2:
+            return [*lines, *listed("    ", "return (", names, ")", margin=0)]
+        return [*lines, *indented(filled("return (", names, ")"))]
 
     def written_reader(self) -> list[str]:
         lines = [f"def written({self.local['module']}):"]
@@ -247,21 +251,26 @@ class ForwardWriter(Names):
     def sized(self) -> list[str]:
         return [f"    {self.local[s]} = {self.symbol(s)}" for s in self.graph.symbols]
 
+    @cached_property
+    def routines(self) -> RoutineWriter:
+        return RoutineWriter(self, self.lowered)
+
     def fused(self) -> list[str]:
         """The steps, one after another, as they are recorded."""
-        run = self.local["run"]
-        self.recorded_on = f"{run}.device"
-        inside = listed("", "def fused(", [run, *self.parameters()], "):", margin=0)
-        lines = [*inside, '    """The steps of a call: inputs and state in, results out."""']
+        head = filled("def fused(", [self.local["run"], *self.parameters()], "):", margin=0)
+        lines = [*head, '    """The steps of a call: inputs and state in, results out."""']
         lines += self.sized()
         printer = StepPrinter(self)
-        for node in self.on_host() if self.problem.device.type != "cpu" else ():
-            lines += indented(printer.moved(node.name))
-        for step in self.lowered.steps:
-            lines += indented(printer.step(step))
-        handed = [printer.result(text, name) for name, text in self._handed_back()]
-        self.recorded_on = ""
+        with self.within({}):
+            for node in self.on_host() if self.problem.device.type != "cpu" else ():
+                lines += indented(printer.moved(node.name))
+            for step in self.lowered.steps:
+                lines += indented(self._step(step, printer))
+            handed = [printer.result(text, name) for name, text in self._handed_back()]
         return [*lines, *listed("    ", "return (", handed, ")", margin=0)]
+
+    def _step(self, step: Step, printer: StepPrinter) -> list[str]:
+        return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
 
     def _handed_back(self) -> list[tuple[str, str]]:
         """Results and their values; the caller may not be handed the same tensor twice."""
@@ -274,7 +283,7 @@ class ForwardWriter(Names):
         return found
 
     def blank(self) -> list[str]:
-        inside = listed("", "def blank(", self.parameters(), "):", margin=0)
+        inside = filled("def blank(", self.parameters(), "):", margin=0)
         lines = [*inside, '    """Results without values, for tracers."""', *self.sized()]
         made = []
         for result in self.results:

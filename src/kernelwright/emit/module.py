@@ -27,6 +27,7 @@ from kernelwright.emit.library import (
     sealed,
     section,
 )
+from kernelwright.emit.lines import docstring
 from kernelwright.emit.original import original
 from kernelwright.emit.scopes import used
 from kernelwright.emit.sources import source
@@ -141,6 +142,7 @@ def _defaults(writer: ForwardWriter) -> str:
 def _functions(writer: ForwardWriter) -> list[str]:
     """What one model is to the code around it, as functions."""
     functions = (
+        *writer.routines,
         writer.fused(),
         writer.outside(),
         writer.original(),
@@ -160,7 +162,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     rewritten, recalled = writer.rewritten()
     return "\n".join(
         [
-            "# What tracing took for granted, module by module: place, class, what is there,",
+            "# What tracing took for granted of the modules at these places: class, what is there,",
             "# hooks, plain attributes, others as text. Otherwise the original forward runs.",
             "BAKED_IN = (",
             *(f"    {line}" for row in rows for line in row.splitlines()),
@@ -235,11 +237,3 @@ def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:
             "",
         ]
     )
-
-
-def docstring(text: str) -> str:
-    """A triple-quoted literal of any text: user names may hold quotes and backslashes."""
-    safe = (
-        re.sub(r"[^\x20-\x7e\n]", "?", unmarked(text)).replace("\\", "\\\\").replace('"""', "'''")
-    )
-    return f'"""{safe}\n"""'

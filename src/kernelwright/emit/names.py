@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sympy
@@ -46,8 +48,8 @@ class Result:
 class Names:
     """How the values of one plan are called in the emitted functions.
 
-    `known` are texts for values in the function that is being printed; `recorded_on` is the text of
-    the device while steps are printed.
+    `known` are texts for values in the function that is being printed, `slots` those of a routine;
+    `recorded_on` is the text of the device while steps are printed.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Names:
         self.local = self._locals()
         self.first = next(n.name for n in self.graph if n.op == "input")
         self.known: dict[str, str] = {}
+        self.slots: Mapping[str, str] = {}
         self.recorded_on = ""
         self.results = self._results()
 
@@ -112,6 +115,14 @@ class Names:
         first = self.known.get(self.first, self.inputs[self.first])
         return self.recorded_on or f"{first}.device"
 
+    @contextmanager
+    def within(self, slots: Mapping[str, str]) -> Iterator[None]:
+        """Steps are printed in here, those of a routine with its own names for values."""
+        before = self.slots, self.recorded_on
+        self.slots, self.recorded_on = slots, f"{self.local['run']}.device"
+        yield
+        self.slots, self.recorded_on = before
+
     # ---- names and values ------------------------------------------------------------------
 
     def value(self, name: str) -> str:
@@ -119,6 +130,8 @@ class Names:
         if name not in self.graph.by_name:
             return self.variable(name)
         node = self.graph[name]
+        if name in self.slots:
+            return self.slots[name]
         if name in self.known:
             return self.known[name]
         if any(name == r.name for r in self.results) and self.known:
@@ -136,11 +149,11 @@ class Names:
         if view.kind == "permute":
             return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
         if view.kind == "slice":
-            return f"{inner}[{self.taken(node, view)}]"
+            return f"{inner}[{self.sliced(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
         return f"{inner}.{method}({self.tuple_of(node.type.shape)})"
 
-    def taken(self, node: Node, view: View) -> str:
+    def sliced(self, node: Node, view: View) -> str:
         """What stands between the brackets of a slice: `:, 3:9:2`."""
         axis = view.dims[0]
         count, size = node.type.shape[axis], self.graph[node.inputs[0]].type.shape[axis]
@@ -155,13 +168,29 @@ class Names:
 
     def variable(self, name: str) -> str:
         """A buffer is called after the captured value that is a plain view of it, if any."""
+        if name in self.slots:
+            return self.slots[name]
         users = [self.graph[u] for u in self.graph.users.get(name, ())]
         same = [u for u in users if u.op == "view" and u.sources == self.graph[name].sources]
         wish = same[0].name if len(same) == 1 else name
-        taken = {"self", *GLOBALS, *self.arguments.taken, *self.local.values()}
         if name in self.graph.by_name and self.graph[name].op in SOURCES:
             wish = name
-        return f"{wish}_" if wish in taken else wish
+        return f"{wish}_" if wish in self.taken else wish
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """Names that no value of the graph may have."""
+        return frozenset({"self", *GLOBALS, *self.arguments.taken, *self.local.values()})
+
+    def every(self) -> set[str]:
+        """All names that stand in fused(), or that a constant of the file has."""
+        values = {self.variable(name) for name in self.graph.by_name}
+        return {
+            *self.taken,
+            *self.inputs.values(),
+            *values,
+            *(f"_{n}" for n in self.graph.constants),
+        }
 
     def attribute(self, target: str, owner: str | None = None) -> str:
         """`module.net[0].weight`: the user's own way to write where a tensor lives."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kernelwright.emit.lines import listed
+from kernelwright.emit.lines import indented
 from kernelwright.emit.names import Names
+from kernelwright.emit.values import python
 from kernelwright.lower import Frozen
 from kernelwright.lower.steps import halves
 
@@ -23,6 +24,7 @@ def _processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
 '''
 
+INSIDE = " " * 12  # of the table in freeze()
 FREEZING_NAMES = ("freeze", "unfreeze")
 FREEZING = '''
     def freeze(self):
@@ -32,14 +34,16 @@ FREEZING = '''
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, rows, panels in (
+        for kernel, shape, rows, panels, weights in (
 {weights}
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _hopper(weight.device):
-                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
-                KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
-                frozen[name] = (halves, scales, stamped(weight))
+            for name, weight in weights.items():
+                device = weight.device
+                if weight.dtype == torch.float32 and weight.shape == shape and _hopper(device):
+                    halves = torch.empty(panels, dtype=torch.float16, device=device)
+                    scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
+                    KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    frozen[name] = (halves, scales, stamped(weight))
         FUSION.memo(self).frozen = frozen
         return self
 
@@ -60,11 +64,15 @@ FREEZING = '''
 
 def freezing(names: Names, weights: tuple[Frozen, ...]) -> str:
     """The methods that keep the halves of weights, if there are such weights."""
-    rows: list[str] = []
+    if not weights:
+        return ""
+    alike: dict[str, list[str]] = {}
     for w in weights:
         panels = halves("weight", 1, w.rows, w.depth, w.planes)[0].shape
-        row = [f'"{w.target}"', f'"freeze_{w.kernel}"', names.attribute(w.target, "self")]
-        rows += listed(
-            " " * 12, "(", [*row, str(w.shape), str(w.rows), str(panels)], "),", margin=0
-        )
-    return FREEZING.replace("{weights}", "\n".join(rows)) if rows else ""
+        kernel = f'"freeze_{w.kernel}", {w.shape}, {w.rows}, {panels}'
+        pair = f"{python(w.target)}: {names.attribute(w.target, 'self')}"
+        alike.setdefault(kernel, []).append(pair)
+    lines: list[str] = []
+    for kernel, pairs in alike.items():
+        lines += [f"({kernel}, {{", *indented([f"{pair}," for pair in pairs]), "}),"]
+    return FREEZING.replace("{weights}", "\n".join(f"{INSIDE}{line}" for line in lines))

@@ -6,6 +6,8 @@ plain text, so a few harmless words must not occur in it (see tests/null/test_em
 
 from __future__ import annotations
 
+import re
+
 IMPORTS = """import ctypes
 import fcntl
 import hashlib
@@ -154,3 +156,9 @@ FALLBACKS = '''
         """How often the original forward ran instead of the kernels, by cause."""
         return FUSION.memo(self).fallbacks
 '''
+
+
+def names() -> set[str]:
+    """The names that these texts bind for themselves."""
+    texts = (BUILD, CUDA_MACHINE, CPU_MACHINE, UNITS, PRECISION, CONSTANTS)
+    return {name for text in texts for name in re.findall(r"^(?:def |class )?(_\w+)", text, re.M)}

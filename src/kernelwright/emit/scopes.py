@@ -11,16 +11,29 @@ import ast
 import re
 import symtable
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from kernelwright.emit.edits import Edit, Source
 
 Functions = ast.FunctionDef | ast.AsyncFunctionDef
+OPENING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # a scope
 Comprehensions = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+# One text is asked about several times in a row, and an emitted file is long.
+@lru_cache(maxsize=4)
+def _table(text: str) -> symtable.SymbolTable:
+    return symtable.symtable(text, "module", "exec")
+
+
+@lru_cache(maxsize=4)
+def _tree(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def bound(text: str) -> set[str]:
     """The names that a module of this text has once it was run, or binds later by `global`."""
-    top = symtable.symtable(text, "module", "exec")
+    top = _table(text)
     names = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     names |= {s.get_name() for s in top.get_symbols() if s.is_namespace()}
     for table in _tables(top):
@@ -32,7 +45,7 @@ def bound(text: str) -> set[str]:
 
 def used(text: str) -> set[str]:
     """The names that the text looks up in the module, from any scope; builtins are among them."""
-    top = symtable.symtable(text, "module", "exec")
+    top = _table(text)
     names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
     for table in _tables(top):
         names |= {s.get_name() for s in table.get_symbols() if s.is_global()}
@@ -41,7 +54,7 @@ def used(text: str) -> set[str]:
 
 def used_at_once(text: str) -> set[str]:
     """The names that are looked up while the text runs, before any function in it is called."""
-    return set(_outside_functions(symtable.symtable(text, "module", "exec")))
+    return set(_outside_functions(_table(text)))
 
 
 def _outside_functions(table: symtable.SymbolTable) -> Iterator[str]:
@@ -65,7 +78,7 @@ def _tables(top: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
     """Name -> what import statements of the module bind it to: ("os",) or ("torch", "nn")."""
     found: dict[str, set[tuple[str, ...]]] = {}
-    for node in _module_level(ast.parse(text)):
+    for node in _module_level(_tree(text)):
         if isinstance(node, ast.Import):
             for a in node.names:
                 name = a.asname or a.name.partition(".")[0]
@@ -79,21 +92,24 @@ def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
 
 def otherwise_bound(text: str) -> set[str]:
     """The names that the module binds by anything but an import."""
-    top = symtable.symtable(text, "module", "exec")
+    top = _table(text)
     names = {s.get_name() for t in _tables(top) for s in t.get_symbols() if s.is_declared_global()}
-    for node in _module_level(ast.parse(text)):
+    for node in _module_level(_tree(text)):
         names |= set(_bindings(node))
     return names
 
 
 def _module_level(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes whose bindings are the module's, the statements that open other scopes included."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(tree, ast.comprehension) and node is tree.target:
-            continue
-        yield node
-        if not isinstance(node, Functions | ast.ClassDef | ast.Lambda):
-            yield from _module_level(node)
+    stack = [tree]
+    while stack:
+        above = stack.pop()
+        for node in ast.iter_child_nodes(above):
+            if isinstance(above, ast.comprehension) and node is above.target:
+                continue
+            yield node
+            if not isinstance(node, OPENING):
+                stack.append(node)
 
 
 def _bindings(node: ast.AST) -> Iterator[str]:
@@ -223,8 +239,9 @@ class _Renamer:
 
     def _inside(self, node: Functions | ast.Lambda, body: list[ast.stmt] | list[ast.expr]) -> None:
         """A function's body: its arguments and locals hide what is outside of it."""
-        own = {a.arg for a in _arguments(node.args)} | _locals(body)
-        before = self._enter((self.hidden | own) - _globals(body))
+        own, declared = _locals_and_globals(body)
+        own |= {a.arg for a in _arguments(node.args)}
+        before = self._enter((self.hidden | own) - declared)
         for inner in body:
             self.visit(inner)
         self._leave(before)
@@ -321,19 +338,22 @@ def _arguments(node: ast.arguments) -> list[ast.arg]:
     return [*node.posonlyargs, *node.args, *node.kwonlyargs, *starred]
 
 
-def _locals(body: list[ast.stmt] | list[ast.expr]) -> set[str]:
+def _locals(body: list[ast.stmt]) -> set[str]:
     """The names that statements bind in their own scope, or in the one that they are in."""
+    return _locals_and_globals(body)[0]
+
+
+def _locals_and_globals(body: list[ast.stmt] | list[ast.expr]) -> tuple[set[str], set[str]]:
+    """The names that statements bind in their scope, and those that they declare global in it."""
     names: set[str] = set()
+    declared: set[str] = set()
     for node in _module_level(ast.Module(list(body), [])):  # type: ignore[arg-type]
-        names |= set(_bindings(node))
+        names.update(_bindings(node))
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {a.asname or a.name.partition(".")[0] for a in node.names}
-    return names - _globals(body)
-
-
-def _globals(body: list[ast.stmt] | list[ast.expr]) -> set[str]:
-    nodes = _module_level(ast.Module(list(body), []))  # type: ignore[arg-type]
-    return {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+        elif isinstance(node, ast.Global):
+            declared.update(node.names)
+    return names - declared, declared
 
 
 def _identifiers(text: str, word: str) -> Iterator[int]:

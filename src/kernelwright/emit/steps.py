@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.emit.lines import indented, listed
+from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
 from kernelwright.lower.steps import (
     DECISIONS,
-    SPLIT_OPERANDS,
-    THIN_OPERANDS,
+    WORKSPACE,
     Alloc,
     Choice,
     Decide,
@@ -35,13 +35,15 @@ FRIENDLY = {
     "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
 }
 BODY = 4  # the indentation of fused()
+DEEPEST = 16  # that of an operand in a way inside of a way
 
 
 class StepPrinter:
-    """Prints steps over the names of one model."""
+    """Prints steps over the names of one model; `targets` are texts for weights' places."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, targets: Mapping[str, str] | None = None) -> None:
         self.names, self.graph = names, names.graph
+        self.targets = targets or {}
         self.run = names.local["run"]
 
     def step(self, step: Step) -> list[str]:
@@ -55,7 +57,10 @@ class StepPrinter:
             return self.library(step)
         if isinstance(step, Choice):
             return self.choice(step)
-        return self.kept(step) if isinstance(step, Kept) else self.panels(step)
+        if isinstance(step, Panels):
+            return self.panels(step)
+        assert isinstance(step, Kept)
+        return self.kept(step)
 
     # ---- memory and kernels ------------------------------------------------------------------
 
@@ -66,7 +71,7 @@ class StepPrinter:
         return [self.names.tuple_of(buffer.shape), str(buffer.dtype)]
 
     def variable(self, name: str) -> str:
-        own = name in (*SPLIT_OPERANDS, *THIN_OPERANDS) and name not in self.graph.by_name
+        own = name in WORKSPACE and name not in self.graph.by_name
         return self.names.local[name] if own else self.names.variable(name)
 
     def operands(self, step: Launch) -> list[str]:
@@ -100,28 +105,29 @@ class StepPrinter:
         return self.names.local[size] if isinstance(size, str) else self.names.size(size)
 
     def launch(self, kernel: str, operands: list[str], sizes: list[str]) -> list[str]:
-        inside = listed("", "[", operands, "]", margin=BODY + 4)
-        first, last = inside[0], inside[-1]
-        line = ", ".join([f'{self.run}.launch("{kernel}"', first, *sizes])
-        if len(inside) == 1 and len(line) + BODY + 5 <= 100:
+        line = ", ".join([f'{self.run}.launch("{kernel}"', f"[{', '.join(operands)}]", *sizes])
+        if len(line) + BODY + 5 <= 100:
             return [f"{line})"]
-        lines = [f"{self.run}.launch(", f'    "{kernel}",', *indented(inside[:-1])]
-        tail = first if len(inside) == 1 else last
-        return [*lines, f"    {tail},", *(f"    {size}," for size in sizes), ")"]
+        tensors = filled("[", operands, "],", margin=DEEPEST)
+        inside = [f'"{kernel}",', *tensors, *([f"{', '.join(sizes)},"] if sizes else [])]
+        return [f"{self.run}.launch(", *indented(inside), ")"]
 
     def kept(self, step: Kept) -> list[str]:
         names = [step.halves.name, step.scales.name, step.frozen]
         made = ", ".join(self.names.local[name] for name in names)
         buffers = [f"({', '.join(self.typed(b))})" for b in (step.halves, step.scales)]
-        items = [python(step.target), self.operand(step.weight), *buffers]
+        items = [self.target(step.target), self.operand(step.weight), *buffers]
         return listed("", f"{made} = {self.run}.kept(", items, ")")
+
+    def target(self, place: str) -> str:
+        return self.targets.get(place) or python(place)
 
     def decide(self, step: Decide) -> list[str]:
         made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
         sizes = [self.names.size(n) for n in (step.rows, step.batch)]
         frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
         items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
-        return listed("", f"{made}, _ = product_launch(", items, ")")
+        return filled(f"{made}, _ = product_launch(", items, ")", margin=DEEPEST)
 
     # ---- the library -------------------------------------------------------------------------
 
@@ -175,7 +181,7 @@ class StepPrinter:
             return "GENERATED_GEMM"
         limit = str(guard.limit)
         if guard.frozen:
-            kept = f"{python(guard.frozen)} in {self.run}.frozen"
+            kept = f"{self.target(guard.frozen)} in {self.run}.frozen"
             limit = f"({guard.frozen_limit} if {kept} else {limit})"
         return f"{self.names.size(guard.size)} {guard.kind} {limit}"
 

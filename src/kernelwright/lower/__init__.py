@@ -5,6 +5,7 @@ from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered, lower
 from kernelwright.lower.panels import Panel
+from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Frozen, Step
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Kernel",
     "Lowered",
     "Panel",
+    "Routine",
     "Step",
     "ThinKernel",
     "Tile",

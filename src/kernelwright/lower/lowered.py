@@ -11,6 +11,7 @@ from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import Kernel, product, rowwise
 from kernelwright.lower.panels import Panel, panels
+from kernelwright.lower.routines import Routine, routines
 from kernelwright.lower.share import key, shared
 from kernelwright.lower.steps import Frozen, Step, StepMaker
 from kernelwright.plan import Gemm, Plan, Region
@@ -21,14 +22,18 @@ from kernelwright.targets import Target
 class Lowered:
     """What emit prints: kernels, the steps that launch them, and weights that can be frozen.
 
-    `users` gives for the name of a kernel all regions that launch it.
+    `routines` are what the steps of a call invoke.
+    `shared` gives for the name of any kernel that of the first one that is equal to it, `users` for
+    such a name all regions that launch it.
     """
 
     kernels: tuple[Kernel, ...]
     few: tuple[FewKernel, ...]
+    routines: tuple[Routine, ...]
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
     panels: tuple[Panel, ...]
+    shared: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
 
 
@@ -56,12 +61,15 @@ def lower(
     regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
     for own, region in regions.items():
         users[names[own]] = (*users.get(names[own], ()), region)
+    made, steps = routines(plan.graph, maker.tasks())
     return Lowered(
         tuple(k for k in every if names[k.name] == k.name),
         tuple(k for k in few if names[k.name] == k.name),
-        maker.steps(),
+        made,
+        steps,
         maker.frozen(),
         paired,
+        names,
         users,
     )
 

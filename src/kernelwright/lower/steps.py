@@ -28,6 +28,8 @@ SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", 
 DECISIONS = ("tiles", "clusters", "early", "frozen")
 # What a thin product works with: `sums` are those of each part of the depth.
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
+# Memory that every product calls the same.
+WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,36 @@ class Panels:
         return f"{self.rows} of {self.batch} rows at a time: {turns}"
 
 
-Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels"
+@dataclass(frozen=True)
+class Invoke:
+    """A routine on these values and weights: what it leaves are the results."""
+
+    routine: str
+    given: tuple[str, ...]
+    targets: tuple[str, ...]
+    results: tuple[str, ...]
+
+    def __str__(self) -> str:
+        given = ", ".join((*self.targets, *self.given))
+        return f"{', '.join(self.results)} = {self.routine}({given})"
+
+
+Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels | Invoke"
 # Up to how many rows, on which machines, and what is done.
 Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
 
 
 def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:
     return "\n".join(f"{indent}{line}" for s in steps for line in str(s).splitlines())
+
+
+@dataclass(frozen=True)
+class Task:
+    """The steps that carry out a region, and what they leave for others."""
+
+    name: str
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -197,19 +222,24 @@ class StepMaker:
     def sizes(self) -> tuple[str, ...]:
         return tuple(self.graph.symbols)
 
-    def steps(self) -> tuple[Step, ...]:
-        found: list[Step] = []
+    def tasks(self) -> tuple[Task, ...]:
+        """What a call does, in order; a product in panels is one task with the kernel after it."""
+        found: list[Task] = []
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         for region in self.plan.regions:
-            if region.gemm is not None:
-                found.append(self.product(region, region.gemm))
-            elif region.name in self.panels:
+            if region.name in self.panels:
                 panel = self.panels[region.name]
-                found += self.in_panels(region, by_name[panel.kernel], panel.rows)
+                kernel = by_name[panel.kernel]
+                found.append(_task(kernel, self.in_panels(region, kernel, panel.rows)))
             elif region.name not in paired:
-                found += self.plain(region)
+                found.append(_task(region, self.carried_out(region)))
         return tuple(found)
+
+    def carried_out(self, region: Region) -> list[Step]:
+        if region.gemm is not None:
+            return [self.product(region, region.gemm)]
+        return self.plain(region)
 
     def plain(self, region: Region) -> list[Step]:
         """A kernel or a library call, as a region says it."""
@@ -341,6 +371,15 @@ class StepMaker:
         launch = self.launch(kernel.name, ("rows",))
         size = self.graph[buffer.name].type.shape[0]
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
+
+
+def _task(region: Region, steps: list[Step]) -> Task:
+    """A library call is called after its operator: its region has the name of a value."""
+    name = region.name
+    if region.call is not None and region.gemm is None:
+        words = region.call.target.split(".")
+        name = words[3] if words[:2] == ["torch", "ops"] else words[-1]
+    return Task(name, tuple(steps), tuple(b.name for b in region.outputs))
 
 
 def halves(side: str, matrices: Dim, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:

@@ -1,0 +1,121 @@
+"""Routines as Python functions, and the lines that call them.
+
+In: the routines of a model, and who invokes them. Out: a function for each. What all of its users
+call the same keeps that name inside of it. Anything else is called by what it is to the routine:
+`x` for a value, `weight` for a parameter, `out` for what it leaves.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernelwright.emit import paste, runtime
+from kernelwright.emit.arguments import GLOBALS
+from kernelwright.emit.lines import docstring, filled, indented
+from kernelwright.emit.names import Names
+from kernelwright.emit.steps import BODY, StepPrinter
+from kernelwright.emit.values import python
+from kernelwright.graph import fresh_name
+from kernelwright.lower import Lowered, Routine
+from kernelwright.lower.steps import Invoke
+
+VALUES = "xyz"
+PREFIX = len("_kw")  # what a name of the file is longer by in the end
+
+
+@dataclass(frozen=True)
+class Function:
+    """A routine in Python: its name, the sizes it is given, the places of targets that differ."""
+
+    name: str
+    sizes: tuple[str, ...]
+    differing: tuple[int, ...]
+    lines: tuple[str, ...]
+
+
+class RoutineWriter:
+    """Prints the routines of one model and the lines that call them."""
+
+    def __init__(self, names: Names, lowered: Lowered) -> None:
+        self.names, self.graph = names, names.graph
+        self.run = names.local["run"]
+        self.users: dict[str, list[Invoke]] = {r.name: [] for r in lowered.routines}
+        for step in lowered.steps:
+            if isinstance(step, Invoke):
+                self.users[step.routine].append(step)
+        taken = {*GLOBALS, *names.every(), *paste.names(), *runtime.names()}
+        called = {r.name: fresh_name(f"_{r.name}", taken) for r in lowered.routines}
+        self.functions = {r.name: self.function(r, called[r.name]) for r in lowered.routines}
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        return (function.lines for function in self.functions.values())
+
+    def invoke(self, step: Invoke) -> list[str]:
+        function = self.functions[step.routine]
+        targets = [python(step.targets[i]) for i in function.differing]
+        given = [self.run, *function.sizes, *map(self.names.value, step.given), *targets]
+        made = ", ".join(map(self.names.variable, step.results))
+        return filled(f"{made} = {function.name}(", given, ")", margin=BODY + PREFIX)
+
+    def function(self, routine: Routine, name: str) -> Function:
+        users = self.users[routine.name]
+        slots, inside = self.slots(routine, users)
+        differing = [i for i, same in enumerate(zip(*(u.targets for u in users), strict=True))
+                     if len(set(same)) > 1]  # fmt: skip
+        targets = {routine.targets[i]: fresh_name("target", inside) for i in differing}
+        with self.names.within(slots):
+            printer = StepPrinter(self.names, targets)
+            body = [line for step in routine.steps for line in printer.step(step)]
+            given = [self.names.value(p) for p in routine.parameters]
+            results = ", ".join(self.names.variable(r) for r in routine.results)
+        locals = [self.names.local[symbol] for symbol in self.graph.symbols]
+        sizes = [size for size in locals if re.search(rf"\b{size}\b", "\n".join(body))]
+        given = [self.run, *sizes, *given, *targets.values()]
+        head = filled(f"def {name}(", given, "):", margin=PREFIX)
+        lines = (*head, *indented([self.about(routine), *body, f"return {results}"]))
+        return Function(name, tuple(sizes), tuple(differing), lines)
+
+    def about(self, routine: Routine) -> str:
+        """What it computes for the first of its users, in the words of the user's program."""
+        known = [self.graph[name].origin for name in routine.results if name in self.graph.by_name]
+        others = len(self.users[routine.name]) - 1
+        more = f", and {others} more like it" if others else ""
+        return docstring(f"{', '.join(map(str, known))}{more}.", end="")
+
+    # ---- names -------------------------------------------------------------------------------
+
+    def slots(self, routine: Routine, users: list[Invoke]) -> tuple[dict[str, str], set[str]]:
+        """What values are called inside of the routine, and all names that are in use there."""
+        inside = {*GLOBALS, *self.names.local.values(), *dir(builtins), *keyword.kwlist}
+        found: dict[str, str] = {}
+        given = zip(routine.parameters, zip(*(u.given for u in users), strict=True), strict=True)
+        for own, theirs in given:
+            plain = next((letter for letter in VALUES if letter not in inside), "value")
+            found[own] = fresh_name(self.role(theirs) or plain, inside)
+        left = zip(routine.results, zip(*(u.results for u in users), strict=True), strict=True)
+        for own, theirs in left:
+            found[own] = fresh_name(self.common(theirs) or "out", inside)
+        if len(users) > 1:
+            for own in routine.temporaries:
+                found[own] = fresh_name(_last_word(own), inside)
+        return found, inside
+
+    def common(self, names: tuple[str, ...]) -> str | None:
+        """What all users call a value, if they agree."""
+        called = {self.names.value(name) for name in names}
+        return called.pop() if len(called) == 1 else None
+
+    def role(self, names: tuple[str, ...]) -> str | None:
+        """What all users call it, or the attribute that it is of every user's module."""
+        targets = {self.graph.targets.get(name, "").rpartition(".")[2] for name in names}
+        attribute = targets.pop() if len(targets) == 1 else ""
+        return self.common(names) or (attribute if attribute.isidentifier() else None)
+
+
+def _last_word(name: str) -> str:
+    word = name.rpartition("_")[2]
+    return word if word.isidentifier() else "part"
