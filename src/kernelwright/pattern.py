@@ -288,12 +288,13 @@ class Builder:
         """A new ATen node; `op` and `args` are as in a captured graph."""
         return self._add(op, args, type, aten_call(op, args), origin_of(self.match))
 
-    def like(self, node: Node, *args: Any) -> Ref:
+    def like(self, node: Node, *args: Any, type: TensorType | None = None) -> Ref:
         """`node` again, at its own place in the program, with other leading arguments."""
         payload = node.payload
         assert isinstance(payload, Call), f"{node.name} is no ATen call"
         full = (*args, *node.args[len(args) :])
-        return self._add(node.op, full, node.type, _with_arguments(payload, full), node.origin)
+        call = _with_arguments(payload, full)
+        return self._add(node.op, full, type or node.type, call, node.origin)
 
     def _add(
         self, op: str, args: tuple[Any, ...], type: TensorType, call: Call, origin: Origin

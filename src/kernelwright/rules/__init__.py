@@ -6,7 +6,7 @@ goes before what moves values.
 """
 
 from kernelwright.pattern import Rule
-from kernelwright.rules import biases, clamps, constants, normalisation, reductions
+from kernelwright.rules import biases, clamps, constants, normalisation, products, reductions, rows
 
 ALL_RULES: tuple[Rule, ...] = (
     *constants.RULES,
@@ -14,4 +14,6 @@ ALL_RULES: tuple[Rule, ...] = (
     *reductions.RULES,
     *biases.RULES,
     *normalisation.RULES,
+    *products.RULES,
+    *rows.RULES,
 )
