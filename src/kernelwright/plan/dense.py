@@ -7,8 +7,8 @@
             wants, or else a kernel of its own that the plan shows with its bytes
 
 A view is stored as far below as its readers still find what they want: heads that are slices of one
-permuted projection are one copy, if all of it is read. ATen takes what it is given with any
-strides, so calls other than products are not asked.
+permuted projection are one copy, if all of it is read. ATen's other operators take any strides, so
+for them only a reshape that is a copy is one.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ def _asked(region: Region) -> Iterator[Copy]:
         readable = _library(region.contraction)
         if readable is not None:
             yield from (Copy(name, readable) for name in region.operands)
+    else:
+        yield from (Copy(name, _any_strides) for name in region.reads)
 
 
 def _library(contraction: Contraction) -> Readable | None:
@@ -98,6 +100,11 @@ def _library(contraction: Contraction) -> Readable | None:
         return None
     one_matrix = min(len(contraction.left), len(contraction.right)) <= 2
     return _as_rows if one_matrix else _as_matrices
+
+
+def _any_strides(tensor: torch.Tensor) -> bool:
+    """What ATen's other operators read; a reshape that is a copy lies in no strides at all."""
+    return True
 
 
 def _as_matrices(tensor: torch.Tensor) -> bool:
@@ -128,7 +135,9 @@ def _as_rows(tensor: torch.Tensor) -> bool:
 
 
 def _served(graph: Graph, copy: Copy, stored: str = "") -> bool:
-    """Whether the reader takes the view as it lies over its base, or over a view that is stored."""
+    """Whether the reader takes the value as it lies, over its base or a view that is `stored`."""
+    if graph[copy.view].op != "view":
+        return True
     try:
         return copy.readable(lying(graph, copy.view, stored, copies=False))
     except Copied:
