@@ -131,12 +131,14 @@ class _Choice:
     def copied(self, node: Node, form: Form) -> tuple[str, ...]:
         """The matrices that only the library's product needs copied.
 
-        What a kernel makes it stores as the library wants it, in no more time.
+        What a kernel makes it stores as the library wants it, in no more time; but not a part of
+        it, such as one of several projections, beside the whole.
         """
         found = []
         for side, name in zip(("left", "right"), node.inputs, strict=False):
-            base = self.graph.base(name)
-            made = base in self.generated or self.graph[base].op in LAZY
+            base = self.graph[self.graph.base(name)]
+            whole = base.type.numel == self.graph[name].type.numel
+            made = whole and (base.name in self.generated or base.op in LAZY)
             read = self.graph[getattr(form, side).buffer].op != "view"
             if read and not made and copied_by_library(self.graph, node, name):
                 found.append(side)

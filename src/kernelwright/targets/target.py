@@ -209,6 +209,7 @@ class Loop:
         found = None
         thin = thin and each is None
         beyond = {self.thin.most + 1} if thin and self.thin is not None else set()
+        beyond |= {typical} if copies else set()  # they are close to the difference of the two
         for rows in sorted({*ROWS, *beyond}, reverse=True):
             other = self.library_time(*sizes(rows))
             if thin:
