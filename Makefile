@@ -17,7 +17,7 @@ ifeq ($(PY),$(VENV)/bin/python)
 SETUP := $(VENV)/.ready
 endif
 
-.PHONY: demo test check test-gpu lint format bench clean
+.PHONY: demo test check test-gpu lint format bench bench-corpus clean
 
 demo: $(SETUP)
 	$(PY) examples/demo.py
@@ -45,6 +45,10 @@ format: $(SETUP)
 
 bench: $(SETUP)
 	$(PY) benchmarks/founding.py
+
+# Goes on where an earlier run was stopped; CORPUS="--device cpu --small" is a try without a GPU.
+bench-corpus: $(SETUP)
+	$(PY) benchmarks/corpus.py --resume $(CORPUS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

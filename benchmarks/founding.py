@@ -46,6 +46,7 @@ from measuring import (
     path_taken,
     published,
 )
+from model_files import perturbed
 from sheet import Sheet
 from torch import Tensor, nn
 
@@ -107,29 +108,11 @@ class Case:
         return {"model": self.name, "precision": self.precision, "rows": rows, **figures}
 
 
-# Appended to the user's file: the type, and norms that do not start as ones and zeros.
-ENDING = """
-
-def get_inputs(original=get_inputs):
-    return [x.to({dtype}) for x in original()]
-
-
-class Model(Model):
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if parameter.ndim == 1:
-                    parameter.add_(0.1 * torch.randn_like(parameter))
-        self.to({dtype})
-"""
-
-
 def make_case(name: str, precision: str, device: torch.device, rows: int, folder: Path) -> Case:
     setting = SETTINGS[precision]
     path = folder / f"{name}_{precision}.py"
     original = (EXAMPLES / name / "model.py").read_text()
-    path.write_text(original + ENDING.format(dtype=setting.dtype))
+    path.write_text(perturbed(original, str(setting.dtype)))
     problem = load_problem(path, str(device), setting.matmul)
     started = time.perf_counter()
     compiled = compile_problem(problem)

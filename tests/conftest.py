@@ -21,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole-zoo", action="store_true", help="every module of tests/zoo, not every second one"
     )
+    parser.addoption(
+        "--whole-corpus", action="store_true", help="plan every chain of the corpus, not a third"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

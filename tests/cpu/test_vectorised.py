@@ -15,6 +15,7 @@ from torch import nn
 
 import kernelwright
 from kernelwright.emit import library
+from kernelwright.plan import ALWAYS
 
 NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", NATIVE, "-fno-math-errno", "-fno-trapping-math", "-w"]
@@ -51,7 +52,7 @@ def is_gcc() -> bool:
 def test_the_loop_with_the_function_is_vectorised(
     model: type[nn.Module], call: str, columns: int, tmp_path: Path
 ) -> None:
-    text = kernelwright.explain(model(), (torch.randn(8, columns),)).source
+    text = kernelwright.explain(model(), (torch.randn(8, columns),), policy=ALWAYS).source
     kernels = library.headers(text) + library.programs(text)
     (tmp_path / "kernels.cpp").write_text(kernels)
     command = ["g++", *FLAGS, "-fopt-info-vec-optimized", "-c", "kernels.cpp", "-o", "kernels.o"]

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 import kernelwright
 from kernelwright.errors import UnsupportedError
 from kernelwright.pipeline import Compiled
+from kernelwright.plan import ALWAYS
 from zoo.case import Case
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -107,8 +108,8 @@ def compiled_case(case: Case, device: str) -> tuple[nn.Module, Compiled]:
     """The module that is compiled, and what came out; both on the device."""
     module = built(case, device)
     args, kwargs = arguments(case, case.batch, 0, device)
-    made = kernelwright.explain(module, args, kwargs) if kwargs else None
-    return module, made or kernelwright.explain(module, args)
+    made = kernelwright.explain(module, args, kwargs, policy=ALWAYS) if kwargs else None
+    return module, made or kernelwright.explain(module, args, policy=ALWAYS)
 
 
 def trio(case: Case, device: str) -> Trio:

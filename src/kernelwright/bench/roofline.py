@@ -53,13 +53,15 @@ class Floor:
     why: str
 
 
-def count_work(problem: Problem, module: nn.Module, inputs: Inputs) -> Work:
-    """Run the eager module once and count."""
+def count_work(
+    problem: Problem, module: nn.Module, inputs: Inputs, saved: float = WINOGRAD
+) -> Work:
+    """Run the eager module once and count; a convolution may need `saved` times fewer flops."""
     with FlopCounterMode(display=False) as counter:
         output = forward(module, inputs)
     by_operator = counter.get_flop_counts().get("Global", {})
     counts = {str(operator): n for operator, n in by_operator.items()}
-    flops = sum(n / (WINOGRAD if "conv" in name else 1.0) for name, n in counts.items())
+    flops = sum(n / (saved if "conv" in name else 1.0) for name, n in counts.items())
     moved = [*tensors(inputs), *tensors(output), *needed_parameters(problem.module)]
     return Work(flops, sum(distinct_bytes(t) for t in moved), any("conv" in c for c in counts))
 

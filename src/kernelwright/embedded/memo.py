@@ -76,13 +76,16 @@ class Memo:
         self.views = [everywhere[f"_global{name}"].values() for name in HOOKS]
         if any(self.views) and self.cause is None:
             self.cause = "there are global hooks"
-        self.views += [*live_views(self.module, set()), (END,)]
+        views = [*self.views, *live_views(self.module, set())]
+        self.bare = [view for view in views if not view]  # most tables of hooks are empty
+        self.views = [*filter(None, views), (END,)]
         self.seen = list(itertools.chain.from_iterable(self.views))
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
         return (
             self.namespace is vars(module)
+            and not any(self.bare)
             and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
             and all(map(operator.is_, map(type, self.modules), self.types))
         )

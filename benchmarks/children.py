@@ -1,0 +1,205 @@
+"""One process for each model: a child goes through its stages, the parent keeps what each one said.
+
+A child prints a line of JSON after every stage, so a model that dies or runs out of its time keeps
+what it had. Several children may run side by side; while one of them times, the others keep off the
+device. The results are written after every model, and `--resume` goes on from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sheet import Sheet
+
+Record = dict[str, Any]
+Job = dict[str, Any]
+Stage = Callable[[Job, Path, Path], Record]
+
+
+# ---- the child: one model in one mode ------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def device_lock(path: Path, alone: bool) -> Iterator[None]:
+    """The device for oneself, or shared with others who do not time."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def go_through(job: Job, source: Path, stages: Sequence[Stage]) -> None:
+    """Print what is known after each stage, as one line of JSON."""
+    folder = Path(job["folder"])
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder / "extensions")
+    for stage in stages:
+        print(json.dumps(stage(job, source, folder / "model_new.py")), flush=True)
+
+
+def compile_stage(job: Job, source: Path, emitted: Path) -> Record:
+    from kernelwright.commands import compile_file
+    from kernelwright.expand import expand
+
+    started = time.perf_counter()
+    training = job["mode"] == "train"
+    compiled = compile_file(source, job["device"], job["precision"], training=training)
+    seconds = time.perf_counter() - started
+    emitted.write_text(compiled.source)
+    left = Counter(row.op for row in compiled.ledger if row.fate == "aten")
+    operators = [n.op for n in compiled.captured if n.payload is not None and n.op != "getitem"]
+    return {
+        "optimize_s": seconds,
+        "operators": len(operators),
+        "kernels": len(compiled.kernels),
+        "launches": sum(region.launches for region in compiled.planned.regions),
+        "steps": len(compiled.planned.regions),
+        "lines": len(compiled.source.splitlines()),
+        "left_to_aten": dict(left),
+        "laws": list(compiled.rewrites),
+        "mode_of_graph": compiled.captured.mode,
+        "flops_of_plan": contraction_flops(compiled.primitives, compiled.problem.batch),
+        "flops_of_model": contraction_flops(expand(compiled.captured), compiled.problem.batch),
+    }
+
+
+def contraction_flops(graph: Any, batch: int) -> int:
+    """Of the library's and of generated contractions alike, at the batch of the example."""
+    from kernelwright.graph import Contraction, hint
+
+    payloads = [node.payload for node in graph]
+    return sum(hint(p.flops, batch) for p in payloads if isinstance(p, Contraction))
+
+
+def verify_stage(job: Job, source: Path, emitted: Path) -> Record:
+    if not job["verify"]:
+        return {}
+    from kernelwright.verify.session import verify
+
+    with device_lock(Path(job["lock"]), alone=False):
+        certificate = verify(
+            source,
+            emitted,
+            job["device"],
+            job["precision"],
+            quick=True,
+            time_limit=job["verify"],
+            training=job["mode"] == "train",
+        )
+    failed = [str(check) for check in certificate.failures]
+    return {"certified": certificate.passed, "verdict": certificate.verdict, "failed": failed}
+
+
+# ---- the parent ----------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) -> None:
+    """What every runner of children has."""
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--precision", choices=("highest", "high"), default="highest")
+    parser.add_argument("--jobs", type=int, default=1, help="models at the same time")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--verify", type=float, metavar="SECONDS", default=60.0, help="0: do not")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--limit", type=float, default=limit, help="seconds for each model")
+    parser.add_argument("--budget", type=float, default=budget, help="seconds for all")
+    parser.add_argument("--resume", action="store_true", help="keep what the results file has")
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
+
+
+def known(path: Path, part: str) -> list[Record]:
+    """The rows of one table of an earlier run."""
+    return json.loads(path.read_text())["parts"].get(part, []) if path.is_file() else []
+
+
+@dataclass
+class Parent:
+    """What children share, and when there is no time left for another one."""
+
+    script: str
+    options: Any
+    folder: Path
+    deadline: float
+
+    def run(self, labels: Mapping[str, Any]) -> Record | None:
+        """What a child found out; its last words where it failed. None: the budget is spent."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return None
+        options = self.options
+        folder = self.folder / "-".join(str(label) for label in labels.values())
+        folder.mkdir()
+        record: Record = {**labels, "precision": options.precision}
+        job = record | {
+            "device": options.device,
+            "rounds": options.rounds,
+            "verify": options.verify,
+            "compile": not options.no_compile,
+            "lock": str(self.folder / "device.lock"),
+            "folder": str(folder),
+        }
+        out, why = self.wait_for(job, min(left, options.limit))
+        for line in out.splitlines():
+            with contextlib.suppress(ValueError):
+                record |= json.loads(line)
+        return record | ({"problem": why} if why else {})
+
+    def wait_for(self, job: Job, limit: float) -> tuple[str, str]:
+        """What a child printed, and why it did not come to its end."""
+        command = [sys.executable, self.script, "--child", json.dumps(job)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()[0], f"stopped after {limit:.0f} s"
+        if not process.returncode:
+            return out, ""
+        last = next((x for x in reversed(err.splitlines()) if x.strip()), "it ended")
+        return out, last[-300:]
+
+
+def run_all(
+    script: str,
+    options: Any,
+    waiting: Sequence[Mapping[str, Any]],
+    sheet: Sheet,
+    cells: Callable[[Record], list[str]],
+    save: Callable[[], None],
+) -> None:
+    """A child for each of the waiting; a line of progress and the files after each."""
+    writing = threading.Lock()
+    total = len(sheet.rows) + len(waiting)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+        parent = Parent(script, options, Path(folder), time.monotonic() + options.budget)
+
+        def one(labels: Mapping[str, Any]) -> None:
+            started = time.monotonic()
+            record = parent.run(labels)
+            with writing:
+                if record is None:
+                    told = " ".join(str(label) for label in labels.values())
+                    print(f"{told}: not run, the budget is spent", file=sys.stderr)
+                    return
+                sheet.add(cells(record), record)
+                took = time.monotonic() - started
+                count = f"[{len(sheet.rows)}/{total}] {took:.0f} s:"
+                why = record.get("problem", "")
+                print(count, " | ".join(cells(record)), why, file=sys.stderr, flush=True)
+                save()
+
+        list(pool.map(one, waiting))

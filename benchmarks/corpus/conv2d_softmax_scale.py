@@ -1,0 +1,29 @@
+"""Softmax over channels at each pixel."""
+
+import torch
+from torch import nn
+
+VARIANTS = {
+    "full": dict(batch=64, channels=16, filters=32, kernel=3, side=128),
+    "small": dict(batch=3, channels=3, filters=8, kernel=3, side=11),
+}
+CHOSEN = "full"
+sizes = VARIANTS[CHOSEN]
+
+
+class Model(nn.Module):
+    def __init__(self, channels, filters, kernel):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, filters, kernel)
+        self.scale = nn.Parameter(torch.randn(filters, 1, 1))
+
+    def forward(self, x):
+        return torch.softmax(self.conv(x), dim=1) * self.scale
+
+
+def get_inputs():
+    return [torch.rand(sizes["batch"], sizes["channels"], sizes["side"], sizes["side"])]
+
+
+def get_init_inputs():
+    return [sizes[name] for name in ("channels", "filters", "kernel")]

@@ -1,0 +1,31 @@
+"""A stride, SELU, and the sum over a volume."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+VARIANTS = {
+    "full": dict(batch=16, channels=32, filters=64, kernel=3, depth=32, side=48),
+    "small": dict(batch=2, channels=3, filters=4, kernel=3, depth=6, side=7),
+}
+CHOSEN = "full"
+sizes = VARIANTS[CHOSEN]
+
+
+class Model(nn.Module):
+    def __init__(self, channels, filters, kernel):
+        super().__init__()
+        self.conv = nn.Conv3d(channels, filters, kernel, stride=2, padding=1)
+
+    def forward(self, x):
+        return F.selu(self.conv(x)).sum(dim=(2, 3, 4))
+
+
+def get_inputs():
+    return [
+        torch.randn(sizes["batch"], sizes["channels"], sizes["depth"], sizes["side"], sizes["side"])
+    ]
+
+
+def get_init_inputs():
+    return [sizes[name] for name in ("channels", "filters", "kernel")]

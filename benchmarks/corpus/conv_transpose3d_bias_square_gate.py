@@ -1,0 +1,34 @@
+"""The square of the result, gated by the result itself."""
+
+import torch
+from torch import nn
+
+VARIANTS = {
+    "full": dict(batch=16, channels=32, filters=64, kernel=3, depth=16, side=32),
+    "small": dict(batch=2, channels=3, filters=4, kernel=3, depth=3, side=4),
+}
+CHOSEN = "full"
+sizes = VARIANTS[CHOSEN]
+
+
+class Model(nn.Module):
+    def __init__(self, channels, filters, kernel):
+        super().__init__()
+        self.conv = nn.ConvTranspose3d(
+            channels, filters, kernel, stride=2, padding=1, output_padding=1
+        )
+        self.bias = nn.Parameter(torch.randn(filters, 1, 1, 1))
+
+    def forward(self, x):
+        x = self.conv(x)
+        return (x + self.bias).square() * torch.sigmoid(x)
+
+
+def get_inputs():
+    return [
+        torch.randn(sizes["batch"], sizes["channels"], sizes["depth"], sizes["side"], sizes["side"])
+    ]
+
+
+def get_init_inputs():
+    return [sizes[name] for name in ("channels", "filters", "kernel")]
