@@ -30,6 +30,8 @@ from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    copies,
+    dense,
     few_rows,
     leave_alone,
     limits_of,
@@ -166,11 +168,9 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    products = ways(primitives, machine, problem.precision, problem.batch, policy)
-    planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
+    primitives, planned = _planned(primitives, machine, problem, policy)
     if machine.lanes is not None:
-        planned = return_biases(seat(planned, products))
-        planned = few_rows(planned, machine, problem.precision)
+        planned = few_rows(return_biases(planned), machine, problem.precision)
     else:
         planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
@@ -189,6 +189,21 @@ def compile_problem(
     return Compiled(
         problem, captured, primitives, machine, planned, lowered, laws, refused, rows, source
     )
+
+
+def _planned(
+    primitives: Graph, machine: Target, problem: Problem, policy: Policy
+) -> tuple[Graph, Plan]:
+    """The regions, planned again as long as a step would copy what it reads in secret."""
+    while True:
+        products = ways(primitives, machine, problem.precision, problem.batch, policy)
+        planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
+        if machine.lanes is not None:
+            planned = seat(planned, products)
+        changed = dense(primitives, copies(planned))
+        if changed is primitives:
+            return primitives, planned
+        primitives = changed
 
 
 def _count(graph: Graph) -> int:

@@ -88,10 +88,16 @@ TWO_AVG = "avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)"
 MEAN_POOL = "mean(avg_pool(x)) => mean(x)"
 CLIPS = "max_pool(f(x)) => f(max_pool(x)) if f clips, shifts or scales by a positive number"
 INCREASING = "max_pool(f(x)) => f(max_pool(x)) if f is increasing"
+SCALED = "(x * c) @ y => (x @ y) * c"
+ROLLED = "roll(layer_norm(x)) => layer_norm(roll(x))"
 
 
 def vector(n: int) -> Tensor:
     return torch.randn(n)
+
+
+def square(n: int) -> Tensor:
+    return torch.randn(n, n)
 
 
 def channels(n: int) -> Tensor:
@@ -288,6 +294,21 @@ CASES = [
     image(NORM, lambda m, x: m.norm(x + 2), norm=lambda n: nn.InstanceNorm2d(n, affine=True)),
     *LINEARITY,
     *POOLING,
+    written(SCALED, lambda m, x: ((x * 0.3) @ x.T).softmax(-1)),
+    image(SCALED, lambda m, x: (x * 0.3 @ x.transpose(2, 3)).view(-1, 16).exp()),
+    written("(x / c) @ y => (x @ y) / c", lambda m, x: torch.mm(x / 3, m.w) + 1, w=square),
+    written("x @ (y * c) => (x @ y) * c", lambda m, x: (x @ (7 * x).T).softmax(-1)),
+    image(
+        "x @ (y / c) => (x @ y) / c",
+        lambda m, x: torch.bmm(x[:, 0], x[:, 0].mT / 3).softmax(-1),
+    ),
+    written(ROLLED, lambda m, x: m.norm(x).roll(1, 0), norm=nn.LayerNorm),
+    image(ROLLED, lambda m, x: m.norm(x).roll((1, -1), (2, -3)), norm=lambda n: nn.LayerNorm(3)),
+    image(
+        ROLLED,
+        lambda m, x: m.norm(x).reshape(x.shape[0], -1, 2, 2, 3).roll(1, 2),
+        norm=lambda n: nn.LayerNorm(3),
+    ),
 ]
 
 
@@ -474,6 +495,17 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
         "running statistics",
     ),
     (NORM, lambda m, x: m.norm(2 - x), {"norm": nn.LayerNorm}, None),
+    (SCALED, lambda m, x: (x * 0.3) @ x.T, {}, "the caller reads matmul, so scaling it would be"),
+    (SCALED, lambda m, x: (x * 0.3) @ x.T @ x, {}, "matmul reads matmul, so scaling it would be"),
+    (SCALED, lambda m, x: ((x * 1e-4) @ x.T).exp(), {}, "the factor 0.0001 is so far from 1"),
+    (SCALED, lambda m, x: ((x * 0) @ x.T).exp(), {}, "the factor 0 is so far from 1"),
+    (SCALED, lambda m, x: ((x * x) @ x.T).exp(), {}, None),
+    (SCALED, lambda m, x: ((y := x * 0.3) @ y.T).exp(), {}, "mul is also used by"),
+    (SCALED, lambda m, x: ((x.half() * 0.3) @ x.half().T).exp(), {}, "the law is for float32"),
+    (ROLLED, lambda m, x: m.norm(x).roll(1), {"norm": nn.LayerNorm}, "all elements as one row"),
+    (ROLLED, lambda m, x: m.norm(x).roll(1, 1), {"norm": nn.LayerNorm}, "axis 1, which is"),
+    (ROLLED, lambda m, x: m.norm(x).view(-1).roll(1, 0), {"norm": nn.LayerNorm}, "other rows"),
+    (ROLLED, lambda m, x: (m.norm(x) + 1).roll(1, 0), {"norm": nn.LayerNorm}, None),
 ]
 
 

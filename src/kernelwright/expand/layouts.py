@@ -8,9 +8,7 @@ Eager's pointwise operators keep the order of their operand, so `x.transpose(1, 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import torch
 from torch.utils import _pytree as pytree
 
 from kernelwright.expr import load
@@ -23,10 +21,9 @@ from kernelwright.graph import (
     TensorType,
     View,
     fresh_name,
-    hint,
     map_refs,
 )
-from kernelwright.interpret import carry_out
+from kernelwright.strides import lying
 
 Order = tuple[int, ...]
 
@@ -46,7 +43,7 @@ def lay_out(graph: Graph) -> Graph:
         if len(wanted) != len(node.type.shape):
             continue  # the run on fake tensors took another way, as an LSTM's may
         order = _order(node, wanted)
-        if order != _order(node, _strides(graph, leaf.name)):
+        if order != _order(node, lying(graph, leaf.name).stride()):
             added = _stored(node, order, taken)
             moved[leaf.name] = added[-1].name
             nodes += added
@@ -59,28 +56,6 @@ def _order(node: Node, strides: tuple[int, ...]) -> Order:
     axes = [i for i, d in enumerate(node.type.shape) if d != 1]
     ranked = iter(sorted(axes, key=lambda i: -strides[i]))
     return tuple(next(ranked) if d != 1 else i for i, d in enumerate(node.type.shape))
-
-
-def _strides(graph: Graph, name: str) -> tuple[int, ...]:
-    """Those of a value whose base is stored row by row."""
-
-    def value(name: str) -> torch.Tensor:
-        node = graph[name]
-        if node.op != "view":
-            return torch.empty([hint(d) for d in node.type.shape], device="meta")
-        inner = value(node.inputs[0])
-        made: torch.Tensor = carry_out(node, lambda v: _numbers(v, inner))
-        return made
-
-    return tuple(value(name).stride())
-
-
-def _numbers(value: Any, inner: torch.Tensor) -> Any:
-    if isinstance(value, Ref):
-        return inner
-    if isinstance(value, tuple):
-        return tuple(_numbers(v, inner) for v in value)
-    return hint(value) if hasattr(value, "free_symbols") else value
 
 
 def _stored(node: Node, order: Order, taken: set[str]) -> list[Node]:

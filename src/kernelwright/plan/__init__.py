@@ -2,6 +2,7 @@
 
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
+from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
@@ -43,7 +44,9 @@ __all__ = [
     "Store",
     "Tail",
     "Ways",
+    "copies",
     "decompose",
+    "dense",
     "element_type",
     "few_rows",
     "leave_alone",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
+from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
 from kernelwright.plan.model import (
@@ -29,6 +30,7 @@ from kernelwright.plan.model import (
 from kernelwright.plan.names import region_name
 from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.region import LAZY
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
 
@@ -72,7 +74,8 @@ def ways(graph: Graph, target: Target, precision: str, batch: int, policy: Polic
         if not isinstance(node.payload, Contraction):
             continue
         try:
-            found[node.name] = _Choice(graph, target, precision, batch, policy).way(node)
+            choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
+            found[node.name] = choice.way(node)
         except Unfit as unfit:
             why = reason(unfit.code, op=node.origin.op, **unfit.numbers)
             refusals.append(Refusal(node.origin.op, node.origin.place, why))
@@ -81,11 +84,14 @@ def ways(graph: Graph, target: Target, precision: str, batch: int, policy: Polic
 
 @dataclass(frozen=True)
 class _Choice:
+    """`generated` are the products that are so far."""
+
     graph: Graph
     target: Target
     precision: str
     batch: int
     policy: Policy
+    generated: frozenset[str]
 
     def way(self, node: Node) -> Way:
         """How a product is generated; raises Unfit with the reason why it is not."""
@@ -106,7 +112,7 @@ class _Choice:
             raise Unfit(Code.NARROW, columns=columns)
         if depth == 0:
             raise Unfit(Code.NO_MATRICES)
-        way = self.faster(loop, form, columns, depth)
+        way = self.faster(loop, form, columns, depth, self.copied(node, form))
         if way is None:
             raise Unfit(Code.LIBRARY_FASTER, columns=columns, depth=depth)
         rows = form.all_rows
@@ -122,7 +128,25 @@ class _Choice:
                 return Unfit(Code.STRIDES, side=side, why=why)
         return Unfit(Code.NO_MATRICES)
 
-    def faster(self, loop: Loop, form: Form, columns: int, depth: int) -> Way | None:
+    def copied(self, node: Node, form: Form) -> tuple[str, ...]:
+        """The matrices that only the library's product needs copied.
+
+        What a kernel makes it stores as the library wants it, in no more time; but not a part of
+        it, such as one of several projections, beside the whole.
+        """
+        found = []
+        for side, name in zip(("left", "right"), node.inputs, strict=False):
+            base = self.graph[self.graph.base(name)]
+            whole = base.type.numel == self.graph[name].type.numel
+            made = whole and (base.name in self.generated or base.op in LAZY)
+            read = self.graph[getattr(form, side).buffer].op != "view"
+            if read and not made and copied_by_library(self.graph, node, name):
+                found.append(side)
+        return (*found, "result") if is_copied(self.graph, node.name) else tuple(found)
+
+    def faster(
+        self, loop: Loop, form: Form, columns: int, depth: int, copies: tuple[str, ...]
+    ) -> Way | None:
         """The way that beats the library, for the rows there are or else, if more are, for many."""
         here, usual = hint(form.all_rows, self.batch), hint(form.all_rows)
         if self.policy.generate_always:
@@ -130,8 +154,8 @@ class _Choice:
         each = hint(form.rows, self.batch) if form.batch != (1, 1) else None
         dense = form.left.depth == form.right.depth == 1  # as thin products want them
         for typical in (here, usual):
-            fewest = loop.fewest(typical, columns, depth, each, dense)
-            frozen = loop.fewest(typical, columns, depth, each, False)
+            fewest = loop.fewest(typical, columns, depth, each, dense, copies)
+            frozen = loop.fewest(typical, columns, depth, each, False, copies)
             if fewest is not None and fewest <= typical:
                 break
         return None if fewest is None else Way(form, loop, fewest, frozen or fewest, typical)

@@ -12,7 +12,9 @@ from kernelwright.rules import (
     constants,
     normalisation,
     pools,
+    products,
     reductions,
+    rows,
     spaces,
     sums,
 )
@@ -26,4 +28,6 @@ ALL_RULES: tuple[Rule, ...] = (
     *pools.RULES,
     *sums.RULES,
     *spaces.RULES,
+    *products.RULES,
+    *rows.RULES,
 )

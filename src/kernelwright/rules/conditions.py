@@ -31,6 +31,14 @@ def wide(match: Match) -> str | None:
     return None
 
 
+def single_precision(match: Match) -> str | None:
+    """Half precision overflows at numbers that models have, where float32 does not."""
+    dtype = match.root.type.dtype
+    if dtype != torch.float32:
+        return f"{match.root.name} is {_short(dtype)}, and the law is for float32"
+    return None
+
+
 def unit_alpha(*names: str) -> Condition:
     """add(x, y, alpha) is x + alpha * y; a law about x + y needs alpha = 1."""
 

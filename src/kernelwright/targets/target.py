@@ -178,14 +178,27 @@ class Loop:
         moved = 2 * rows * columns * self.dtype.itemsize / self.tiling.read_rate
         return self.thin.time(rows, columns, depth) + self.tiling.kernel_overhead + moved
 
+    def copy_time(self, matrix: str, rows: int, columns: int, depth: int, batch: int = 1) -> float:
+        """A kernel that only brings the `left`, the `right` or the `result` into another order."""
+        sides = {"left": rows * depth, "right": columns * depth, "result": rows * columns}
+        moved = 2 * batch * sides[matrix] * self.dtype.itemsize
+        return self.tiling.kernel_overhead + moved / self.tiling.read_rate
+
     def fewest(
-        self, typical: int, columns: int, depth: int, each: int | None = None, thin: bool = True
+        self,
+        typical: int,
+        columns: int,
+        depth: int,
+        each: int | None = None,
+        thin: bool = True,
+        copies: tuple[str, ...] = (),
     ) -> int | None:
         """The rows from which on the generated product is the fastest one; None: it never is.
 
         They are those of all products of a batch, if there are several of `each` rows. An emitted
         file has one tile for any number of rows, the best one for typically many. With `thin` it is
-        compared with the thin product too.
+        compared with the thin product too. `copies` are the matrices that only the library's
+        product needs copied.
         """
 
         def sizes(rows: int) -> tuple[int, int, int, int]:
@@ -196,10 +209,12 @@ class Loop:
         found = None
         thin = thin and each is None
         beyond = {self.thin.most + 1} if thin and self.thin is not None else set()
+        beyond |= {typical} if copies else set()  # they are close to the difference of the two
         for rows in sorted({*ROWS, *beyond}, reverse=True):
             other = self.library_time(*sizes(rows))
             if thin:
                 other = min(other, self.thin_time(rows, columns, depth))
+            other += sum(self.copy_time(matrix, *sizes(rows)) for matrix in copies)
             if self.generated_time(width, *sizes(rows)) >= other:
                 break
             found = rows
