@@ -100,21 +100,18 @@ class ModelNew(Model):
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, rows, panels in (
-            (
-                "gemm.weight",
-                "freeze_linear_hardtanh_mish_group_norm",
-                self.gemm.weight,
-                (8192, 8192),
-                8192,
-                (1, 128, 128, 2, 64, 64),
-            ),
+        for kernel, shape, rows, panels, weights in (
+            ("freeze_linear_hardtanh_mish_group_norm", (8192, 8192), 8192, (1, 128, 128, 2, 64, 64), {
+                "gemm.weight": self.gemm.weight,
+            }),
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(weight.device):
-                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
-                _KW_KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
-                frozen[name] = (halves, scales, _kw_stamped(weight))
+            for name, weight in weights.items():
+                device = weight.device
+                if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(device):
+                    halves = torch.empty(panels, dtype=torch.float16, device=device)
+                    scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
+                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    frozen[name] = (halves, scales, _kw_stamped(weight))
         _KW_FUSION.memo(self).frozen = frozen
         return self
 
@@ -132,9 +129,10 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """The steps of a call: inputs and state in, results out."""
-    batch = x.shape[0]
+def _kw_linear_hardtanh_mish_group_norm(
+    run, batch, x, gemm_weight, gemm_bias, bias, group_norm_weight, group_norm_bias
+):
+    """group_norm at model.py:19 in group_norm."""
     if (
         _KW_GENERATED_GEMM
         and batch >= (96 if "gemm.weight" in run.frozen else 257)
@@ -151,33 +149,16 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
         progress = run.empty((65,), torch.int32)
         group_norm = run.empty((batch, 256, 32), torch.float32)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch,
-            1,
-            (8192, 8192, (128, 2, 8), 2, True, 0),
-            _kw_processors(run.device),
+            batch, 1, (8192, 8192, (128, 2, 8), 2, True, 0), _kw_processors(run.device),
             frozen,
         )
         run.launch(
             "linear_hardtanh_mish_group_norm",
             [
-                x,
-                gemm_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                gemm_bias,
-                bias,
-                group_norm_weight,
-                group_norm_bias,
-                group_norm,
+                x, gemm_weight, left_halves, left_scales, right_halves, right_scales, progress,
+                gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm,
             ],
-            batch,
-            tiles,
-            clusters,
-            early,
-            frozen,
+            batch, tiles, clusters, early, frozen,
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 8:
@@ -192,8 +173,7 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
             run.launch(
                 "gemm_product_thin",
                 [x, gemm_weight, left_halves, left_scales, sums, right_scales, gemm_product],
-                batch,
-                2,
+                batch, 2,
             )
         elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):
             gemm_product = run.empty((batch, 8192), torch.float32)
@@ -204,8 +184,7 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
             run.launch(
                 "gemm_product_thin",
                 [x, gemm_weight, left_halves, left_scales, sums, right_scales, gemm_product],
-                batch,
-                1,
+                batch, 1,
             )
         else:
             gemm_product = run.contract(torch.nn.functional.linear, x, gemm_weight)
@@ -215,6 +194,15 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
             [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
             batch,
         )
+    return group_norm
+
+
+def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    group_norm = _kw_linear_hardtanh_mish_group_norm(
+        run, batch, x, gemm_weight, gemm_bias, bias, group_norm_weight, group_norm_bias
+    )
     return (group_norm,)
 
 
@@ -266,10 +254,7 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.bias,
-        module.gemm.weight,
-        module.gemm.bias,
-        module.group_norm.weight,
+        module.bias, module.gemm.weight, module.gemm.bias, module.group_norm.weight,
         module.group_norm.bias,
     )
 
@@ -279,12 +264,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (("",), "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
     (
-        "gemm",
+        ("gemm",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -292,16 +277,16 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "hardtanh",
+        ("hardtanh",),
         "torch.nn.modules.activation.Hardtanh",
         (),
         (),
         {"min_val": -1.0, "max_val": 1.0, "inplace": False},
         {},
     ),
-    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (("mish",), "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
     (
-        "group_norm",
+        ("group_norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),
@@ -818,7 +803,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 01c4da2ac7004b6839d00688b4631cecdea38ae891b1f2c32d9aca0d40783dde
+# sha256 9c4c6bd447687b39cb2e0d67043c7cbf0fdc95ebf399a9370b243134594d9972
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1020,32 +1005,39 @@ def _kw_mentioned(kind):
 
 def _kw_examine(root, table):
     """Why the trace does not hold for this module any more, or None."""
-    for path, kind, names, hooks, plain, others in table:
-        module = root
-        for part in path.split(".") if path else ():
-            module = module._modules.get(part) if module is not None else None
-        if module is None:
-            return f"{path} is gone"
-        place = path or "the model"
-        if path and _kw_class_name(type(module)) != kind:
-            return f"{path} is a {type(module).__name__} now"
-        if _kw_present(module) != names:
-            return f"the tensors or submodules of {place} are not those it was traced with"
-        if path and _kw_traced_hooks(module) != hooks:
-            return f"{path} has hooks"
-        dot = f"{path}." if path else ""
-        for name in plain:
-            if not hasattr(module, name):
-                return f"{dot}{name} is gone"
-            value = getattr(module, name)
-            if type(value) is not type(plain[name]) or value != plain[name]:
-                now = "another" if torch.compiler.is_compiling() else repr(value)
-                return f"{dot}{name} is {now} and was {plain[name]!r}"
-        if not torch.compiler.is_compiling():  # a compiler would have to follow all of this
-            cause = _kw_other_attributes(module, dot, plain, others)
+    for paths, *traced in table:
+        for path in paths:
+            cause = _kw_otherwise(root, path, *traced)
             if cause is not None:
                 return cause
     return None
+
+
+def _kw_otherwise(root, path, kind, names, hooks, plain, others):
+    """What is not as it was in the module at this place."""
+    module = root
+    for part in path.split(".") if path else ():
+        module = module._modules.get(part) if module is not None else None
+    if module is None:
+        return f"{path} is gone"
+    place = path or "the model"
+    if path and _kw_class_name(type(module)) != kind:
+        return f"{path} is a {type(module).__name__} now"
+    if _kw_present(module) != names:
+        return f"the tensors or submodules of {place} are not those it was traced with"
+    if path and _kw_traced_hooks(module) != hooks:
+        return f"{path} has hooks"
+    dot = f"{path}." if path else ""
+    for name in plain:
+        if not hasattr(module, name):
+            return f"{dot}{name} is gone"
+        value = getattr(module, name)
+        if type(value) is not type(plain[name]) or value != plain[name]:
+            now = "another" if torch.compiler.is_compiling() else repr(value)
+            return f"{dot}{name} is {now} and was {plain[name]!r}"
+    if torch.compiler.is_compiling():  # a compiler would have to follow all of the others
+        return None
+    return _kw_other_attributes(module, dot, plain, others)
 
 
 def _kw_other_attributes(module, dot, plain, others):
@@ -1126,13 +1118,16 @@ class _kw_Memo:
         self.views = [everywhere[f"_global{name}"].values() for name in _KW_HOOKS]
         if any(self.views) and self.cause is None:
             self.cause = "there are global hooks"
-        self.views += [*_kw_live_views(self.module, set()), (_KW_END,)]
+        views = [*self.views, *_kw_live_views(self.module, set())]
+        self.bare = [view for view in views if not view]  # most tables of hooks are empty
+        self.views = [*filter(None, views), (_KW_END,)]
         self.seen = list(itertools.chain.from_iterable(self.views))
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
         return (
             self.namespace is vars(module)
+            and not any(self.bare)
             and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
             and all(map(operator.is_, map(type, self.modules), self.types))
         )
@@ -1467,11 +1462,16 @@ class _kw_Empty:
 
     def __init__(self, value, device):
         self.index, self.value, self.uses = value.index, value, (value.index,)
-        self.shape = tuple(value.shape)
+        self.shape, self.strides = tuple(value.shape), _kw_dense(value.shape)
         self.options = {"dtype": value.dtype, "device": device}
 
     def __call__(self, values, memo):
-        values[self.index] = torch.empty(self.shape, **self.options)
+        values[self.index] = torch.empty_strided(self.shape, self.strides, **self.options)
+
+
+def _kw_dense(shape):
+    """Strides, spelled out: torch takes a third less time for memory that is described so."""
+    return tuple(math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
 class _kw_Call:
@@ -1621,7 +1621,8 @@ class _kw_Steps:
     def run(self, memo, tensors):
         values = [*tensors, *self.blank]
         if self.bytes:
-            values[-1] = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
+            room = (self.bytes,), (1,)
+            values[-1] = torch.empty_strided(*room, dtype=torch.uint8, device=self.device)
         for step, done in self.steps:
             step(values, memo)
             for i in done:

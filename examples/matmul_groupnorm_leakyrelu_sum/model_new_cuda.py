@@ -91,21 +91,18 @@ class ModelNew(Model):
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, rows, panels in (
-            (
-                "fc.weight",
-                "freeze_linear_group_norm_leaky_relu_add",
-                self.fc.weight,
-                (8192, 8192),
-                8192,
-                (1, 128, 128, 2, 64, 64),
-            ),
+        for kernel, shape, rows, panels, weights in (
+            ("freeze_linear_group_norm_leaky_relu_add", (8192, 8192), 8192, (1, 128, 128, 2, 64, 64), {
+                "fc.weight": self.fc.weight,
+            }),
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(weight.device):
-                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
-                _KW_KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
-                frozen[name] = (halves, scales, _kw_stamped(weight))
+            for name, weight in weights.items():
+                device = weight.device
+                if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(device):
+                    halves = torch.empty(panels, dtype=torch.float16, device=device)
+                    scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
+                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    frozen[name] = (halves, scales, _kw_stamped(weight))
         _KW_FUSION.memo(self).frozen = frozen
         return self
 
@@ -123,9 +120,8 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
-    """The steps of a call: inputs and state in, results out."""
-    batch = x.shape[0]
+def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """add at model.py:16."""
     if (
         _KW_GENERATED_GEMM
         and batch >= (96 if "fc.weight" in run.frozen else 257)
@@ -142,32 +138,16 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
         progress = run.empty((65,), torch.int32)
         add = run.empty((batch, 8192), torch.float32)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch,
-            1,
-            (8192, 8192, (128, 2, 8), 2, True, 0),
-            _kw_processors(run.device),
+            batch, 1, (8192, 8192, (128, 2, 8), 2, True, 0), _kw_processors(run.device),
             frozen,
         )
         run.launch(
             "linear_group_norm_leaky_relu_add",
             [
-                x,
-                fc_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                fc_bias,
-                norm_weight,
-                norm_bias,
-                add,
+                x, fc_weight, left_halves, left_scales, right_halves, right_scales, progress,
+                fc_bias, norm_weight, norm_bias, add,
             ],
-            batch,
-            tiles,
-            clusters,
-            early,
-            frozen,
+            batch, tiles, clusters, early, frozen,
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 8:
@@ -182,8 +162,7 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
             run.launch(
                 "fc_product_thin",
                 [x, fc_weight, left_halves, left_scales, sums, right_scales, fc_product],
-                batch,
-                2,
+                batch, 2,
             )
         elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):
             fc_product = run.empty((batch, 8192), torch.float32)
@@ -194,8 +173,7 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
             run.launch(
                 "fc_product_thin",
                 [x, fc_weight, left_halves, left_scales, sums, right_scales, fc_product],
-                batch,
-                1,
+                batch, 1,
             )
         else:
             fc_product = run.contract(torch.nn.functional.linear, x, fc_weight)
@@ -205,6 +183,15 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
             [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
+    return add
+
+
+def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    add = _kw_linear_group_norm_leaky_relu_add(
+        run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias
+    )
     return (add,)
 
 
@@ -261,12 +248,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
+    (("",), "Model", ("fc", "norm", "activation"), (), {}, {}),
     (
-        "fc",
+        ("fc",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -274,7 +261,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),
@@ -282,7 +269,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "activation",
+        ("activation",),
         "torch.nn.modules.activation.LeakyReLU",
         (),
         (),
@@ -784,7 +771,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 01c4da2ac7004b6839d00688b4631cecdea38ae891b1f2c32d9aca0d40783dde
+# sha256 9c4c6bd447687b39cb2e0d67043c7cbf0fdc95ebf399a9370b243134594d9972
 # --------------------------------------------------------------------------------------------------
 
 
@@ -986,32 +973,39 @@ def _kw_mentioned(kind):
 
 def _kw_examine(root, table):
     """Why the trace does not hold for this module any more, or None."""
-    for path, kind, names, hooks, plain, others in table:
-        module = root
-        for part in path.split(".") if path else ():
-            module = module._modules.get(part) if module is not None else None
-        if module is None:
-            return f"{path} is gone"
-        place = path or "the model"
-        if path and _kw_class_name(type(module)) != kind:
-            return f"{path} is a {type(module).__name__} now"
-        if _kw_present(module) != names:
-            return f"the tensors or submodules of {place} are not those it was traced with"
-        if path and _kw_traced_hooks(module) != hooks:
-            return f"{path} has hooks"
-        dot = f"{path}." if path else ""
-        for name in plain:
-            if not hasattr(module, name):
-                return f"{dot}{name} is gone"
-            value = getattr(module, name)
-            if type(value) is not type(plain[name]) or value != plain[name]:
-                now = "another" if torch.compiler.is_compiling() else repr(value)
-                return f"{dot}{name} is {now} and was {plain[name]!r}"
-        if not torch.compiler.is_compiling():  # a compiler would have to follow all of this
-            cause = _kw_other_attributes(module, dot, plain, others)
+    for paths, *traced in table:
+        for path in paths:
+            cause = _kw_otherwise(root, path, *traced)
             if cause is not None:
                 return cause
     return None
+
+
+def _kw_otherwise(root, path, kind, names, hooks, plain, others):
+    """What is not as it was in the module at this place."""
+    module = root
+    for part in path.split(".") if path else ():
+        module = module._modules.get(part) if module is not None else None
+    if module is None:
+        return f"{path} is gone"
+    place = path or "the model"
+    if path and _kw_class_name(type(module)) != kind:
+        return f"{path} is a {type(module).__name__} now"
+    if _kw_present(module) != names:
+        return f"the tensors or submodules of {place} are not those it was traced with"
+    if path and _kw_traced_hooks(module) != hooks:
+        return f"{path} has hooks"
+    dot = f"{path}." if path else ""
+    for name in plain:
+        if not hasattr(module, name):
+            return f"{dot}{name} is gone"
+        value = getattr(module, name)
+        if type(value) is not type(plain[name]) or value != plain[name]:
+            now = "another" if torch.compiler.is_compiling() else repr(value)
+            return f"{dot}{name} is {now} and was {plain[name]!r}"
+    if torch.compiler.is_compiling():  # a compiler would have to follow all of the others
+        return None
+    return _kw_other_attributes(module, dot, plain, others)
 
 
 def _kw_other_attributes(module, dot, plain, others):
@@ -1092,13 +1086,16 @@ class _kw_Memo:
         self.views = [everywhere[f"_global{name}"].values() for name in _KW_HOOKS]
         if any(self.views) and self.cause is None:
             self.cause = "there are global hooks"
-        self.views += [*_kw_live_views(self.module, set()), (_KW_END,)]
+        views = [*self.views, *_kw_live_views(self.module, set())]
+        self.bare = [view for view in views if not view]  # most tables of hooks are empty
+        self.views = [*filter(None, views), (_KW_END,)]
         self.seen = list(itertools.chain.from_iterable(self.views))
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
         return (
             self.namespace is vars(module)
+            and not any(self.bare)
             and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
             and all(map(operator.is_, map(type, self.modules), self.types))
         )
@@ -1433,11 +1430,16 @@ class _kw_Empty:
 
     def __init__(self, value, device):
         self.index, self.value, self.uses = value.index, value, (value.index,)
-        self.shape = tuple(value.shape)
+        self.shape, self.strides = tuple(value.shape), _kw_dense(value.shape)
         self.options = {"dtype": value.dtype, "device": device}
 
     def __call__(self, values, memo):
-        values[self.index] = torch.empty(self.shape, **self.options)
+        values[self.index] = torch.empty_strided(self.shape, self.strides, **self.options)
+
+
+def _kw_dense(shape):
+    """Strides, spelled out: torch takes a third less time for memory that is described so."""
+    return tuple(math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
 class _kw_Call:
@@ -1587,7 +1589,8 @@ class _kw_Steps:
     def run(self, memo, tensors):
         values = [*tensors, *self.blank]
         if self.bytes:
-            values[-1] = torch.empty(self.bytes, dtype=torch.uint8, device=self.device)
+            room = (self.bytes,), (1,)
+            values[-1] = torch.empty_strided(*room, dtype=torch.uint8, device=self.device)
         for step, done in self.steps:
             step(values, memo)
             for i in done:

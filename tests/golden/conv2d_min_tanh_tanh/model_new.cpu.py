@@ -9,10 +9,8 @@ class ModelNew(Model):
                                          operator(s) over the same rows
     min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
                                          over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
+    tanh (conv2d_min_tanh_tanh.py:14)    2 times: fused into bias_min_tanh; one kernel for 4
+                                         operator(s) over the same rows
     """
 
     def __new__(cls, *args, **kwargs):
@@ -98,12 +96,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("conv",), (), {}, {}),
+    (("",), "Model", ("conv",), (), {}, {}),
     (
-        "conv",
+        ("conv",),
         "torch.nn.modules.conv.Conv2d",
         ("weight", "bias"),
         (),

@@ -63,7 +63,10 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
         )
         run.launch(
             "add_bias_hardtanh_mish_group_norm",
-            [panel, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm[start:stop]],
+            [
+                panel, gemm_bias, bias, group_norm_weight, group_norm_bias,
+                group_norm[start:stop],
+            ],
             stop - start,
         )
     return (group_norm,)
@@ -117,10 +120,7 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.bias,
-        module.gemm.weight,
-        module.gemm.bias,
-        module.group_norm.weight,
+        module.bias, module.gemm.weight, module.gemm.bias, module.group_norm.weight,
         module.group_norm.bias,
     )
 
@@ -130,12 +130,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (("",), "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
     (
-        "gemm",
+        ("gemm",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -143,16 +143,16 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "hardtanh",
+        ("hardtanh",),
         "torch.nn.modules.activation.Hardtanh",
         (),
         (),
         {"min_val": -1.0, "max_val": 1.0, "inplace": False},
         {},
     ),
-    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (("mish",), "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
     (
-        "group_norm",
+        ("group_norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),

@@ -63,21 +63,18 @@ class ModelNew(Model):
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, rows, panels in (
-            (
-                "gemm.weight",
-                "freeze_linear_hardtanh_mish_group_norm",
-                self.gemm.weight,
-                (256, 256),
-                256,
-                (1, 4, 4, 2, 64, 64),
-            ),
+        for kernel, shape, rows, panels, weights in (
+            ("freeze_linear_hardtanh_mish_group_norm", (256, 256), 256, (1, 4, 4, 2, 64, 64), {
+                "gemm.weight": self.gemm.weight,
+            }),
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(weight.device):
-                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
-                _KW_KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
-                frozen[name] = (halves, scales, _kw_stamped(weight))
+            for name, weight in weights.items():
+                device = weight.device
+                if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(device):
+                    halves = torch.empty(panels, dtype=torch.float16, device=device)
+                    scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
+                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    frozen[name] = (halves, scales, _kw_stamped(weight))
         _KW_FUSION.memo(self).frozen = frozen
         return self
 
@@ -95,9 +92,10 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
-    """The steps of a call: inputs and state in, results out."""
-    batch = x.shape[0]
+def _kw_linear_hardtanh_mish_group_norm(
+    run, batch, x, gemm_weight, gemm_bias, bias, group_norm_weight, group_norm_bias
+):
+    """group_norm at gemm_bias_hardtanh_mish_groupnorm.py:19 in group_norm."""
     if _KW_GENERATED_GEMM and batch >= 2048 and _kw_hopper(run.device):
         left_halves = run.empty((1, ((batch + 63)//64), 4, 2, 64, 64), torch.float16)
         left_scales = run.empty((1, batch, 2), torch.float32)
@@ -110,33 +108,15 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
         progress = run.empty((5,), torch.int32)
         group_norm = run.empty((batch, 8, 32), torch.float32)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch,
-            1,
-            (256, 256, (64, 2, 8), 2, True, 0),
-            _kw_processors(run.device),
-            frozen,
+            batch, 1, (256, 256, (64, 2, 8), 2, True, 0), _kw_processors(run.device), frozen
         )
         run.launch(
             "linear_hardtanh_mish_group_norm",
             [
-                x,
-                gemm_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                gemm_bias,
-                bias,
-                group_norm_weight,
-                group_norm_bias,
-                group_norm,
+                x, gemm_weight, left_halves, left_scales, right_halves, right_scales, progress,
+                gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm,
             ],
-            batch,
-            tiles,
-            clusters,
-            early,
-            frozen,
+            batch, tiles, clusters, early, frozen,
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 16:
@@ -150,6 +130,15 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
             [gemm_product, gemm_bias, bias, group_norm_weight, group_norm_bias, group_norm],
             batch,
         )
+    return group_norm
+
+
+def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    group_norm = _kw_linear_hardtanh_mish_group_norm(
+        run, batch, x, gemm_weight, gemm_bias, bias, group_norm_weight, group_norm_bias
+    )
     return (group_norm,)
 
 
@@ -201,10 +190,7 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.bias,
-        module.gemm.weight,
-        module.gemm.bias,
-        module.group_norm.weight,
+        module.bias, module.gemm.weight, module.gemm.bias, module.group_norm.weight,
         module.group_norm.bias,
     )
 
@@ -214,12 +200,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
+    (("",), "Model", ("gemm", "hardtanh", "mish", "group_norm", "bias"), (), {}, {}),
     (
-        "gemm",
+        ("gemm",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -227,16 +213,16 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "hardtanh",
+        ("hardtanh",),
         "torch.nn.modules.activation.Hardtanh",
         (),
         (),
         {"min_val": -1.0, "max_val": 1.0, "inplace": False},
         {},
     ),
-    ("mish", "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
+    (("mish",), "torch.nn.modules.activation.Mish", (), (), {"inplace": False}, {}),
     (
-        "group_norm",
+        ("group_norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),

@@ -48,7 +48,10 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
         )
         run.launch(
             "bias_group_norm_min",
-            [panel, gemm_bias, group_norm_weight, group_norm_bias, min_value_values[start:stop]],
+            [
+                panel, gemm_bias, group_norm_weight, group_norm_bias,
+                min_value_values[start:stop],
+            ],
             stop - start,
         )
     add = run.empty((1, 256, batch, 1), torch.float32)
@@ -103,10 +106,7 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.bias,
-        module.gemm.weight,
-        module.gemm.bias,
-        module.group_norm.weight,
+        module.bias, module.gemm.weight, module.gemm.bias, module.group_norm.weight,
         module.group_norm.bias,
     )
 
@@ -116,12 +116,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("gemm", "group_norm", "bias"), (), {}, {}),
+    (("",), "Model", ("gemm", "group_norm", "bias"), (), {}, {}),
     (
-        "gemm",
+        ("gemm",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -129,7 +129,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "group_norm",
+        ("group_norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),

@@ -85,12 +85,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("norm",), (), {}, {}),
+    (("",), "Model", ("norm",), (), {}, {}),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),

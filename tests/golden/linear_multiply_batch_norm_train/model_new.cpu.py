@@ -41,16 +41,8 @@ class ModelNew(Model):
 
 
 def _kw_fused(
-    run,
-    x,
-    scale,
-    linear_weight,
-    linear_bias,
-    norm_weight,
-    norm_bias,
-    norm_running_mean,
-    norm_running_var,
-    norm_num_batches_tracked,
+    run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    norm_running_var, norm_num_batches_tracked,
 ):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
@@ -65,16 +57,8 @@ def _kw_fused(
     run.launch(
         "bias_mul_batch_norm",
         [
-            linear_product,
-            linear_bias,
-            scale,
-            norm_weight,
-            norm_bias,
-            norm_running_mean,
-            norm_running_var,
-            norm_2_affine,
-            norm_2_running_mean,
-            norm_2_running_var,
+            linear_product, linear_bias, scale, norm_weight, norm_bias, norm_running_mean,
+            norm_running_var, norm_2_affine, norm_2_running_mean, norm_2_running_var,
         ],
         batch,
     )
@@ -113,15 +97,8 @@ def _kw_original(module, x):
 
 
 def _kw_blank(
-    x,
-    scale,
-    linear_weight,
-    linear_bias,
-    norm_weight,
-    norm_bias,
-    norm_running_mean,
-    norm_running_var,
-    norm_num_batches_tracked,
+    x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    norm_running_var, norm_num_batches_tracked,
 ):
     """Results without values, for tracers."""
     batch = x.shape[0]
@@ -148,13 +125,8 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.scale,
-        module.linear.weight,
-        module.linear.bias,
-        module.norm.weight,
-        module.norm.bias,
-        module.norm.running_mean,
-        module.norm.running_var,
+        module.scale, module.linear.weight, module.linear.bias, module.norm.weight,
+        module.norm.bias, module.norm.running_mean, module.norm.running_var,
         module.norm.num_batches_tracked,
     )
 
@@ -164,12 +136,12 @@ def _kw_written(module):
     return (module.norm.running_mean, module.norm.running_var, module.norm.num_batches_tracked)
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("linear", "norm", "scale"), (), {"training": True}, {}),
+    (("",), "Model", ("linear", "norm", "scale"), (), {"training": True}, {}),
     (
-        "linear",
+        ("linear",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -177,7 +149,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.batchnorm.BatchNorm1d",
         ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
         (),

@@ -44,25 +44,23 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(
-    run,
-    x,
-    scale,
-    linear_weight,
-    linear_bias,
-    norm_weight,
-    norm_bias,
-    norm_running_mean,
-    norm_running_var,
-    norm_num_batches_tracked,
-):
-    """The steps of a call: inputs and state in, results out."""
-    batch = x.shape[0]
+def _kw_linear(run, batch, x, linear_weight):
+    """linear at linear_multiply_batch_norm_train.py:15 in linear."""
     if _KW_GENERATED_GEMM and batch <= 16:
         linear_product = run.empty((batch, 24), torch.float32)
         run.launch("linear_product_few_rows", [x, linear_weight, linear_product], batch)
     else:
         linear_product = run.contract(torch.nn.functional.linear, x, linear_weight)
+    return linear_product
+
+
+def _kw_fused(
+    run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    norm_running_var, norm_num_batches_tracked,
+):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    linear_product = _kw_linear(run, batch, x, linear_weight)
     norm = run.call(
         lambda norm_num_batches_tracked: torch.ops.aten.add.Tensor(norm_num_batches_tracked, 1, alpha=1),
         norm_num_batches_tracked,
@@ -73,16 +71,8 @@ def _kw_fused(
     run.launch(
         "bias_mul_batch_norm",
         [
-            linear_product,
-            linear_bias,
-            scale,
-            norm_weight,
-            norm_bias,
-            norm_running_mean,
-            norm_running_var,
-            norm_2_affine,
-            norm_2_running_mean,
-            norm_2_running_var,
+            linear_product, linear_bias, scale, norm_weight, norm_bias, norm_running_mean,
+            norm_running_var, norm_2_affine, norm_2_running_mean, norm_2_running_var,
         ],
         batch,
     )
@@ -121,15 +111,8 @@ def _kw_original(module, x):
 
 
 def _kw_blank(
-    x,
-    scale,
-    linear_weight,
-    linear_bias,
-    norm_weight,
-    norm_bias,
-    norm_running_mean,
-    norm_running_var,
-    norm_num_batches_tracked,
+    x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    norm_running_var, norm_num_batches_tracked,
 ):
     """Results without values, for tracers."""
     batch = x.shape[0]
@@ -156,13 +139,8 @@ _KW_STATE_TYPES = (
 def _kw_state(module):
     """The parameters and buffers that a call reads, in one order for all."""
     return (
-        module.scale,
-        module.linear.weight,
-        module.linear.bias,
-        module.norm.weight,
-        module.norm.bias,
-        module.norm.running_mean,
-        module.norm.running_var,
+        module.scale, module.linear.weight, module.linear.bias, module.norm.weight,
+        module.norm.bias, module.norm.running_mean, module.norm.running_var,
         module.norm.num_batches_tracked,
     )
 
@@ -172,12 +150,12 @@ def _kw_written(module):
     return (module.norm.running_mean, module.norm.running_var, module.norm.num_batches_tracked)
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("linear", "norm", "scale"), (), {"training": True}, {}),
+    (("",), "Model", ("linear", "norm", "scale"), (), {"training": True}, {}),
     (
-        "linear",
+        ("linear",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -185,7 +163,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.batchnorm.BatchNorm1d",
         ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"),
         (),

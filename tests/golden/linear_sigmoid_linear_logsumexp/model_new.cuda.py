@@ -105,12 +105,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("linear", "second"), (), {}, {}),
+    (("",), "Model", ("linear", "second"), (), {}, {}),
     (
-        "linear",
+        ("linear",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -118,7 +118,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "second",
+        ("second",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),

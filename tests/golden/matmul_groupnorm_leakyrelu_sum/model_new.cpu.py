@@ -116,12 +116,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
+    (("",), "Model", ("fc", "norm", "activation"), (), {}, {}),
     (
-        "fc",
+        ("fc",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -129,7 +129,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),
@@ -137,7 +137,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "activation",
+        ("activation",),
         "torch.nn.modules.activation.LeakyReLU",
         (),
         (),

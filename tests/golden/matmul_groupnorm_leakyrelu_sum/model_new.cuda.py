@@ -52,21 +52,18 @@ class ModelNew(Model):
         raises an error. It cannot see a write through `.data`, and would use the old values.
         """
         frozen = {}
-        for name, kernel, weight, shape, rows, panels in (
-            (
-                "fc.weight",
-                "freeze_linear_group_norm_leaky_relu_add",
-                self.fc.weight,
-                (256, 256),
-                256,
-                (1, 4, 4, 2, 64, 64),
-            ),
+        for kernel, shape, rows, panels, weights in (
+            ("freeze_linear_group_norm_leaky_relu_add", (256, 256), 256, (1, 4, 4, 2, 64, 64), {
+                "fc.weight": self.fc.weight,
+            }),
         ):
-            if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(weight.device):
-                halves = torch.empty(panels, dtype=torch.float16, device=weight.device)
-                scales = torch.empty((rows, 2), dtype=torch.float32, device=weight.device)
-                _KW_KERNEL_LIBRARY.launch(kernel, weight.device, [weight, halves, scales])
-                frozen[name] = (halves, scales, _kw_stamped(weight))
+            for name, weight in weights.items():
+                device = weight.device
+                if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(device):
+                    halves = torch.empty(panels, dtype=torch.float16, device=device)
+                    scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
+                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    frozen[name] = (halves, scales, _kw_stamped(weight))
         _KW_FUSION.memo(self).frozen = frozen
         return self
 
@@ -84,9 +81,8 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
-    """The steps of a call: inputs and state in, results out."""
-    batch = x.shape[0]
+def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """add at matmul_groupnorm_leakyrelu_sum.py:16."""
     if _KW_GENERATED_GEMM and batch >= 2048 and _kw_hopper(run.device):
         left_halves = run.empty((1, ((batch + 63)//64), 4, 2, 64, 64), torch.float16)
         left_scales = run.empty((1, batch, 2), torch.float32)
@@ -99,32 +95,15 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
         progress = run.empty((5,), torch.int32)
         add = run.empty((batch, 256), torch.float32)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch,
-            1,
-            (256, 256, (64, 2, 8), 2, True, 0),
-            _kw_processors(run.device),
-            frozen,
+            batch, 1, (256, 256, (64, 2, 8), 2, True, 0), _kw_processors(run.device), frozen
         )
         run.launch(
             "linear_group_norm_leaky_relu_add",
             [
-                x,
-                fc_weight,
-                left_halves,
-                left_scales,
-                right_halves,
-                right_scales,
-                progress,
-                fc_bias,
-                norm_weight,
-                norm_bias,
-                add,
+                x, fc_weight, left_halves, left_scales, right_halves, right_scales, progress,
+                fc_bias, norm_weight, norm_bias, add,
             ],
-            batch,
-            tiles,
-            clusters,
-            early,
-            frozen,
+            batch, tiles, clusters, early, frozen,
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 16:
@@ -138,6 +117,15 @@ def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
             [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
+    return add
+
+
+def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    add = _kw_linear_group_norm_leaky_relu_add(
+        run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias
+    )
     return (add,)
 
 
@@ -194,12 +182,12 @@ def _kw_written(module):
     return ()
 
 
-# What tracing took for granted, module by module: place, class, what is there,
+# What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
-    ("", "Model", ("fc", "norm", "activation"), (), {}, {}),
+    (("",), "Model", ("fc", "norm", "activation"), (), {}, {}),
     (
-        "fc",
+        ("fc",),
         "torch.nn.modules.linear.Linear",
         ("weight", "bias"),
         (),
@@ -207,7 +195,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "norm",
+        ("norm",),
         "torch.nn.modules.normalization.GroupNorm",
         ("weight", "bias"),
         (),
@@ -215,7 +203,7 @@ _KW_BAKED_IN = (
         {},
     ),
     (
-        "activation",
+        ("activation",),
         "torch.nn.modules.activation.LeakyReLU",
         (),
         (),
