@@ -587,7 +587,9 @@ SPACE_LOOK_ALIKES: list[tuple[str, Forward, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("law", "forward", "parts", "reason"), SPACE_LOOK_ALIKES, ids=lambda value: str(value)[:60]
+    ("law", "forward", "parts", "reason"),
+    SPACE_LOOK_ALIKES,
+    ids=[f"{law}: {reason}" for law, _, _, reason in SPACE_LOOK_ALIKES],
 )
 def test_look_alikes_over_a_space_are_left_alone(
     law: str, forward: Forward, parts: dict[str, Any], reason: str
