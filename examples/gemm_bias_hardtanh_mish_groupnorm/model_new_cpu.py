@@ -467,7 +467,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4d60924eb211f110098d513499a9c77a66eab9e99b011a83844fd555b72672e4
+# sha256 60482490d107ab7ec1d340152a045c1f3937c07f6fb71fd90ebeca67c6c56917
 # --------------------------------------------------------------------------------------------------
 
 
@@ -745,6 +745,8 @@ class _kw_StandIns(TorchFunctionMode):
     So the parameters of a module need not be replaced in the module itself, which other threads
     may be using, and hooks on the parameters do not run for gradients that are not theirs yet.
     """
+
+    _kernelwright_stands_in = True  # other emitted files ask for this, whatever the class is called
 
     def __init__(self, pairs):
         super().__init__()
@@ -1362,7 +1364,7 @@ def _kw_is_recomputing():
     if torch._C._len_torch_function_stack() == 0:
         return False
     modes = _get_current_function_mode_stack()
-    return any(type(mode).__name__ == _kw_StandIns.__name__ for mode in modes)
+    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
 
 
 def _kw_is_ordinary(value):

@@ -7,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import _get_current_function_mode_stack
 
 from kernelwright.embedded.memo import Memo
-from kernelwright.embedded.recorded import Recorded, StandIns
+from kernelwright.embedded.recorded import Recorded
 from kernelwright.embedded.steps import Steps
 from kernelwright.embedded.traced import Glance, Operator
 
@@ -147,7 +147,7 @@ def is_recomputing():
     if torch._C._len_torch_function_stack() == 0:
         return False
     modes = _get_current_function_mode_stack()
-    return any(type(mode).__name__ == StandIns.__name__ for mode in modes)
+    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
 
 
 def is_ordinary(value):
