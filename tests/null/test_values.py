@@ -118,6 +118,7 @@ def test_how_it_reads() -> None:
 
     assert rebuild(x, leaf, {}) == "torch.return_types.max((values, indices))"
     nested = Outer(Output(x.values, {"a": x.indices}), (1,))
+    structures.register(nested)
     assert (
         rebuild(nested, leaf, NAMES)
         == 'Outer(inner=Output(logits=values, hidden={"a": indices}), rest=(1,))'
