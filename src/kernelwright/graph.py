@@ -123,6 +123,11 @@ class View:
     start: Dim = 0
     step: int = 1
 
+    @property
+    def regroups(self) -> bool:
+        """Whether each element has its place again, so that the view can be undone."""
+        return self.kind in ("reshape", "permute")
+
     def __str__(self) -> str:
         if self.kind == "slice":
             by = f" by {self.step}" if self.step != 1 else ""
@@ -343,6 +348,12 @@ class Graph:
     def base(self, name: str) -> str:
         """The value itself, or what it is, through any number of views, a view of."""
         while self[name].op == "view":
+            name = self[name].inputs[0]
+        return name
+
+    def regrouped(self, name: str) -> str:
+        """What a value is, through reshapes and permutations alone, a regrouping of."""
+        while isinstance(view := self[name].payload, View) and view.regroups:
             name = self[name].inputs[0]
         return name
 

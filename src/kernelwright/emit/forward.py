@@ -13,7 +13,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
 from kernelwright.emit.lines import filled, indented, listed
-from kernelwright.emit.names import BIJECTIVE, Names
+from kernelwright.emit.names import Names
 from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
@@ -199,7 +199,7 @@ class ForwardWriter(Names):
         while self.graph[name].op == "view":
             node, view = self.graph[name], self.graph[name].payload
             assert isinstance(view, View)
-            if view.kind not in BIJECTIVE:
+            if not view.regroups:
                 return text
             inner = self.graph[node.inputs[0]]
             if view.kind == "permute":

@@ -30,7 +30,6 @@ from kernelwright.scalars import as_python
 
 OWN = ("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs")
 LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
-BIJECTIVE = ("reshape", "permute")
 
 
 @dataclass(frozen=True)
@@ -93,22 +92,12 @@ class Names:
         leaves = pytree.tree_leaves(self.graph.outputs)
         for i, leaf in enumerate(leaves):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
-                name = self._regrouped(leaf.name)
+                name = self.graph.regrouped(leaf.name)
                 found.setdefault(name, Result(name, i))
         for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
             if self.graph[self.graph.base(name)].op not in SOURCES:
                 found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
-
-    def _regrouped(self, name: str) -> str:
-        """What an output is a regrouping of: reshapes and permutations can be undone."""
-        while self.graph[name].op == "view":
-            view = self.graph[name].payload
-            assert isinstance(view, View)
-            if view.kind not in BIJECTIVE:
-                return name
-            name = self.graph[name].inputs[0]
-        return name
 
     def device_of(self) -> str:
         """Where a call runs: in functions of tensors, in forward itself, in recorded steps."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.expr import load
-from kernelwright.graph import Contraction, Graph, Node, Ref, View, fresh_name, hint
+from kernelwright.graph import Contraction, Graph, Node, Ref, fresh_name, hint
 from kernelwright.plan.model import Plan, Region
 from kernelwright.strides import Copied, lying
 
@@ -159,17 +159,10 @@ def _place(
 ) -> str | None:
     """The lowest of them that is wanted whole."""
     for place in reversed(places[copy.view]):
-        parts = {_part(graph, c.view) for c in wanted if place in places[c.view]}
+        parts = {graph.regrouped(c.view) for c in wanted if place in places[c.view]}
         if sum(hint(graph[p].type.numel) for p in parts) >= hint(graph[place].type.numel):
             return place
     return None
-
-
-def _part(graph: Graph, name: str) -> str:
-    """What this value is a regrouping of: two of them are the same part of what they lie in."""
-    while isinstance(view := graph[name].payload, View) and view.kind in ("reshape", "permute"):
-        name = graph[name].inputs[0]
-    return name
 
 
 def _shown(graph: Graph) -> set[str]:
