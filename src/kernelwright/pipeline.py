@@ -16,11 +16,13 @@ from typing import Any
 
 from torch import nn
 
-from kernelwright import spec
+from kernelwright import accuracy, spec
+from kernelwright.accuracy import Accuracies
 from kernelwright.capture import capture
 from kernelwright.emit import emit
 from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
+from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
@@ -30,6 +32,7 @@ from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    choose,
     copies,
     dense,
     few_rows,
@@ -38,7 +41,10 @@ from kernelwright.plan import (
     plan,
     return_biases,
     seat,
+    slow,
+    told,
     ways,
+    with_channels_last,
 )
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
@@ -143,13 +149,15 @@ def compile_problem(
     target: Target | str | None = None,
     tiles: Mapping[str, Tile] | None = None,
     policy: Policy = WHERE_IT_PAYS,
+    accuracies: Accuracies | None = None,
 ) -> Compiled:
     """Run every pass; `progress` hears of each one as it ends.
 
     `target` is the machine to compile for: by default the one that the problem is on. Source for a
     GPU can be emitted on a machine without one. `tiles` are tiles for generated
     products by name, as tune.py measures them, in the place of those that look cheapest.
-    `policy` says what to generate beyond what pays.
+    `policy` says what to generate beyond what pays. `accuracies` are those of the library's
+    convolutions, by default as they are measured where the problem is on a GPU.
     """
     machine = target_for(target) if isinstance(target, str) else target
     machine = machine or target_of(problem.device)
@@ -168,7 +176,11 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    primitives, planned = _planned(primitives, machine, problem, policy)
+    if accuracies is None:
+        accuracies = accuracy.measure(captured, primitives, problem)
+        if accuracies:
+            report("measure", f"the accuracy of {len(accuracies)} convolutions")
+    primitives, planned = _planned(primitives, machine, problem, policy, accuracies)
     if machine.lanes is not None:
         planned = few_rows(return_biases(planned), machine, problem.precision)
     else:
@@ -192,6 +204,22 @@ def compile_problem(
 
 
 def _planned(
+    primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
+) -> tuple[Graph, Plan]:
+    """The regions, planned again as long as one is slow over the order that its operands have."""
+    products = ways(primitives, machine, problem.precision, problem.batch, policy)
+    layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
+    while True:
+        last = frozenset(name for name, layout in layouts.items() if layout.last)
+        turned = lay_out(with_channels_last(primitives, last))
+        graph, planned = _dense(turned, machine, problem, policy)
+        again = slow(planned, layouts, machine, problem.batch)
+        if not again:
+            return graph, told(planned, layouts)
+        layouts |= again
+
+
+def _dense(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""

@@ -137,7 +137,10 @@ class StepPrinter:
         given = self.given(refs((step.call.args, step.call.kwargs)))
         name, inside = self.spelled(step.call)
         text = f"{name}({', '.join(inside)})" if name else inside[0]
-        head = name if name and inside == given else f"lambda {', '.join(given)}: {text}"
+        if order := step.call.order:
+            text += f".permute({', '.join(map(str, order))})"
+        plain = name and inside == given and not order
+        head = name if plain else f"lambda {', '.join(given)}: {text}"
         head = head.replace("lambda :", "lambda:")
         return listed("", f"{target} = {self.run}.{verb}(", [head, *given], ")")
 

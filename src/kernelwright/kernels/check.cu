@@ -11,6 +11,7 @@
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
+#include "turned.cuh"
 
 namespace kw::check {
 
@@ -56,6 +57,15 @@ struct Columns {
   static constexpr int kThreads = 64;
 };
 
+// A warp turns 16 channels of 32 places, or three of 128.
+template <int kWide, int kWarp>
+struct Turning {
+  static constexpr int kDown = 4;
+  static constexpr int kAcross = kWide;
+  static constexpr int kWarpAcross = kWarp;
+  static constexpr int kThreads = 256;
+};
+
 // Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
@@ -99,6 +109,10 @@ template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStre
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::turned<ChannelsFirst, Turning<4, 4>>(const ChannelsFirst::Args&,
+                                                              cudaStream_t);
+template cudaError_t kw::turned<PixelsOfThree, Turning<3, 1>>(const PixelsOfThree::Args&,
+                                                              cudaStream_t);
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);

@@ -2,10 +2,12 @@
 
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
+from kernelwright.plan.channels import with_channels_last
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
+from kernelwright.plan.layouts import Layouts, choose, slow, told
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
@@ -21,17 +23,19 @@ from kernelwright.plan.model import (
     Store,
     element_type,
 )
-from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS, Policy
+from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
 
 __all__ = [
     "ALWAYS",
+    "CHANNELS_LAST",
     "WHERE_IT_PAYS",
     "Access",
     "Buffer",
     "Coordinate",
     "Gemm",
+    "Layouts",
     "Limits",
     "Operand",
     "Plan",
@@ -44,6 +48,7 @@ __all__ = [
     "Store",
     "Tail",
     "Ways",
+    "choose",
     "copies",
     "decompose",
     "dense",
@@ -55,6 +60,9 @@ __all__ = [
     "plan",
     "return_biases",
     "seat",
+    "slow",
     "tails",
+    "told",
     "ways",
+    "with_channels_last",
 ]

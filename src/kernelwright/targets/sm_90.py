@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import Lanes, Loop, Target, Thin, ThinShape, Tiling
+from kernelwright.targets.target import (
+    Lanes,
+    LibraryConvolutions,
+    Loop,
+    Target,
+    Thin,
+    ThinShape,
+    Tiling,
+)
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -96,6 +104,16 @@ def _in_memory(name: str, dtype: torch.dtype) -> Loop:
 BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
 FLOAT16 = _in_memory("float16", torch.float16)
 
+# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+CONVOLUTIONS = LibraryConvolutions(
+    turn_rate=3.4e6,
+    depthwise_rate=0.8e6,
+    depthwise_last_rate=2.8e6,
+    store_rate=3.6e6,
+    overhead=3.0,
+    weight_overhead=4.0,
+)
+
 # An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
 SM_90 = Target(
     "sm_90",
@@ -104,4 +122,5 @@ SM_90 = Target(
     flops_per_byte=12,
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+    convolutions=CONVOLUTIONS,
 )

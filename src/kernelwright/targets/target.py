@@ -222,12 +222,44 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class LibraryConvolutions:
+    """What the library's convolutions gain from channels_last.
+
+    Its tensor-core kernels work with the channels last: a tensor that comes otherwise is turned
+    before, and the result after, at `turn_rate`. Depthwise ones have kernels of their own for
+    either order, which move memory at `depthwise_rate` with the channels first, at
+    `depthwise_last_rate` with them last. A kernel of ours that stores in the other order moves
+    memory at `store_rate`. Any kernel more takes `overhead`, and a weight, which is turned in every
+    call, `weight_overhead`.
+    """
+
+    turn_rate: float
+    depthwise_rate: float
+    depthwise_last_rate: float
+    store_rate: float
+    overhead: float
+    weight_overhead: float
+
+    def turning_time(self, moved: float) -> float:
+        """What the library takes to turn operand and result, so many bytes together."""
+        return 2 * self.overhead + 2 * moved / self.turn_rate
+
+    def depthwise_gain(self, moved: float) -> float:
+        return moved / self.depthwise_rate - moved / self.depthwise_last_rate
+
+    def store_time(self, moved: float) -> float:
+        """A kernel that does nothing but turn so many bytes."""
+        return self.overhead + 2 * moved / self.store_rate
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
     A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    `convolutions` says what the library's convolutions gain from channels_last, if they may.
     """
 
     name: str
@@ -237,6 +269,7 @@ class Target:
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
+    convolutions: LibraryConvolutions | None = None
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
         """The main loop for operands of this type at a float32 matmul precision."""

@@ -1,0 +1,242 @@
+"""Values in channels_last: what the library's convolutions read and write, and all in between.
+
+In: the primitives, and the convolutions that the library runs in channels_last. Out: the same
+primitives, in which such a convolution takes its operand with the channels last and leaves its
+result so. A value whose channels are last is one of another shape, `x_last`: N x H x W x C; `x` is
+a permutation of it, which moves nothing. Maps, cats, slices and pools of such values have their
+channels last as well, so a chain of convolutions stays in that order from end to end; what is given
+or computed otherwise is stored in it once, by the kernel that makes it if there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelwright.expr import Expr, index, load, substitute
+from kernelwright.graph import (
+    SOURCES,
+    Call,
+    Cat,
+    Contraction,
+    Graph,
+    Node,
+    Ref,
+    Shape,
+    TensorType,
+    View,
+    fresh_name,
+    map_refs,
+)
+
+RANKS = (4, 5)
+CHANNEL = 1
+
+
+def with_channels_last(graph: Graph, chosen: frozenset[str]) -> Graph:
+    """The graph with these convolutions, and what hangs on them, in channels_last."""
+    return _Turning(graph, chosen).run() if chosen else graph
+
+
+def last_order(rank: int) -> tuple[int, ...]:
+    """The axes of a batch of channels and space with the channels behind: 0, 2, 3, 1."""
+    return (0, *range(2, rank), CHANNEL)
+
+
+def first_order(rank: int) -> tuple[int, ...]:
+    """The way back: 0, 3, 1, 2."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+class _Turning:
+    """`last` gives for a value with its channels first the same one with its channels last."""
+
+    def __init__(self, graph: Graph, chosen: frozenset[str]) -> None:
+        self.graph = graph
+        self.chosen = chosen
+        self.wanted = {graph[name].inputs[0] for name in chosen}
+        self.nodes: list[Node] = []
+        self.last: dict[str, str] = {}
+        self.views: dict[tuple[str, Shape], str] = {}
+        self.taken = set(graph.by_name)
+
+    def run(self) -> Graph:
+        for node in self.graph:
+            if node.name in self.chosen:
+                self.convolution(node)
+            elif node.op == "map" and self.follows(node):
+                self.map(node)
+            elif node.op == "cat" and self.follows(node):
+                self.cat(node)
+            elif node.op == "window" and self.pooled(node):
+                self.window(node)
+            elif node.op == "view" and node.inputs[0] in self.last and self.viewed(node):
+                self.nodes.append(node)
+            else:
+                self.nodes.append(node)
+                if node.name in self.wanted and node.op not in SOURCES:
+                    self.store(node)
+        return self.graph.with_nodes(self.nodes)
+
+    # ---- what has its channels last ----------------------------------------------------------
+
+    def follows(self, node: Node) -> bool:
+        """Whether a map or a cat is better computed with its channels last.
+
+        What is returned lies as eager's; of the operands of its size most must lie so.
+        """
+        if len(node.type.shape) not in RANKS or node.name in self.graph.results:
+            return False
+        if node.name in self.wanted:
+            return True
+        if isinstance(node.payload, Cat):
+            whole = list(node.inputs)
+        else:
+            whole = [i for i in node.inputs if self.graph[i].type.shape == node.type.shape]
+        turned = sum(i in self.last for i in whole)
+        return turned > 0 and 2 * turned >= len(whole)
+
+    def pooled(self, node: Node) -> bool:
+        """Whether ATen's pool is one of a value in channels_last, which it then leaves so too."""
+        shown = node.name in self.graph.results
+        tuples = any(_is_part(self.graph[u]) for u in self.graph.users[node.name])
+        return not shown and not tuples and node.inputs[0] in self.last
+
+    def viewed(self, node: Node) -> bool:
+        """Whether a view, a slice or one that changes nothing, has its channels last as well."""
+        view, below = node.payload, self.last[node.inputs[0]]
+        assert isinstance(view, View)
+        if view.kind == "slice":
+            order = last_order(len(node.type.shape))
+            taken = replace(view, dims=(order.index(view.dims[0]),))
+            made = replace(node, args=(Ref(below),), type=_last(node), payload=taken)
+            self.last[node.name] = self.add(f"{node.name}_last", made)
+        elif view.kind != "permute" and node.type == self.graph[node.inputs[0]].type:
+            self.last[node.name] = below
+        return node.name in self.last
+
+    # ---- nodes -------------------------------------------------------------------------------
+
+    def convolution(self, node: Node) -> None:
+        payload, (x, w) = node.payload, node.inputs[:2]
+        assert isinstance(payload, Contraction)
+        if x not in self.last:
+            self.store(self.graph[x], node)  # an input, of which others read the original
+        rank = len(node.type.shape)
+        back = self.returned(f"{x}_channels", self.graph[x], self.last[x])
+        order = last_order(rank)
+
+        def turned(call: Call) -> Call:
+            args = map_refs(call.args, lambda ref: Ref(back) if ref.name == x else ref)
+            return replace(call, args=args, order=order)
+
+        contraction = replace(
+            payload,
+            out=tuple(payload.out[i] for i in order),
+            call=turned(payload.call),
+            biased=turned(payload.biased) if payload.biased is not None else None,
+        )
+        self.turn(node, replace(node, args=(Ref(back), Ref(w)), payload=contraction))
+
+    def map(self, node: Node) -> None:
+        rank, expr = len(node.type.shape), node.payload
+        assert isinstance(expr, Expr)
+        order = last_order(rank)
+
+        def moved(e: Expr) -> Expr | None:
+            return index(order.index(int(str(e.value)))) if e.op == "index" else None
+
+        args = tuple(Ref(self.operand(i, rank, node)) for i in node.inputs)
+        self.turn(node, replace(node, args=args, payload=substitute(expr, moved)))
+
+    def cat(self, node: Node) -> None:
+        assert isinstance(node.payload, Cat)
+        rank = len(node.type.shape)
+        args = tuple(Ref(self.operand(i, rank, node)) for i in node.inputs)
+        axis = last_order(rank).index(node.payload.axis)
+        self.turn(node, replace(node, args=args, payload=Cat(axis)))
+
+    def window(self, node: Node) -> None:
+        assert isinstance(node.payload, Call)
+        call = replace(node.payload, order=last_order(len(node.type.shape)))
+        self.turn(node, replace(node, payload=call))
+
+    def turn(self, node: Node, turned: Node) -> None:
+        """A node in the place of another, which becomes a view of it."""
+        name = self.add(f"{node.name}_last", replace(turned, type=_last(node)))
+        self.last[node.name] = name
+        order = View("permute", first_order(len(node.type.shape)))
+        self.nodes.append(replace(node, op="view", args=(Ref(name),), payload=order))
+
+    def store(self, node: Node, reader: Node | None = None) -> None:
+        """A value with its channels first, stored with its channels last for a reader."""
+        order = View("permute", last_order(len(node.type.shape)))
+        origin = replace((reader or node).origin, op="channels_last")
+        made = replace(node, type=_last(node), origin=origin)
+        view = self.add(
+            f"{node.name}_turned", replace(made, op="view", args=(Ref(node.name),), payload=order)
+        )
+        stored = replace(made, op="map", args=(Ref(view),), payload=load(0))
+        self.last[node.name] = self.add(f"{node.name}_last", stored)
+
+    # ---- operands ----------------------------------------------------------------------------
+
+    def operand(self, name: str, rank: int, reader: Node) -> str:
+        """A value with its channels last, as an operand that broadcasts to a map's rank."""
+        shape = self.graph[name].type.shape
+        if name in self.last and len(shape) == rank:
+            return self.last[name]
+        if not shape:
+            return name
+        full = (*(1 for _ in range(rank - len(shape))), *shape)
+        if all(d == 1 for i, d in enumerate(full) if i != CHANNEL):
+            return self.view("reshape", name, (full[CHANNEL],), reader)
+        name = self.view("reshape", name, full, reader)
+        return self.view("permute", name, tuple(full[i] for i in last_order(rank)), reader)
+
+    def view(self, kind: str, name: str, shape: Shape, reader: Node) -> str:
+        """A view for a reader; of a vector that was reshaped, the vector itself."""
+        known = {n.name: n for n in self.nodes}
+        if kind == "reshape":
+            while known[name].type.shape != shape and _reshapes(known[name]):
+                name = known[name].inputs[0]
+            if known[name].type.shape == shape:
+                return name
+        if (name, shape) not in self.views:
+            dims = last_order(len(shape)) if kind == "permute" else ()
+            type = TensorType(shape, known[name].type.dtype)
+            made = replace(
+                reader, op="view", args=(Ref(name),), type=type, payload=View(kind, dims)
+            )
+            self.views[name, shape] = self.add(f"{name}_last", made)
+        return self.views[name, shape]
+
+    def returned(self, wish: str, node: Node, last: str) -> str:
+        """The view with the channels first that the library's call is given."""
+        if self.graph[node.name].op not in SOURCES and self.nodes_are_views(node.name):
+            return node.name
+        order = View("permute", first_order(len(node.type.shape)))
+        origin = next(n.origin for n in reversed(self.nodes) if n.name == last)
+        view = Node(wish, "view", (Ref(last),), node.type, origin, order, node.sources)
+        return self.add(wish, view)
+
+    def nodes_are_views(self, name: str) -> bool:
+        """Whether a value has become a view of the one with its channels last."""
+        return next(n for n in reversed(self.nodes) if n.name == name).op == "view"
+
+    def add(self, wish: str, node: Node) -> str:
+        name = fresh_name(wish, self.taken)
+        self.nodes.append(replace(node, name=name))
+        return name
+
+
+def _last(node: Node) -> TensorType:
+    shape = node.type.shape
+    return TensorType(tuple(shape[i] for i in last_order(len(shape))), node.type.dtype)
+
+
+def _reshapes(node: Node) -> bool:
+    return isinstance(node.payload, View) and node.payload.kind == "reshape"
+
+
+def _is_part(node: Node) -> bool:
+    return isinstance(node.payload, Call) and node.payload.target == "getitem"
