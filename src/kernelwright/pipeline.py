@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from kernelwright import accuracy, spec
+from kernelwright import gauge, spec
 from kernelwright.accuracy import Accuracies
 from kernelwright.capture import capture
 from kernelwright.emit import emit
@@ -177,7 +177,7 @@ def compile_problem(
     report("expand", f"{_count(primitives)} primitives")
 
     if accuracies is None:
-        accuracies = accuracy.measure(captured, primitives, problem)
+        accuracies = gauge.measure(captured, primitives, problem)
         if accuracies:
             report("measure", f"the accuracy of {len(accuracies)} convolutions")
     primitives, planned = _planned(primitives, machine, problem, policy, accuracies)

@@ -14,14 +14,14 @@ from kernelwright.graph import Dim, Graph, hint
 from kernelwright.lower.config import Config
 from kernelwright.plan import Access, Program, element_type
 from kernelwright.plan.domain import quotient
-from kernelwright.plan.limits import power_of_two
 from kernelwright.plan.model import flat_run
 
 THREADS = 256
 # Elements across that a warp covers, of 32 and more down: whole sectors of 32 bytes both ways.
 WARP_ACROSS = 16
-# Elements of a run that a block holds whole, so that what lies across is one run of memory.
-FEW = 4
+# Elements of a run that a block holds whole, so that what lies across is one run of memory: pixels
+# of few channels, the taps of a weight.
+FEW = 9
 
 
 def turned(graph: Graph, program: Program) -> tuple[Program, Config] | None:
@@ -33,11 +33,11 @@ def turned(graph: Graph, program: Program) -> tuple[Program, Config] | None:
         return None
     across, down = _block(graph, nested)
     count = int(str(nested.count(nested.inner)))
-    wide = min(WARP_ACROSS if down >= FEW else WARP_ACROSS // 2, count)
+    wide = min(WARP_ACROSS if down == 4 else WARP_ACROSS // 2, count)
     constants = (
         ("kDown", down),
         ("kAcross", across),
-        ("kWarpAcross", power_of_two(max(1, wide // across))),
+        ("kWarpAcross", _power_below(max(1, wide // across))),
         ("kThreads", THREADS),
     )
     why = "neighbours lie along two axes: blocks are turned in registers"
@@ -75,8 +75,7 @@ def _run(program: Program, access: Access) -> tuple[int, ...]:
 def _block(graph: Graph, program: Program) -> tuple[int, int]:
     """How many lanes across and down divide the runs, and begin where vectors may."""
     count = int(str(program.count(program.inner)))
-    widths = [count] if count < FEW else []
-    for across in (*widths, 4, 2, 1):
+    for across in (*((count,) if count <= FEW else ()), 4, 2, 1):
         for down in (4, 2, 1):
             if _divides(program, across, down) and _aligned(graph, program, across, down):
                 return across, down
@@ -107,6 +106,10 @@ def _aligned(graph: Graph, program: Program, across: int, down: int) -> bool:
         if any(quotient(n, vector) is None for n in (access.offset, *steps)):
             return False
     return True
+
+
+def _power_below(number: int) -> int:
+    return int(2 ** (number.bit_length() - 1))
 
 
 def _vector(count: int, size: int) -> int:

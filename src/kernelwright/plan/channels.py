@@ -29,6 +29,7 @@ from kernelwright.graph import (
 )
 
 RANKS = (4, 5)
+CALLS = ("contract", "window", "opaque")
 CHANNEL = 1
 
 
@@ -56,6 +57,7 @@ class _Turning:
         self.wanted = {graph[name].inputs[0] for name in chosen}
         self.nodes: list[Node] = []
         self.last: dict[str, str] = {}
+        self.firsts: dict[str, str] = {}
         self.views: dict[tuple[str, Shape], str] = {}
         self.taken = set(graph.by_name)
 
@@ -69,6 +71,10 @@ class _Turning:
                 self.cat(node)
             elif node.op == "window" and self.pooled(node):
                 self.window(node)
+            elif node.op in CALLS and not _is_product(node):
+                self.nodes.append(self.as_eager(node))
+                if node.name in self.wanted:
+                    self.store(node)
             elif node.op == "view" and node.inputs[0] in self.last and self.viewed(node):
                 self.nodes.append(node)
             else:
@@ -97,9 +103,8 @@ class _Turning:
 
     def pooled(self, node: Node) -> bool:
         """Whether ATen's pool is one of a value in channels_last, which it then leaves so too."""
-        shown = node.name in self.graph.results
         tuples = any(_is_part(self.graph[u]) for u in self.graph.users[node.name])
-        return not shown and not tuples and node.inputs[0] in self.last
+        return not tuples and node.inputs[0] in self.last
 
     def viewed(self, node: Node) -> bool:
         """Whether a view, a slice or one that changes nothing, has its channels last as well."""
@@ -119,14 +124,15 @@ class _Turning:
     def convolution(self, node: Node) -> None:
         payload, (x, w) = node.payload, node.inputs[:2]
         assert isinstance(payload, Contraction)
-        if x not in self.last:
-            self.store(self.graph[x], node)  # an input, of which others read the original
-        rank = len(node.type.shape)
-        back = self.returned(f"{x}_channels", self.graph[x], self.last[x])
-        order = last_order(rank)
+        order = last_order(len(node.type.shape))
+        given = {x: self.given(x, node)}
+        if not _lies_either_way(self.graph[w].type.shape):
+            given[w] = self.given(w, node)
 
         def turned(call: Call) -> Call:
-            args = map_refs(call.args, lambda ref: Ref(back) if ref.name == x else ref)
+            args = map_refs(
+                call.args, lambda ref: Ref(given[ref.name]) if ref.name in given else ref
+            )
             return replace(call, args=args, order=order)
 
         contraction = replace(
@@ -135,7 +141,14 @@ class _Turning:
             call=turned(payload.call),
             biased=turned(payload.biased) if payload.biased is not None else None,
         )
-        self.turn(node, replace(node, args=(Ref(back), Ref(w)), payload=contraction))
+        args = tuple(Ref(given.get(name, name)) for name in (x, w))
+        self.turn(node, replace(node, args=args, payload=contraction))
+
+    def given(self, name: str, reader: Node) -> str:
+        """What the library's call is given: a value with its channels last, as it sees it."""
+        if name not in self.last:
+            self.store(self.graph[name], reader)  # an input or a weight: others read the original
+        return self.returned(f"{name}_channels", self.graph[name], self.last[name])
 
     def map(self, node: Node) -> None:
         rank, expr = len(node.type.shape), node.payload
@@ -159,6 +172,39 @@ class _Turning:
         assert isinstance(node.payload, Call)
         call = replace(node.payload, order=last_order(len(node.type.shape)))
         self.turn(node, replace(node, payload=call))
+
+    def as_eager(self, node: Node) -> Node:
+        """A call whose operands lie as eager's: ATen's kernels and its results follow that."""
+        first = {name: self.first(name) for name in node.inputs if self.hangs(name)}
+
+        def dense(ref: Ref) -> Ref:
+            return Ref(first[ref.name]) if ref.name in first else ref
+
+        def called(call: Call) -> Call:
+            args, kwargs = (map_refs(value, dense) for value in (call.args, call.kwargs))
+            return replace(call, args=args, kwargs=kwargs)
+
+        payload = node.payload
+        if isinstance(payload, Contraction):
+            biased = payload.biased and called(payload.biased)
+            payload = replace(payload, call=called(payload.call), biased=biased)
+        elif isinstance(payload, Call):
+            payload = called(payload)
+        return replace(node, args=map_refs(node.args, dense), payload=payload) if first else node
+
+    def hangs(self, name: str) -> bool:
+        """Whether it is, or is a view of, a value with its channels last."""
+        while name not in self.last and self.graph[name].op == "view":
+            name = self.graph[name].inputs[0]
+        return name in self.last
+
+    def first(self, name: str) -> str:
+        """A value of which neighbours are the channels, stored as eager does."""
+        if name not in self.firsts:
+            node = self.graph[name]
+            stored = replace(node, op="map", args=(Ref(name),), payload=load(0))
+            self.firsts[name] = self.add(f"{name}_first", stored)
+        return self.firsts[name]
 
     def turn(self, node: Node, turned: Node) -> None:
         """A node in the place of another, which becomes a view of it."""
@@ -234,8 +280,18 @@ def _last(node: Node) -> TensorType:
     return TensorType(tuple(shape[i] for i in last_order(len(shape))), node.type.dtype)
 
 
+def _lies_either_way(shape: Shape) -> bool:
+    """Whether a weight is the same memory in both orders: one tap, or one channel."""
+    return shape[CHANNEL] == 1 or all(d == 1 for d in shape[2:])
+
+
 def _reshapes(node: Node) -> bool:
     return isinstance(node.payload, View) and node.payload.kind == "reshape"
+
+
+def _is_product(node: Node) -> bool:
+    """Whether it is a matrix product, whose operands dense.py takes care of."""
+    return isinstance(node.payload, Contraction) and node.payload.is_product
 
 
 def _is_part(node: Node) -> bool:

@@ -212,8 +212,8 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
 def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:
     """How many elements of neighbouring lanes lie side by side in memory."""
     count = 1
-    while True:
-        found = [a for a in lanes if access.stride(a) == count]
-        if not found or not isinstance(program.sizes[found[0]], int):
-            return count
-        count *= hint(program.sizes[found[0]])
+    for atom in reversed(lanes):
+        if access.stride(atom) != count or not isinstance(program.sizes[atom], int):
+            break
+        count *= hint(program.sizes[atom])
+    return count
