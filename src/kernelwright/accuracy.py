@@ -17,28 +17,30 @@ TF32_ERROR = 3e-5
 class Accuracy:
     """Relative rms errors against float64; None: not measured.
 
-    `eager` is the smallest of the user's own convolution over the batches that were tried, `plain`
-    and `channels_last` are the largest of this one in the library's two layouts.
+    `eager` is the smallest of the user's own convolution over the batches that were tried, from
+    `fewest` samples on (below, it is that of float32); `channels_last` is the largest of this one
+    in that order.
     """
 
     eager: float | None = None
-    plain: float | None = None
     channels_last: float | None = None
+    fewest: int = 1
 
     @property
     def owed(self) -> str:
-        """`float32`, or `tf32` where eager itself is no better."""
-        return "tf32" if is_tf32(self.eager) else "float32"
+        """`float32`, or `tf32` where eager itself is no better for any batch."""
+        return "tf32" if is_tf32(self.eager) and self.fewest == 1 else "float32"
 
     def allows(self, error: float | None) -> bool:
-        """Whether a way of the library with this error is as accurate as eager."""
-        return error is not None and (self.owed == "tf32" or not is_tf32(error))
+        """Whether a way of the library with this error is as accurate as eager, where it holds."""
+        return error is not None and (is_tf32(self.eager) or not is_tf32(error))
 
     def __str__(self) -> str:
         if self.eager is None:
             return "eager's own error is not known here, so float32's accuracy is owed"
         name = "TF32" if self.owed == "tf32" else "float32"
-        return f"eager's own error is {self.eager:.1e} here, so {name}'s accuracy is owed"
+        some = f" for {self.fewest} samples and more" if self.fewest > 1 else ""
+        return f"eager's own error is {self.eager:.1e} here{some}, so {name}'s accuracy is owed"
 
 
 Accuracies = Mapping[str, Accuracy]

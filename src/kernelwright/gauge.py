@@ -4,22 +4,21 @@ In: the captured graph, its primitives and the Problem. Out: for each convolutio
 its Accuracy. PyTorch allows TF32 in float32 convolutions, but the library decides by shape whether
 it takes it, and the contract is eager's own error. So each convolution is run, as eager runs it, on
 random numbers, beside a float64 convolution of two samples; the figures are kept by shape, device
-and version. The batch is free and the library chooses by it too: several are tried, and TF32 is
-owed where eager takes it in all. Without a GPU nothing is measured, and float32's accuracy is owed.
+and version. The batch is free and the library chooses by it too, so several are tried. Without a
+GPU nothing is measured, and float32's accuracy is owed.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernelwright import cache
-from kernelwright.accuracy import Accuracies, Accuracy
+from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
 from kernelwright.graph import Call, Contraction, Graph, Node, hint
 from kernelwright.interpret import resolve
 from kernelwright.notebook import Notebook
@@ -42,18 +41,36 @@ def measure(captured: Graph, primitives: Graph, problem: Problem) -> Accuracies:
         if not _convolves(node):
             continue
         written = [captured[s] for s in node.sources if s in captured.by_name]
-        eager = [e for w in written if is_convolution(w) for e in ask.errors(captured, w, None)]
-        plain = ask.errors(primitives, node, None)
+        eager = [ask.errors(captured, w, None) for w in written if is_convolution(w)]
         order = CHANNELS_LAST.get(len(node.type.shape))
-        last = ask.errors(primitives, node, order) if order is not None else []
-        found[node.name] = Accuracy(_of(min, eager), _of(max, plain), _of(max, last))
+        last: list[float | None] = [None]
+        if order is not None:
+            last = ask.errors(primitives, node, order)
+        found[node.name] = _accuracy(batches, eager, last)
     return found
 
 
-def _of(choose: Callable[[list[float]], float], errors: list[float | None]) -> float | None:
-    """The smallest or largest, if all are known."""
-    known = [e for e in errors if e is not None]
-    return choose(known) if known and len(known) == len(errors) else None
+def _accuracy(
+    batches: tuple[int, ...], eager: list[list[float | None]], last: list[float | None]
+) -> Accuracy:
+    """What follows from the errors by batch: of each of the user's convolutions, and of this one.
+
+    TF32 is owed from the batch on from which all of them take it.
+    """
+    known = [[e for e in errors if e is not None] for errors in eager]
+    if not known or any(len(errors) < len(batches) for errors in known):
+        return UNKNOWN
+    least = [min(errors) for errors in zip(*known, strict=True)]
+    first = len(batches)
+    while first and is_tf32(least[first - 1]):
+        first -= 1
+    tf32 = first < len(batches)
+    errors = [e for e in last if e is not None]
+    return Accuracy(
+        min(least[first:] if tf32 else least),
+        max(errors) if len(errors) == len(last) else None,
+        batches[first] if tf32 and first else 1,
+    )
 
 
 def is_convolution(node: Node) -> bool:

@@ -36,6 +36,7 @@ from kernelwright.plan import (
     copies,
     dense,
     few_rows,
+    in_channels_last,
     leave_alone,
     limits_of,
     plan,
@@ -210,8 +211,7 @@ def _planned(
     products = ways(primitives, machine, problem.precision, problem.batch, policy)
     layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
     while True:
-        last = frozenset(name for name, layout in layouts.items() if layout.last)
-        turned = lay_out(with_channels_last(primitives, last))
+        turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
         graph, planned = _dense(turned, machine, problem, policy)
         again = slow(planned, layouts, machine, problem.batch)
         if not again:

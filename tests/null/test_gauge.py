@@ -24,6 +24,7 @@ def test_what_is_owed() -> None:
     assert UNKNOWN.owed == "float32"
     assert Accuracy(2e-7).owed == "float32"
     assert Accuracy(2.7e-4).owed == "tf32"
+    assert Accuracy(2.7e-4, fewest=16).owed == "float32"
     assert str(Accuracy(2.7e-4)).startswith("eager's own error is 2.7e-04 here, so TF32's")
     assert "not known" in str(UNKNOWN)
 
@@ -106,12 +107,13 @@ def pretended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pretended:
     return Pretended(monkeypatch, tmp_path)
 
 
-def test_the_strictest_batch_counts(pretended: Pretended) -> None:
+def test_tf32_holds_from_a_batch_on(pretended: Pretended) -> None:
     few, many = nn.Conv2d(8, 16, 3), nn.Conv2d(16, 16, 3)
-    assert pretended.measure(few, 32, 8, 9, 9) == [Accuracy(2e-7, 3e-4, 3e-4)]
-    assert pretended.measure(many, 32, 16, 9, 9) == [Accuracy(3e-4, 3e-4, 3e-4)]
+    assert pretended.measure(few, 32, 8, 9, 9) == [Accuracy(3e-4, 3e-4, fewest=16)]
+    assert pretended.measure(few, 8, 8, 9, 9) == [Accuracy(2e-7, 3e-4)]
+    assert pretended.measure(many, 32, 16, 9, 9) == [Accuracy(3e-4, 3e-4)]
     tried = {shape[0] for _, shape, _, _ in pretended.asked}
-    assert tried == {1, 2, 16, 32}
+    assert tried == {1, 2, 8, 16, 32}
 
 
 def test_what_was_measured_is_kept(pretended: Pretended) -> None:
@@ -127,4 +129,4 @@ def test_a_convolution_that_laws_have_made_owes_what_its_origin_did(pretended: P
     module = nn.Sequential(nn.Conv2d(8, 16, 3), nn.AvgPool2d(2))
     (found,) = pretended.measure(module, 4, 8, 10, 10)
     assert found.owed == "float32"
-    assert len(pretended.asked) == 9
+    assert len(pretended.asked) == 6  # two shapes, in one order each

@@ -154,6 +154,8 @@ class StepPrinter:
         while target.startswith("torch.nn") and args and args[-1] is None:
             args.pop()
         inside = [self.names.literal(a) for a in args]
+        if call.fewest > 1:
+            inside[:2] = [f"*from_batch({call.fewest}, {', '.join(inside[:2])})"]
         return target, [*inside, *(f"{k}={self.names.literal(v)}" for k, v in call.kwargs)]
 
     def moved(self, name: str) -> list[str]:

@@ -7,7 +7,7 @@ from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
-from kernelwright.plan.layouts import Layouts, choose, slow, told
+from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
@@ -54,6 +54,7 @@ __all__ = [
     "dense",
     "element_type",
     "few_rows",
+    "in_channels_last",
     "leave_alone",
     "limits_of",
     "needs_whole_tiles",

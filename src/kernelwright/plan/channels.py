@@ -10,6 +10,7 @@ or computed otherwise is stored in it once, by the kernel that makes it if there
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kernelwright.expr import Expr, index, load, substitute
@@ -33,8 +34,11 @@ CALLS = ("contract", "window", "opaque")
 CHANNEL = 1
 
 
-def with_channels_last(graph: Graph, chosen: frozenset[str]) -> Graph:
-    """The graph with these convolutions, and what hangs on them, in channels_last."""
+def with_channels_last(graph: Graph, chosen: Mapping[str, int]) -> Graph:
+    """The graph with these convolutions, and what hangs on them, in channels_last.
+
+    `chosen` says for each from how many samples on.
+    """
     return _Turning(graph, chosen).run() if chosen else graph
 
 
@@ -51,7 +55,7 @@ def first_order(rank: int) -> tuple[int, ...]:
 class _Turning:
     """`last` gives for a value with its channels first the same one with its channels last."""
 
-    def __init__(self, graph: Graph, chosen: frozenset[str]) -> None:
+    def __init__(self, graph: Graph, chosen: Mapping[str, int]) -> None:
         self.graph = graph
         self.chosen = chosen
         self.wanted = {graph[name].inputs[0] for name in chosen}
@@ -129,11 +133,12 @@ class _Turning:
         if not _lies_either_way(self.graph[w].type.shape):
             given[w] = self.given(w, node)
 
+        def in_order(ref: Ref) -> Ref:
+            return Ref(given[ref.name]) if ref.name in given else ref
+
         def turned(call: Call) -> Call:
-            args = map_refs(
-                call.args, lambda ref: Ref(given[ref.name]) if ref.name in given else ref
-            )
-            return replace(call, args=args, order=order)
+            args, fewest = map_refs(call.args, in_order), self.chosen[node.name]
+            return replace(call, args=args, order=order, fewest=fewest)
 
         contraction = replace(
             payload,

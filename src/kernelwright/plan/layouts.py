@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelwright.accuracy import UNKNOWN, Accuracies
+from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
 from kernelwright.plan.channels import RANKS
 from kernelwright.plan.model import (
@@ -44,19 +44,25 @@ SIDE_BY_SIDE, BUSY_BLOCKS = 32, 64
 class Layout:
     """Whether a convolution runs in channels_last, and what to say of it behind `rest`.
 
-    `gain` is the time that the order saves, where it is taken.
+    `gain` is the time that the order saves where it is taken: from `fewest` samples on.
     """
 
     last: bool
     code: Code
     numbers: tuple[tuple[str, object], ...] = ()
     gain: float = 0.0
+    fewest: int = 1
 
     def told(self, rest: Reason) -> Reason:
         return reason(self.code, rest=rest, **dict(self.numbers))
 
 
 Layouts = dict[str, Layout]
+
+
+def in_channels_last(layouts: Layouts) -> dict[str, int]:
+    """From how many samples on each convolution is, that is at all."""
+    return {name: layout.fewest for name, layout in layouts.items() if layout.last}
 
 
 def choose(
@@ -112,12 +118,18 @@ class _Choice:
             return Layout(False, Code.TF32_LAST, tuple(numbers.items()))
         gain, cost = self.gain(node), self.cost(node)
         if self.policy.channels_last_always:
-            return Layout(True, Code.CHANNELS_LAST, (("gain", gain - cost),), math.inf)
+            return self.last(Code.CHANNELS_LAST, accuracy, math.inf, gain=gain - cost)
         if gain > cost:
-            return Layout(True, Code.CHANNELS_LAST, (("gain", gain - cost),), gain - cost)
+            return self.last(Code.CHANNELS_LAST, accuracy, gain - cost, gain=gain - cost)
         if gain == cost == 0 and node.inputs[0] in last:
-            return Layout(True, Code.CHANNELS_KEPT)
+            return self.last(Code.CHANNELS_KEPT, accuracy, 0.0)
         return Layout(False, Code.FIRST_FASTER, (("gain", gain), ("cost", cost)))
+
+    def last(self, code: Code, accuracy: Accuracy, saved: float, **numbers: object) -> Layout:
+        """In channels_last, from where on eager is no more accurate than that."""
+        fewest = accuracy.fewest if is_tf32(accuracy.channels_last) else 1
+        told = {"from_batch": f" from {fewest} samples on" if fewest > 1 else "", **numbers}
+        return Layout(True, code, tuple(told.items()), saved, fewest)
 
     def gain(self, node: Node) -> float:
         """The time that the library saves."""

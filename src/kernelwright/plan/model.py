@@ -25,8 +25,8 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
-    CHANNELS_LAST = "{rest}; in channels_last, which saves about {gain:.0f} us"
-    CHANNELS_KEPT = "{rest}; in channels_last, as what it reads"
+    CHANNELS_LAST = "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us"
+    CHANNELS_KEPT = "{rest}; in channels_last{from_batch}, as what it reads"
     TF32_LAST = "{rest}; channels first: its error would be {error:.1e}, eager's is {eager:.1e}"
     FIRST_FASTER = (
         "{rest}; channels first: the other order saves {gain:.0f} us and costs {cost:.0f}"
