@@ -390,8 +390,11 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
   end_split(beside);
 }
 
-// Up to here rows are short; only longer ones are counted in Progress.
+// Up to here rows are short, and are not counted in Progress.
 inline constexpr int kLongestShort = 512;
+// A row of a known depth up to here fits the registers of a warp, and a warp does it sooner than a
+// team whose members have to wait for one another.
+inline constexpr int kLongestOfWarp = 3072;
 
 // Rows so short that kLanes threads hold them, each kChunks times four elements: a thread has its
 // places in several neighbouring rows, which are all on their way before the first is needed.
@@ -399,7 +402,7 @@ template <int kLanes, int kChunks>
 struct Short {
   static constexpr int kStep = kLanes * 4;
   static constexpr int kHeld = kChunks * kStep;
-  static constexpr int kRows = kChunks > 2 ? 2 : 4;
+  static constexpr int kRows = kChunks > 8 ? 1 : kChunks > 2 ? 2 : 4;
   static_assert(kPanel % kRows == 0, "of one matrix");
 };
 
@@ -504,6 +507,9 @@ struct Along {
     }
     if constexpr (possible(256, kLongestShort)) {
       if (depth <= kLongestShort) return lanes<32, 4, kVector>();
+    }
+    if constexpr (kDepth > kLongestShort && kDepth <= kLongestOfWarp) {
+      if (progress.count == 0) return lanes<32, (kDepth + 127) / 128, kVector>();
     }
     if constexpr (possible(kLongestShort, kFour)) {
       if (depth <= kFour) return teams<Team<4>, kVector>();
