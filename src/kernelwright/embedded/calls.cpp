@@ -171,6 +171,7 @@ struct Torch {
   PyTypeObject* parameter = nullptr;
   PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
+  PyObject* copy = nullptr;        // from a list of tensors to another
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -179,6 +180,7 @@ struct Torch {
   PyObject* call = nullptr;  // names of what autograd's function keeps
   PyObject* to_save = nullptr;
   PyObject* materialize_grads = nullptr;
+  PyObject* non_differentiable = nullptr;
 } torch;
 
 PyObject* looked_up(const char* module, const char* name) {
@@ -197,6 +199,7 @@ void look_up_torch() {
   }
   torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
+  torch.copy = looked_up("torch", "_foreach_copy_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -206,6 +209,7 @@ void look_up_torch() {
   torch.call = checked(PyUnicode_InternFromString("call")).release();
   torch.to_save = checked(PyUnicode_InternFromString("to_save")).release();
   torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
+  torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
   torch.no_level = checked(PyLong_FromLong(-1)).release();
 }
 
@@ -595,22 +599,44 @@ void keep(PyObject* context, PyObject* name, PyObject* value) {
   if (PyObject_SetAttr(context, name, value) != 0) throw PythonError();
 }
 
-// forward(context, call, *tensors), as Recorded.forward in recorded.py: (_, sequence, _, frozen) is
-// the call. For models that draw no random numbers and rewrite no buffers, if each result depends
-// on every tensor.
+// The results that no gradient flows from: each is reached from some of the tensors.
+Ref apart(PyObject* results, PyObject* reaches, PyObject* const* tensors) {
+  Ref found = checked(PyList_New(0));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(results); ++i) {
+    PyObject* from = item(reaches, i);
+    bool flows = false;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(from) && !flows; ++k) {
+      flows = tensor_of(tensors[number(item(from, k))]).requires_grad();
+    }
+    if (!flows && PyList_Append(found.get(), item(results, i)) != 0) throw PythonError();
+  }
+  return found;
+}
+
+// forward(context, call, *tensors), as Recorded.forward in recorded.py, for models that draw no
+// random numbers. A call is (_, sequence, _, frozen, reaches, the tensors that it rewrites).
 PyObject* forward(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return Object<Sequence>::guarded([&] {
     PyObject* context = args[0];
     PyObject* call = args[1];
-    Ref tensors = checked(PyTuple_New(count - 2));
-    for (Py_ssize_t i = 2; i < count; ++i) {
-      PyTuple_SET_ITEM(tensors.get(), i - 2, Py_NewRef(args[i]));
+    PyObject* const* tensors = args + 2;
+    Ref saved = checked(PyTuple_New(count - 2));
+    for (Py_ssize_t i = 0; i < count - 2; ++i) {
+      PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(tensors[i]));
+    }
+    for (const int64_t i : numbers(item(call, 5))) {
+      PyTuple_SetItem(saved.get(), i, Py_NewRef(Py_None));
     }
     keep(context, torch.call, call);
-    keep(context, torch.to_save, tensors.get());
+    keep(context, torch.to_save, saved.get());
     keep(context, torch.materialize_grads, Py_False);
     const Sequence& sequence = Object<Sequence>::of(item(call, 1));
-    return sequence.run(args + 2, static_cast<size_t>(count - 2), item(call, 3));
+    Ref results = checked(sequence.run(tensors, static_cast<size_t>(count - 2), item(call, 3)));
+    const Ref without = apart(results.get(), item(call, 4), tensors);
+    if (PyList_Size(without.get()) != 0) {
+      keep(context, torch.non_differentiable, checked(PyList_AsTuple(without.get())).get());
+    }
+    return results.release();
   });
 }
 
@@ -636,7 +662,7 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that)
+  // what is handed to that, lists of buffers with the places of the results that they take)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -646,7 +672,8 @@ class Record {
         is_precise_(Ref::to(item(row, 6))),
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
-        handed_(Ref::to(item(row, 9))) {
+        handed_(Ref::to(item(row, 9))),
+        writes_(Ref::to(item(row, 10))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -677,23 +704,42 @@ class Record {
     tensors.push_back(handed_.get());
     for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
     for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
-    if (differentiable && c10::GradMode::is_enabled()) {
-      return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
-    }
-    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
-    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+    Ref results = made(tensors, differentiable && c10::GradMode::is_enabled());
+    write(results.get());
+    return results;
   }
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
     for (const Ref* object :
-         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
+         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
       Py_VISIT(object->get());
     }
     return 0;
   }
 
  private:
+  Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
+    if (recorded) {
+      return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
+    }
+    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
+    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+  }
+
+  // New values of buffers; autograd has nothing to do with them.
+  void write(PyObject* results) const {
+    const c10::AutoGradMode without(false);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(writes_.get()); ++i) {
+      PyObject* buffers = item(item(writes_.get(), i), 0);
+      const Ref values = checked(PyList_New(0));
+      for (const int64_t place : numbers(item(item(writes_.get(), i), 1))) {
+        if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
+      }
+      checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+  }
+
   struct Argument {
     std::unique_ptr<Likeness> tensor;
     Ref literal;
@@ -765,6 +811,7 @@ class Record {
   Ref sequence_;
   Ref record_;
   Ref handed_;
+  Ref writes_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results

@@ -107,14 +107,21 @@ class Fusion:
         weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
         precise = self.precision.holds if steps.contracts else None
         kept = (tuple(state), self.switch(), frozen, weights, precise)
-        call = (memo, steps.sequence, (), frozen)
-        record = self.record_simply if self.is_simple((*inputs, *state)) else self.record
-        memo.known.add(arguments, self.given, *kept, steps.sequence, record, call)
+        rewritten = tuple(self.rewritten)
+        call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
+        is_simple = not self.random and not self.recalled
+        record = self.record_simply if is_simple else self.record
+        known = (arguments, self.given, *kept, steps.sequence, record, call)
+        memo.known.add(*known, self.writes(memo.module))
 
-    def is_simple(self, tensors):
-        """Whether autograd's function only has to keep all tensors: every gradient flows on."""
-        flowing = {i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()}
-        return not (self.random or self.rewritten) and all(flowing <= {*of} for of in self.reaches)
+    def writes(self, module):
+        """The buffers that a call changes, those of one type together, and their new values."""
+        buffers, found = self.written(module), {}
+        for i, buffer in enumerate(buffers, len(self.reaches) - len(buffers)):
+            alike, places = found.setdefault(buffer.dtype, ([], []))
+            alike.append(buffer)
+            places.append(i)
+        return tuple((alike, tuple(places)) for alike, places in found.values())
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""

@@ -111,7 +111,7 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, call, *tensors):
-        memo, sequence, _, frozen = ctx.call = call
+        memo, sequence, _, frozen, *_ = ctx.call = call
         fusion = memo.fusion
         if fusion.random:
             ctx.random = random_state(tensors[0].device)
@@ -126,7 +126,7 @@ class Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *cotangents):
         wanted = ctx.needs_input_grad[1:]
-        memo, _, constants, _ = ctx.call
+        memo, _, constants, *_ = ctx.call
         call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
         return None, *gradients(*call, ctx.saved_tensors, wanted, cotangents)
 

@@ -26,7 +26,7 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-MANY_BUFFERS = 4
+MANY_BUFFERS = 2
 
 
 class ForwardWriter(Names):
@@ -331,23 +331,23 @@ class ForwardWriter(Names):
             f"    {memo}.fall_back({kind}.cause)",
             f"    return {self._original_forward()}",
             f"{results} = {fusion}.run({called})",
+            *self._written_buffers(results),
         ]
         if self.given() is not None:
             known = f"{results} = {fusion}.again({handed})"
             lines = [known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
-        lines += self._written_buffers()
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
         body = [*lines, f"return {self.assembled()}"]
         return [f"    {head}", *(f"        {line}" for line in body)]
 
-    def _written_buffers(self) -> list[str]:
-        """New values of buffers; many of one type, as BatchNorms leave them, go in one launch."""
-        values = self.results[len(self.results) - len(self.graph.mutations) :]
+    def _written_buffers(self, results: str) -> list[str]:
+        """New values of buffers; several of one type, as BatchNorms leave, go in one launch."""
+        first = len(self.results) - len(self.graph.mutations)
         by_type: dict[Any, list[tuple[str, str]]] = {}
-        for (target, name), value in zip(self.graph.mutations, values, strict=True):
-            pair = self.attribute(target, "self"), self.variable(value.name)
+        for i, (target, name) in enumerate(self.graph.mutations, first):
+            pair = self.attribute(target, "self"), f"{results}[{i}]"
             by_type.setdefault(self.graph[name].type.dtype, []).append(pair)
         lines = []
         for pairs in by_type.values():
