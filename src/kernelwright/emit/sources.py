@@ -8,14 +8,13 @@ from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
-from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
+from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
 from kernelwright.graph import Graph
 from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
 from kernelwright.plan import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
-LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
-ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
+LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
@@ -36,7 +35,7 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
     """
-    parts = [(0, ENTRIES[device])]
+    parts = [(0, ERROR_TEXT)] if device == "cuda" else []
     for kernel in lowered.kernels:
         also = _elsewhere(graph, lowered.users[kernel.name])
         cost = COSTS.get(kernel.template.symbol, ORDINARY)
