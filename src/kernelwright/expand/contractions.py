@@ -39,8 +39,10 @@ class Nest:
         out: Index,
         call: Call,
         biased: Call | None = None,
+        by_strides: bool = False,
     ) -> Contraction:
-        return Contraction(tuple(self.sizes), tuple(left), tuple(right), tuple(out), call, biased)
+        places = (tuple(left), tuple(right), tuple(out))
+        return Contraction(tuple(self.sizes), *places, call, biased, by_strides)
 
 
 # ---- products ------------------------------------------------------------------------------------
@@ -71,7 +73,7 @@ def _with_bias(
     if not builder.floating(*operands):
         return None
     plain, biased = (_with_slot(payload, value) for value in (None, BIAS))
-    contraction = nest.contraction(*places, plain, biased)
+    contraction = nest.contraction(*places, plain, biased, by_strides=spatial == 0)
     if bias is None:
         return builder.contract(contraction, operands)
     product = builder.contract(contraction, operands, label="product")
@@ -101,7 +103,8 @@ def product_of(left: Shape, right: Shape, call: Call, biased: Call | None = None
     ours, theirs = ([p[i] for p in batch][outer - len(heads[i]) :] for i in (0, 1))
     turned = [depth, *columns] if columns else [depth]
     result = [*(p[2] for p in batch), *rows, *columns]
-    return nest.contraction([*ours, *rows, depth], [*theirs, *turned], result, call, biased)
+    places = ([*ours, *rows, depth], [*theirs, *turned], result)
+    return nest.contraction(*places, call, biased, by_strides=True)
 
 
 def _product(builder: Builder, node: Node) -> str | None:
