@@ -38,7 +38,7 @@ def fused(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_hopper(run.device):"
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_capability(run.device) == (9, 0):"
     assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
@@ -81,12 +81,12 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if _KW_GENERATED_GEMM and _kw_hopper(run.device):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("_KW_GENERATED_GEMM", "_kw_hopper", "functools", FREEZE):
+    for word in ("_KW_GENERATED_GEMM", "_kw_capability", "functools", FREEZE):
         assert word not in compiled.source
 
 
@@ -131,7 +131,8 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
             module.launched += [(name, len(launches.bases)) for name in launches.names]
             return 0
 
-    module._kw_hopper, module._kw_processors = (lambda device: True), (lambda device: 132)
+    module._kw_capability = lambda device: (9, 0)
+    module._kw_processors = lambda device: 132
     module._KW_KERNEL_LIBRARY = module._KW_FUSION.kernels = Notes()
     yield module
 
