@@ -55,7 +55,9 @@ def test_the_product_has_no_address(compiled: Compiled) -> None:
     assert "kw::Vec<V> linear_product;" in epilogue
     assert "const float* linear_product" not in epilogue
     assert "store_partial(kw::Stage<2>, float total" in epilogue
-    assert "finish(kw::Stage<2>" not in epilogue and "store_row(" not in epilogue
+    # What the kernel after the library's product has besides.
+    assert "finish(kw::Stage<2>" in epilogue and "store_row(" in epilogue
+    assert "using BiasGroupNormMin = kw::InMemory<LinearGroupNormMin, float>;" in text
 
 
 def test_operands_are_named_in_order(compiled: Compiled) -> None:

@@ -26,7 +26,8 @@ PANEL = 64  # rows and depth of the panels that operands are split into
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 # The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
 DECISIONS = ("tiles", "clusters", "early", "frozen")
-# What a thin product works with: `sums` are those of each part of the depth.
+# What a thin product works with: `sums` are those of each part of the depth. (Of long rows that
+# many blocks share, they are those of each part of a row.)
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
 # Memory that every product calls the same.
 WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
@@ -256,7 +257,9 @@ class StepMaker:
     def plain(self, region: Region) -> list[Step]:
         """A kernel or a library call, as a region says it."""
         if region.program is not None:
-            return [*map(Alloc, region.outputs), self.launch(region.name, self.sizes)]
+            room = self.kernels[region.name].room
+            launch = self.launch(region.name, self.sizes, tuple(b.name for b in room))
+            return [*map(Alloc, (*region.outputs, *room)), launch]
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
