@@ -14,6 +14,8 @@ from kernelwright.targets import Lanes, Target
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.
 ALONE = 16384
+# Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
+FEW_ROWS, SHORT = 8, 131072
 CPU_LANES = 16
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
@@ -61,6 +63,12 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kCluster", lanes.cluster),
         ("kAlone", ALONE),
     )
+    rows = program.count(program.rows)
+    long = elements > SHORT if isinstance(elements, int) else True
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
+        spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
+        why = f"{rows} long row(s): all blocks that run at once share them"
+        return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
