@@ -22,8 +22,10 @@ ONE_NUMBER: dict[str, Callable[..., Any]] = {
 }
 
 
-def compiled_for(function: Callable[..., Any], x: Tensor, target: str = "cuda") -> Compiled:
-    module: nn.Module = Written(function)
+def compiled_for(
+    function: Callable[..., Any], x: Tensor, target: str = "cuda", **parts: Any
+) -> Compiled:
+    module: nn.Module = Written(function, **parts)
     return compile_problem(problem_from_module(module, (x,)), target=target)
 
 
@@ -41,14 +43,32 @@ def test_a_vector_is_shared_by_all_blocks(name: str) -> None:
     assert "static_cast<const float*>(tensors[1])," in compiled.source
 
 
+def test_columns_of_a_high_matrix_are_shared_too() -> None:
+    def statistics(self: Any, x: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x.flatten(0, 1), None, None, training=True)
+
+    compiled = compiled_for(statistics, torch.randn(64, 100, 48))
+    (kernel,) = compiled.kernels
+    constants = dict(kernel.config.constants)
+    assert kernel.config.shape == "spread_strided" and constants["kParts"] == BLOCKS // 2
+    (room,) = kernel.room
+    assert room.shape == (48, 2, BLOCKS // 2)
+
+
+def test_columns_of_a_wide_one_are_not() -> None:
+    compiled = compiled_for(lambda self, x: x.sum(0), torch.randn(64, 4096))
+    assert [k.config.shape for k in compiled.kernels] == ["strided"]
+
+
 def test_rows_of_a_batch_are_not() -> None:
     compiled = compiled_for(lambda self, x: torch.softmax(x, 1), torch.randn(64, 100_000))
     assert [k.config.shape for k in compiled.kernels] == ["streaming"]
 
 
 def test_short_rows_are_not() -> None:
-    compiled = compiled_for(lambda self, x: x.t().softmax(-1)[:4].sum(1), torch.randn(4, 8))
-    assert compiled.kernels and all(k.config.shape != "spread" for k in compiled.kernels)
+    weight = nn.Parameter(torch.randn(4, 100_000))
+    compiled = compiled_for(lambda self, x: x + self.w.amax(1), torch.randn(64, 4), w=weight)
+    assert "streaming" in {k.config.shape for k in compiled.kernels}
 
 
 def test_the_same_on_a_machine_without_clusters() -> None:

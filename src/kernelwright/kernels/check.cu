@@ -10,6 +10,7 @@
 #include "pointwise.cuh"
 #include "resident.cuh"
 #include "spread.cuh"
+#include "spread_strided.cuh"
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
@@ -81,6 +82,11 @@ struct Columns {
   static constexpr int kThreads = 64;
 };
 
+struct HighColumns : Columns {
+  static constexpr int kShort = 4096;
+  static constexpr int kParts = 132;
+};
+
 // Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
@@ -130,6 +136,8 @@ template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, 
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMean::Args&, float*,
+                                                                 cudaStream_t);
 
 template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStream_t);
 template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);

@@ -16,6 +16,8 @@ from kernelwright.targets import Lanes, Target
 ALONE = 16384
 # Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
 FEW_ROWS, SHORT = 8, 131072
+# The same where rows lie side by side: blocks of them, as a part of all that run at once.
+FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 CPU_LANES = 16
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
@@ -189,7 +191,15 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kDepth", depth),
         ("kThreads", width * depth),
     )
-    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
+    why = "neighbours in memory belong to different rows"
+    rows = program.count(program.rows)
+    blocks = math.ceil(rows / (width * vec)) if isinstance(rows, int) else 0
+    long = elements > SHORT_COLUMN if isinstance(elements, int) else True
+    if long and program.stages and 0 < blocks <= lanes.blocks * FEW_BLOCKS:
+        spread = (("kShort", SHORT_COLUMN), ("kParts", lanes.blocks // blocks))
+        why += "; long and few, so that all blocks that run at once share them"
+        return Config("spread_strided", (*constants, *spread), why, dynamic)
+    return Config("strided", constants, why, dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------

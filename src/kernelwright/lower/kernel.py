@@ -42,6 +42,7 @@ TEMPLATES = {
         Template("streaming"),
         Template("spread"),
         Template("strided"),
+        Template("spread_strided"),
         Template("gemm_sm90", spares_cache=True),
     )
 }
