@@ -21,8 +21,10 @@ from kernelwright.graph import (
     Reduction,
     Ref,
     Shape,
+    Slide,
     TensorType,
     View,
+    Windows,
     as_dim,
     broadcast,
     fresh_name,
@@ -35,7 +37,6 @@ Lowering = Callable[["Builder", Node], str | None]
 
 NARROW = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *NARROW)
-WINDOWS = ("pool",)
 UNKNOWN, DECLINED, ROUNDED = "unknown", "declined", "rounded"
 
 
@@ -174,6 +175,17 @@ class Builder:
         joined = TensorType((*shape[:axis], total, *shape[axis + 1 :]), type.dtype)
         return self._add(label, "cat", tuple(Ref(v) for v in values), joined, Cat(axis))
 
+    def window(
+        self, value: str, places: Shape, slides: Sequence[Slide], outside: float, label: str
+    ) -> str:
+        """Windows at so many places along their axes; each is an axis at the end."""
+        shape = list(self.shape(value))
+        for slide, count in zip(slides, places, strict=True):
+            shape[slide.axis] = count
+        type = TensorType((*shape, *(s.size for s in slides)), self.type(value).dtype)
+        payload = Windows(tuple(slides), outside)
+        return self._add(label, "window", (Ref(value),), type, payload)
+
     def contract(
         self,
         payload: Contraction,
@@ -195,13 +207,12 @@ class Builder:
     def opaque(self, node: Node, why: str) -> str:
         """A call that stays with ATen; `why` stands as its only argument, for the planner."""
         assert isinstance(node.payload, Call)
-        kind = "window" if any(w in node.op for w in WINDOWS) else "opaque"
         known = self._known(node)
         if known is not None:
             at, twin = next((i, n) for i, n in enumerate(self.nodes) if n.name == known)
             self.nodes[at] = replace(twin, sources=(*twin.sources, node.name))
             return self.view("reshape", known, node.type.shape)
-        return self._add(None, kind, (why,), node.type, node.payload)
+        return self._add(None, "opaque", (why,), node.type, node.payload)
 
     def _known(self, node: Node) -> str | None:
         """An earlier call that gave the same value, if neither is returned."""
