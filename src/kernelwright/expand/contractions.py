@@ -160,7 +160,7 @@ def _einsum(builder: Builder, node: Node) -> str | None:
             if sizes.setdefault(x, d) != d:
                 return None  # a size of one that broadcasts
     einsum = _Einsum(builder, sizes, out)
-    made = (texts[0], names[0])
+    made: tuple[str, str] = (texts[0], names[0])
     for i, other in enumerate(zip(texts[1:], names[1:], strict=True), 1):
         made = einsum.pair(made, other, set(out).union(*texts[i + 1 :]), i == len(texts) - 1)
     text, value = made
@@ -217,8 +217,8 @@ class _Einsum:
             "torch.ops.aten.einsum.default",
             (f"{ours},{theirs}->{text}", [Ref(first), Ref(second)]),
         )
-        places = [[place[x] for x in letters] for letters in (ours, theirs, text)]
-        made = nest.contraction(*places, call)
+        mine, yours, result = ([place[x] for x in letters] for letters in (ours, theirs, text))
+        made = nest.contraction(mine, yours, result, call)
         if last and text == self.out:
             return text, self.builder.contract(made, [first, second])
         shape = tuple(self.sizes[x] for x in text)
