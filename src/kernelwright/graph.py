@@ -228,7 +228,8 @@ class Contraction:
     `sizes` are those of the nest's axes; `left`, `right` and `out` give, for each axis of a tensor,
     the place in it, and a place outside of the tensor counts for nothing (padding). What an axis of
     the nest is follows from where it occurs. `call` asks the library for it, `biased` for it with a
-    bias added, which stands there as BIAS.
+    bias added, which stands there as BIAS. `by_strides` says that it reads matrices as they lie if
+    their rows or columns lie along memory, and copies others; what other calls copy is not known.
     """
 
     sizes: tuple[Dim, ...]
@@ -237,6 +238,7 @@ class Contraction:
     out: tuple[Affine, ...]
     call: Call
     biased: Call | None = None
+    by_strides: bool = False
 
     def _axes(self, *, left: bool, right: bool, out: bool) -> tuple[int, ...]:
         def occurs(index: tuple[Affine, ...]) -> set[int]:

@@ -38,7 +38,7 @@ def fused(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_hopper(run.device):"
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_capability(run.device) == (9, 0):"
     assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
@@ -55,7 +55,9 @@ def test_the_product_has_no_address(compiled: Compiled) -> None:
     assert "kw::Vec<V> linear_product;" in epilogue
     assert "const float* linear_product" not in epilogue
     assert "store_partial(kw::Stage<2>, float total" in epilogue
-    assert "finish(kw::Stage<2>" not in epilogue and "store_row(" not in epilogue
+    # What the kernel after the library's product has besides.
+    assert "finish(kw::Stage<2>" in epilogue and "store_row(" in epilogue
+    assert "using BiasGroupNormMin = kw::InMemory<LinearGroupNormMin, float>;" in text
 
 
 def test_operands_are_named_in_order(compiled: Compiled) -> None:
@@ -81,12 +83,12 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if _KW_GENERATED_GEMM and _kw_hopper(run.device):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("_KW_GENERATED_GEMM", "_kw_hopper", "functools", FREEZE):
+    for word in ("_KW_GENERATED_GEMM", "_kw_capability", "functools", FREEZE):
         assert word not in compiled.source
 
 
@@ -136,7 +138,8 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
 
             return "call", (note, tuple(bases), (None,) * len(bases), tuple(bases)[-1])
 
-    module._kw_hopper, module._kw_processors = (lambda device: True), (lambda device: 132)
+    module._kw_capability = lambda device: (9, 0)
+    module._kw_processors = lambda device: 132
     module._KW_KERNEL_LIBRARY = module._KW_FUSION.kernels = Notes()
     yield module
 

@@ -125,7 +125,7 @@ def _runtime(writer: ForwardWriter, device: str) -> str:
     parts = [
         f"import functools\n{runtime.IMPORTS}",
         *(machine, _fill(runtime.UNITS, together=str(together)), build),
-        *(products.HOPPER, precision, runtime.PRECISION, runtime.CONSTANTS),
+        *(products.MACHINE, precision, runtime.PRECISION, runtime.CONSTANTS),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 

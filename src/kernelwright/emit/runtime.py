@@ -115,7 +115,7 @@ CUDA_TOGETHER, CPU_TOGETHER = 4, 4
 UNITS = '''
 def _units():
     """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
-    _, *parts = re.split(r"^// ---- A unit .* Cost: (\\d+)\\n", PROGRAMS, flags=re.MULTILINE)
+    shared, *parts = re.split(r"^// ---- A unit .* Cost: (\\d+)\\n", PROGRAMS, flags=re.MULTILINE)
     costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
     count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, {together})))
     units, loads = [[] for _ in range(count)], [0] * count
@@ -123,7 +123,7 @@ def _units():
         least = loads.index(min(loads))
         units[least].append(i)
         loads[least] += costs[i]
-    return [HEADERS + "".join(texts[i] for i in sorted(unit)) for unit in units]
+    return [HEADERS + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
 '''
 
 CUDA_KERNELS = """

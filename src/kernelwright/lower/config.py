@@ -15,6 +15,10 @@ from kernelwright.targets import Lanes, Target
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.
 ALONE = 16384
+# Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
+FEW_ROWS, SHORT = 8, 131072
+# The same where rows lie side by side: blocks of them, as a part of all that run at once.
+FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 # Elements of a window that one thread takes, and threads of a block that does.
 LARGEST_WINDOW, WINDOW_THREADS = 64, 256
 CPU_LANES = 16
@@ -67,6 +71,12 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kCluster", lanes.cluster),
         ("kAlone", ALONE),
     )
+    rows = program.count(program.rows)
+    long = elements > SHORT if isinstance(elements, int) else True
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
+        spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
+        why = f"{rows} long row(s): all blocks that run at once share them"
+        return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
@@ -211,7 +221,15 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kDepth", depth),
         ("kThreads", width * depth),
     )
-    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
+    why = "neighbours in memory belong to different rows"
+    rows = program.count(program.rows)
+    blocks = math.ceil(rows / (width * vec)) if isinstance(rows, int) else 0
+    long = elements > SHORT_COLUMN if isinstance(elements, int) else True
+    if long and program.stages and 0 < blocks <= lanes.blocks * FEW_BLOCKS:
+        spread = (("kShort", SHORT_COLUMN), ("kParts", lanes.blocks // blocks))
+        why += "; long and few, so that all blocks that run at once share them"
+        return Config("spread_strided", (*constants, *spread), why, dynamic)
+    return Config("strided", constants, why, dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------

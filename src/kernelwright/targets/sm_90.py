@@ -102,6 +102,6 @@ SM_90 = Target(
     "cuda",
     launch_bytes=8 << 20,
     flops_per_byte=12,
-    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
 )

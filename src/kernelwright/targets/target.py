@@ -22,13 +22,15 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them. Of so
+    large blocks `blocks` run at once.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    blocks: int
     cluster: int = 1
 
 
