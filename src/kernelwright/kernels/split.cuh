@@ -390,6 +390,9 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
   end_split(beside);
 }
 
+// Up to here rows are short; only longer ones are counted in Progress.
+inline constexpr int kLongestShort = 512;
+
 // Rows so short that kLanes threads hold them, each kChunks times four elements: a thread has its
 // places in several neighbouring rows, which are all on their way before the first is needed.
 template <int kLanes, int kChunks>
@@ -499,10 +502,10 @@ struct Along {
     if constexpr (possible(128, 256)) {
       if (depth <= 256) return lanes<32, 2, kVector>();
     }
-    if constexpr (possible(256, 512)) {
-      if (depth <= 512) return lanes<32, 4, kVector>();
+    if constexpr (possible(256, kLongestShort)) {
+      if (depth <= kLongestShort) return lanes<32, 4, kVector>();
     }
-    if constexpr (possible(512, kFour)) {
+    if constexpr (possible(kLongestShort, kFour)) {
       if (depth <= kFour) return teams<Team<4>, kVector>();
     }
     if constexpr (kDepth == 0 || kDepth > kFour) return teams<Team<16>, kVector>();
