@@ -70,7 +70,7 @@ class Isolated:
         self.subject = subject
         self.chance = random.Random(subject.job.number("timing"))
         self.original, self.candidate = subject.reference.side, subject.side
-        self.count = 1
+        self.count = self.timed = 1
         self.about = self._time(self.original, "conditions")
         self._time(self.candidate, "conditions")
 
@@ -109,9 +109,9 @@ class Isolated:
         self._block(Blocks(), theirs, ours, 0, 1)
         each = time.perf_counter() - start
         rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, int(seconds * len(names) / max(each, 1e-9))))
-        blocks = Blocks()
-        for first in range(1, rounds + 1, BLOCK):
-            self._block(blocks, theirs, ours, first, min(BLOCK, rounds + 1 - first))
+        blocks, self.timed = Blocks(), rounds
+        for first in range(0, rounds, BLOCK):
+            self._block(blocks, theirs, ours, first, min(BLOCK, rounds - first))
         return blocks
 
     def _block(
@@ -166,7 +166,8 @@ class Isolated:
 
     def judge(self, sets: InputSets) -> list[Finding]:
         """The last timed results on some of the sets, against eager and float64 on the same."""
-        chosen = self.chance.sample(range(len(sets)), min(LOOKED_AT, len(sets)))
+        timed = min(len(sets), self.timed)
+        chosen = self.chance.sample(range(timed), min(LOOKED_AT, timed))
         return [self._judged(sets, index) for index in chosen]
 
     def _judged(self, sets: InputSets, index: int) -> Finding:
