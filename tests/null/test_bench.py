@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+import verifying
 from rich.console import Console
 from torch import nn
 
-from kernelwright.bench import Timing, Timings, bench
+from kernelwright.bench import Timing, Timings, bench, runner
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.roofline import MACHINES, Floor, Machine, count_work, floor
 from kernelwright.bench.runner import refuse_impossible
@@ -56,6 +58,12 @@ FALLING_BACK = (
     + "        self.fallbacks['not on a GPU'] += 1\n"
     + "        return super().forward(x)\n"
 )
+
+
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server for all tests: to start one takes longer than to time a small model."""
+    monkeypatch.setattr(runner, "Server", lambda: nullcontext(verifying.server()))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Values between processes: they come back as they were, and what is no message of ours is refused."""
+"""Values between processes come back as they were; what is no message of ours is refused."""
 
 from __future__ import annotations
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.errors import BuildError, InputError, KernelwrightError
+from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
 from kernelwright.verify.channel import Silent
 from kernelwright.verify.processes import Ended, Process, Server, printable
 from kernelwright.verify.seat import CANDIDATE
 from kernelwright.verify.wire import Garbled
 
 MESSAGE = 160  # characters of an exception that a finding quotes
-KINDS: dict[str, type[KernelwrightError]] = {"InputError": InputError, "BuildError": BuildError}
+KINDS: dict[str, type[KernelwrightError]] = {
+    kind.__name__: kind for kind in (InputError, BuildError, VerificationError)
+}
 
 
 class Raised(Exception):
