@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from museum.models import forward
 from museum.wrong import Wrong
-from verifying import certified
+from verifying import certified, write
+
+from kernelwright.bench import bench
 
 LINEAR = """
 class Model(nn.Module):
@@ -81,7 +83,10 @@ def launch(x, y, n, grid, block):
 def pointwise(body: str, code: str = "") -> str:
     """A kernel of one's own for 2 x + 1."""
     run = "y = torch.empty_like(x)\nlaunch(x, y, x.numel(), -(-x.numel() // 256), 256)\nreturn y"
-    guard = "if torch.is_grad_enabled() or not x.numel() or not x.is_contiguous():\n    return super().forward(x)\n"
+    guard = (
+        "if torch.is_grad_enabled() or not x.numel() or not x.is_contiguous() "
+        "or x.dtype != torch.float32:\n    return super().forward(x)\n"
+    )
     return forward(guard + code + run, POINTWISE, KERNEL.replace("BODY", body))
 
 
@@ -106,7 +111,9 @@ REDUCE = """
 
 def row_sum(barrier: str) -> str:
     run = "y = x.new_empty(len(x))\nif len(x):\n    launch(x.contiguous(), y, x.shape[1], len(x), 256)\nreturn y"
-    guard = "if torch.is_grad_enabled():\n    return super().forward(x)\n"
+    guard = (
+        "if torch.is_grad_enabled() or x.dtype != torch.float32:\n    return super().forward(x)\n"
+    )
     return forward(guard + run, ROW_SUM, KERNEL.replace("BODY", REDUCE.replace("BARRIER", barrier)))
 
 
@@ -303,6 +310,42 @@ RIGHT = {
         CONV,
     ),
 }
+
+
+# Slow, and it says that it is fast: by a clock that it found, or by work that nobody waits for.
+LIARS = {
+    "a clock found by search": forward(
+        "torch.cuda._sleep(10_000_000)\nreturn super().forward(x)",
+        LINEAR,
+        """
+import sys
+for module in list(sys.modules.values()):
+    if hasattr(module, "elapsed") and hasattr(module, "record"):
+        module.elapsed = lambda a, b: 0.001
+        module.perf_counter = lambda: 0.0
+torch.cuda.Event.elapsed_time = lambda self, other: 0.001
+""",
+    ),
+    "work that nobody waits for": forward(
+        "s = stream()\ns.wait_stream(torch.cuda.current_stream())\nwith torch.cuda.stream(s):\n"
+        "    torch.cuda._sleep(10_000_000)\n    return super().forward(x)",
+        LINEAR,
+        STREAM,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIARS)
+def test_time_of_a_liar_is_refused(name: str, tmp_path: Path) -> None:
+    files = write(tmp_path, LINEAR, LIARS[name])
+    timings = bench(*files, "cuda", "highest", baselines=("eager",), seconds=0.2)
+    assert timings.problems, timings
+
+
+def test_time_of_an_honest_candidate_is_believed(tmp_path: Path) -> None:
+    files = write(tmp_path, LINEAR, RIGHT["float64 inside"][0])
+    timings = bench(*files, "cuda", "highest", baselines=("eager",), seconds=0.2)
+    assert timings.verified is True and not timings.problems, timings
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
