@@ -11,6 +11,7 @@
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
+#include "windows.cuh"
 
 namespace kw::check {
 
@@ -56,6 +57,20 @@ struct Columns {
   static constexpr int kThreads = 64;
 };
 
+struct BelowEachOther {
+  static constexpr int kVec = 4;
+  static constexpr int kAcross = 5;
+  static constexpr int kRun = 7;
+  static constexpr int kThreads = 256;
+};
+
+struct OneByOne {
+  static constexpr int kVec = 1;
+  static constexpr int kAcross = 1;
+  static constexpr int kRun = 1;
+  static constexpr int kThreads = 256;
+};
+
 // Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
@@ -99,6 +114,9 @@ template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStre
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::windows<PaddedMaximum, BelowEachOther>(const PaddedMaximum::Args&,
+                                                                cudaStream_t);
+template cudaError_t kw::windows<PaddedMaximum, OneByOne>(const PaddedMaximum::Args&, cudaStream_t);
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);

@@ -37,6 +37,7 @@ TEMPLATES = {
         Template("resident"),
         Template("streaming"),
         Template("strided"),
+        Template("windows"),
         Template("gemm_sm90", spares_cache=True),
     )
 }
