@@ -11,7 +11,7 @@ file alone, so that they hold for anybody's ModelNew.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -32,6 +32,7 @@ from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    as_windows,
     choose,
     copies,
     dense,
@@ -208,6 +209,7 @@ def _planned(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as one is slow over the order that its operands have."""
+    primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     products = ways(primitives, machine, problem.precision, problem.batch, policy)
     layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
     while True:
@@ -215,7 +217,8 @@ def _planned(
         graph, planned = _dense(turned, machine, problem, policy)
         again = slow(planned, layouts, machine, problem.batch)
         if not again:
-            return graph, told(planned, layouts)
+            planned = told(planned, layouts)
+            return graph, replace(planned, shared=(*planned.shared, *verdicts))
         layouts |= again
 
 

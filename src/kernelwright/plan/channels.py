@@ -21,16 +21,18 @@ from kernelwright.graph import (
     Contraction,
     Graph,
     Node,
+    Reduction,
     Ref,
     Shape,
     TensorType,
     View,
+    Windows,
     fresh_name,
     map_refs,
 )
 
 RANKS = (4, 5)
-CALLS = ("contract", "window", "opaque")
+CALLS = ("contract", "opaque")
 CHANNEL = 1
 
 
@@ -62,6 +64,7 @@ class _Turning:
         self.nodes: list[Node] = []
         self.last: dict[str, str] = {}
         self.firsts: dict[str, str] = {}
+        self.windows: dict[str, str] = {}
         self.views: dict[tuple[str, Shape], str] = {}
         self.taken = set(graph.by_name)
 
@@ -73,8 +76,10 @@ class _Turning:
                 self.map(node)
             elif node.op == "cat" and self.follows(node):
                 self.cat(node)
-            elif node.op == "window" and self.pooled(node):
-                self.window(node)
+            elif node.op == "opaque" and self.is_pool(node):
+                self.pool(node)
+            elif node.op == "reduce" and node.inputs[0] in self.windows and self.pools(node):
+                self.reduce(node)
             elif node.op in CALLS and not _is_product(node):
                 self.nodes.append(self.as_eager(node))
                 if node.name in self.wanted:
@@ -83,6 +88,8 @@ class _Turning:
                 self.nodes.append(node)
             else:
                 self.nodes.append(node)
+                if node.op == "window" and node.inputs[0] in self.last:
+                    self.window(node)
                 if node.name in self.wanted and node.op not in SOURCES:
                     self.store(node)
         return self.graph.with_nodes(self.nodes)
@@ -105,10 +112,22 @@ class _Turning:
         turned = sum(i in self.last for i in whole)
         return turned > 0 and 2 * turned >= len(whole)
 
-    def pooled(self, node: Node) -> bool:
+    def is_pool(self, node: Node) -> bool:
         """Whether ATen's pool is one of a value in channels_last, which it then leaves so too."""
+        call = node.payload
+        pool = isinstance(call, Call) and "_pool" in call.target and len(node.inputs) == 1
         tuples = any(_is_part(self.graph[u]) for u in self.graph.users[node.name])
-        return not tuples and node.inputs[0] in self.last
+        return pool and not tuples and node.inputs[0] in self.last
+
+    def pools(self, node: Node) -> bool:
+        """Whether a reduction of windows is one over all that a window has at its place."""
+        reduction, windows = node.payload, self.graph[node.inputs[0]].payload
+        assert isinstance(reduction, Reduction)
+        assert isinstance(windows, Windows)
+        rank = len(self.graph[node.inputs[0]].type.shape)
+        behind = tuple(range(rank - len(windows.slides), rank))
+        shown = node.name in self.graph.results
+        return not shown and not reduction.keepdim and sorted(reduction.axes) == list(behind)
 
     def viewed(self, node: Node) -> bool:
         """Whether a view, a slice or one that changes nothing, has its channels last as well."""
@@ -173,10 +192,29 @@ class _Turning:
         axis = last_order(rank).index(node.payload.axis)
         self.turn(node, replace(node, args=args, payload=Cat(axis)))
 
-    def window(self, node: Node) -> None:
+    def pool(self, node: Node) -> None:
         assert isinstance(node.payload, Call)
         call = replace(node.payload, order=last_order(len(node.type.shape)))
         self.turn(node, replace(node, payload=call))
+
+    def window(self, node: Node) -> None:
+        """Windows of a value with its channels last; what is in them stands behind, as before."""
+        windows, x = node.payload, node.inputs[0]
+        assert isinstance(windows, Windows)
+        rank = len(self.graph[x].type.shape)
+        order = last_order(rank)
+        slides = tuple(replace(s, axis=order.index(s.axis)) for s in windows.slides)
+        shape = tuple(node.type.shape[i] for i in (*order, *range(rank, len(node.type.shape))))
+        made = replace(
+            node,
+            args=(Ref(self.last[x]),),
+            type=TensorType(shape, node.type.dtype),
+            payload=replace(windows, slides=slides),
+        )
+        self.windows[node.name] = self.add(f"{node.name}_last", made)
+
+    def reduce(self, node: Node) -> None:
+        self.turn(node, replace(node, args=(Ref(self.windows[node.inputs[0]]),)))
 
     def as_eager(self, node: Node) -> Node:
         """A call whose operands lie as eager's: ATen's kernels and its results follow that."""

@@ -215,8 +215,9 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
         if piece < SECTOR and access.atoms & set(lanes):
             count = hint(program.count(tuple(access.atoms)), batch)
             wasted += count * size * (SECTOR / piece - 1)
-    if program.strided:
-        blocks = hint(program.count(program.rows), batch) / SIDE_BY_SIDE
+    rows = program.count(program.rows)
+    if program.strided and not isinstance(rows, int):  # a fixed number is spread (lower/config.py)
+        blocks = hint(rows, batch) / SIDE_BY_SIDE
         wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
     return wasted
 
