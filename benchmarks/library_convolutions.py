@@ -120,7 +120,9 @@ def milliseconds(run: Callable[[], Any], device: torch.device) -> float:
     clock = kernel_clock(device)
     for _ in range(3):
         run()
-    return statistics.median(clock.time(run)[0] for _ in range(ROUNDS))
+    readings = [clock.time(run) for _ in range(ROUNDS)]
+    clock.finish()
+    return statistics.median(reading.device_ms() for reading in readings)
 
 
 def measured(convolution: Convolution, device: torch.device) -> dict[str, Any]:
