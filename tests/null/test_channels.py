@@ -136,10 +136,11 @@ def test_values_and_strides_are_those_of_the_model(name: str) -> None:
 def test_what_lies_between_convolutions_has_its_channels_last(name: str) -> None:
     """Only the model's input is stored anew; its output alone is turned back."""
     made = compiled(*MODELS[name])
-    shapes = [k.config.shape for k in made.kernels]
+    turned = {k.name for k in made.kernels if k.config.shape == "turned"}
+    activations = [r for r in made.planned.regions if not isinstance(r.outputs[0].shape[0], int)]
     returned = len(made.problem.module(*made.problem.inputs).shape) == 4
-    assert shapes.count("turned") == 1 + returned
-    stored = [b for r in made.planned.regions for b in r.outputs if len(b.shape) == 4]
+    assert sum(r.name in turned for r in activations) == 1 + returned
+    stored = [b for r in activations for b in r.outputs if len(b.shape) == 4]
     assert all(b.shape[-1] in (3, 8, 16) for b in stored[:-1])
 
 
@@ -157,11 +158,12 @@ def test_nothing_is_turned_where_nothing_was_measured() -> None:
 
 def test_large_operands_pay_for_their_turning() -> None:
     module = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU())
-    assert _last_of(module, (256, 16, 32, 32))
+    assert _last_of(module, (256, 16, 32, 32)) == [True]
 
 
 def test_depthwise_in_three_dimensions_keeps_its_order() -> None:
-    assert not _last_of(nn.Conv3d(16, 16, 3, groups=16), (64, 16, 8, 8, 8))
+    module = nn.Conv3d(16, 16, 5, groups=16)  # its windows are too large for a sum of ours
+    assert _last_of(module, (64, 16, 8, 8, 8)) == [False]
 
 
 def test_statistics_over_the_batch_keep_their_order() -> None:
@@ -176,9 +178,9 @@ def test_statistics_over_the_batch_keep_their_order() -> None:
 def test_matrix_products_of_pixels_follow_what_they_read() -> None:
     """A 1 x 1 convolution gains nothing by itself."""
     alone = nn.Conv2d(16, 32, 1)
-    assert not _last_of(alone, (128, 16, 32, 32))
+    assert _last_of(alone, (128, 16, 32, 32)) == [False]
     behind = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), alone, nn.ReLU())
-    assert _last_of(behind, (128, 16, 32, 32))
+    assert _last_of(behind, (128, 16, 32, 32)) == [True, True]
 
 
 def test_half_precision_needs_no_measurement() -> None:
@@ -201,9 +203,9 @@ def test_below_some_samples_the_library_runs_as_in_eager() -> None:
     assert "from_batch" not in compiled(*MODELS["residual"]).source
 
 
-def _last_of(module: nn.Module, shape: tuple[int, ...]) -> bool:
+def _last_of(module: nn.Module, shape: tuple[int, ...]) -> list[bool]:
     problem = problem_from_module(module.eval(), (torch.randn(shape),))
-    return all(orders(compile_problem(problem, target="sm_90", accuracies=Same(TF32))))
+    return orders(compile_problem(problem, target="sm_90", accuracies=Same(TF32)))
 
 
 def test_turned_views_are_permutations() -> None:
