@@ -147,6 +147,9 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
             names[id(problem.module.get_parameter(target))] = name
         elif is_place(target):
             names[id(look_up(problem.module, target))] = name
+    buffers = dict(problem.module.named_buffers(remove_duplicate=False))
+    homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
+    memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
     reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
     changes = f"the forward changes {seen.changes}" if seen.changes else None
     return replace(
@@ -154,6 +157,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
+        memory=memory,
         refused=graph.contract.refused or changes,
     )
 

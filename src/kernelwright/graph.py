@@ -289,7 +289,8 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over.
+    over. `memory` names for each leaf the source whose memory eager's result lies in; results that
+    lie in the same memory of their own have the same other name.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -299,6 +300,7 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
+    memory: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True)
