@@ -375,9 +375,19 @@ class ForwardWriter(Names):
         order = [n.name for n in self.state()]
         self.known = {name: leaf.given for name, leaf in self.leaves.items()}
         self.known |= {n: f"{self.local['memo']}.state[{i}]" for i, n in enumerate(order)}
-        text = self.literal(self.graph.outputs)
+        text = values.rebuild(self.graph.outputs, self._output, self.names)
         self.known = {}
         return text
+
+    def _output(self, value: Any) -> str | None:
+        """The text of a leaf of the outputs.
+
+        A view outside of autograd's function has the history of what it is a view of; one that
+        gradients do not flow through in eager is cut off from it.
+        """
+        text = self._known(value)
+        cut = isinstance(value, Ref) and self.graph[value.name].op == "view"
+        return f"{text}.detach()" if cut and value.name in self.detached else text
 
 
 def _mentions(texts: list[str], name: str) -> bool:
