@@ -28,6 +28,7 @@ from kernelwright.plan import (
     Store,
     decompose,
     element_type,
+    needs_whole_tiles,
 )
 from kernelwright.scalars import as_number
 
@@ -109,7 +110,8 @@ def carry_out_plan(
 class _Run:
     """One program over grids, one axis an atom.
 
-    In tiles of `width` columns, a stage over the row leaves partial results and is then not known.
+    In tiles of `width` columns, a stage over the row leaves partial results; it is then not known,
+    or for each tile its own.
     """
 
     def __init__(
@@ -139,8 +141,12 @@ class _Run:
 
     def inside(self, part: Range) -> Tensor:
         place = self.offsets(part.at)
-        low = place >= self.number(part.low)
-        return low if part.high is None else low & (place < self.number(part.high))
+        found = torch.ones_like(place, dtype=torch.bool)
+        if part.low is not None:
+            found &= place >= self.number(part.low)
+        if part.high is not None:
+            found &= place < self.number(part.high)
+        return found
 
     def loaded(self, access: Access) -> Tensor:
         """NaN where it must not be read: a kernel may have anything there."""
@@ -170,8 +176,9 @@ class _Run:
         for index, stage in enumerate(program.stages):
             full = evaluate(stage.expr, env).expand(self.shape)
             if self.width and not stage.segment:
-                results[next(names)] = self.by_tiles(full, interpret.COMBINE[stage.kind])
-                env["acc", index] = torch.full([1] * len(self.order), float("nan")).double()
+                partial = self.by_tiles(full, interpret.COMBINE[stage.kind])
+                results[next(names)] = partial
+                env["acc", index] = self.own_results(partial)
                 continue
             for axis in [self.order.index(a) for a in self.span(stage.segment)]:
                 full = interpret.COMBINE[stage.kind](full, axis)
@@ -180,6 +187,12 @@ class _Run:
 
     def span(self, segment: bool) -> tuple[int, ...]:
         return self.program.inner if segment else self.program.elements
+
+    def own_results(self, partial: Tensor) -> Tensor:
+        """What a tile knows of the whole row: its own result, if it may go on with that."""
+        if not needs_whole_tiles(self.program):
+            return torch.full([1] * len(self.order), float("nan")).double()
+        return partial.repeat_interleave(self.width, -1).reshape(self.shape)
 
     def by_tiles(self, full: Tensor, combine: Any) -> Tensor:
         rows = full.flatten(len(self.program.rows))

@@ -27,7 +27,6 @@ class Code(Enum):
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
-    WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
     BIAS_KEPT = "the bias stays in the library call, since no kernel follows that could add it"
@@ -38,6 +37,7 @@ class Code(Enum):
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
+    OVERLAPS = "{op} looks at what {region} computes through windows that overlap or leave gaps"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
@@ -51,6 +51,18 @@ class Code(Enum):
         "computed in each of {count} kernels: {again:.3g} bytes are moved, {once:.3g} if it"
         " were stored"
     )
+    OVERLAPPED = (
+        "stored, since windows look {times:.3g} times at each element: {once:.3g} bytes are moved"
+        " for it, and {again:.3g} could be in the time of computing it so often"
+    )
+    WINDOWED = (
+        "{op} as a sum over windows: {own:.3g} us by estimate, {library:.3g} in the library, and"
+        " what follows is in the same kernel"
+    )
+    GROUPED_LIBRARY = (
+        "{op} stays with the library: {library:.3g} us by estimate, {own:.3g} as a sum over windows"
+    )
+    GROUPED = "{op} stays with the library, which is faster at few channels a group on this machine"
     ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"
@@ -112,16 +124,16 @@ class Range:
     """Whether a coordinate is at least `low` and below `high`; None: nothing lies beyond."""
 
     at: Coordinate
-    low: Dim
+    low: Dim | None
     high: Dim | None
 
     @property
     def limits(self) -> list[Dim]:
         """The places at which the answer changes."""
-        return [limit for limit in (self.low, self.high) if limit is not None and limit != 0]
+        return [limit for limit in (self.low, self.high) if limit is not None]
 
     def __str__(self) -> str:
-        low = f"{self.low} <= " if self.low != 0 else ""
+        low = f"{self.low} <= " if self.low is not None else ""
         high = f" < {self.high}" if self.high is not None else ""
         return f"{low}{self.at}{high}"
 
