@@ -6,14 +6,14 @@ import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import checking
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from written import Written, planned
 
 from kernelwright.pipeline import Compiled, compile_problem
@@ -125,13 +125,18 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
         """A library that starts nothing."""
 
         launch = module._kw_Library.launch
+        calls = SimpleNamespace(
+            Sequence=module._kw_Sequence,
+            Picture=module._kw_Picture,
+            Known=lambda *parts: module._kw_unknown,
+        )
 
-        def table(self, launches: Any, bases: int) -> bytes:
-            return b""
+        def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
+            def note(*tensors: Tensor) -> Tensor:
+                module.launched += [(name, len(bases)) for name, _, _ in launches]
+                return tensors[-1]
 
-        def start(self, launches: Any, addresses: bytes) -> int:
-            module.launched += [(name, len(launches.bases)) for name in launches.names]
-            return 0
+            return "call", (note, tuple(bases), (None,) * len(bases), tuple(bases)[-1])
 
     module._kw_capability = lambda device: (9, 0)
     module._kw_processors = lambda device: 132
@@ -149,13 +154,8 @@ def halves(model: Any) -> tuple[Any, Any, bool]:
     emitted = sys.modules[type(model).__module__]
     memo = emitted._KW_FUSION.memo(model)
     steps = emitted._KW_FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
-    kept = [s for s, _ in steps.steps if isinstance(s, emitted._kw_Kept)]
-    if not kept:
-        return None, None, False
-    values = [*memo.state, *steps.blank]
-    values.insert(0, torch.randn(5, 64))
-    kept[0](values, memo)
-    return *(values[i] for i in kept[0].indices), True
+    found = steps.frozen_halves(memo, (torch.randn(5, 64), *memo.state))
+    return (*found, True) if found else (None, None, False)
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:

@@ -39,14 +39,7 @@ def on_device(at: int) -> list[str]:
     ]
 
 
-ENTRY = """\
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}"""
-
-CUDA_ENTRY = f"""{ENTRY}
-
-extern "C" const char* cuda_error_text(int code) {{
+ERROR_TEXT = """\
+extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
-}}"""
+}"""

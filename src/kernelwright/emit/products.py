@@ -46,12 +46,12 @@ FREEZING = '''
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
                     KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
                     frozen[name] = (halves, scales, stamped(weight))
-        FUSION.memo(self).frozen = frozen
+        FUSION.memo(self).keep(frozen)
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        FUSION.memo(self).frozen = {}
+        FUSION.memo(self).keep({})
         return self
 
     def _apply(self, *args, **kwargs):

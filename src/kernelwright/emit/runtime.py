@@ -15,6 +15,7 @@ import os
 import platform
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.utils.cpp_extension import load, load_inline
@@ -22,12 +23,20 @@ from torch.utils.cpp_extension import load, load_inline
 
 BUILD = '''
 def _build():
-    """Compile the kernels, or load what an earlier process compiled from the same text."""
+    """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
     flags = {flags}
-    units = _units()
+    flags_of_calls = {calls}
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(_built, "kw_calls", "cpp", [CALLS], flags_of_calls)
+        kernels = _built("{stem}", "{suffix}", _units(), flags)
+        return ctypes.CDLL(kernels), calls.result()
+
+
+def _built(stem, ending, units, flags):
+    """A library from these texts, in a folder that is named by all that it depends on."""
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
-    name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
+    name = stem + "_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
     )
@@ -38,18 +47,18 @@ def _build():
         stale = os.path.join(folder, "lock")
         if os.path.exists(stale):
             os.remove(stale)  # torch's own lock outlives a killed build; ours does not
-        flags.update(is_python_module=False)  # plain C functions: no binding to compile
         flags.update(name=name, build_directory=folder)
-        if len(units) == 1:
-            path = load_inline({sources}, no_implicit_headers=True, **flags)
-        else:
-            path = load(sources=[_write(folder, i, unit) for i, unit in enumerate(units)], **flags)
-    return ctypes.CDLL(path)
+        if len(units) > 1:
+            paths = [_write(folder, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
+            return load(sources=paths, **flags)
+        on_gpu = ending == "cu"
+        sources = dict(cpp_sources=[], cuda_sources=units) if on_gpu else dict(cpp_sources=units)
+        return load_inline(**sources, no_implicit_headers=True, **flags)
 
 
-def _write(folder, number, unit):
+def _write(folder, name, unit):
     """A unit as a file, for the compiler; one that is there already is not built again."""
-    path = os.path.join(folder, f"unit_{number}.{suffix}")
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         with open(path + ".new", "w") as file:
             file.write(unit)
@@ -82,12 +91,18 @@ def _machine():
 CUDA_FLAGS = """dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *ARCHITECTURE],
+        is_python_module=False,  # plain C functions: no binding to compile
     )"""
 
 CPU_FLAGS = """dict(
-        extra_cflags=["-O3", "-std=c++17", "-fopenmp", NATIVE, *EXACT],
+        extra_cflags=["-O3", "-fopenmp", NATIVE, *EXACT],
         extra_ldflags=["-fopenmp"],
+        is_python_module=False,  # plain C functions: no binding to compile
     )"""
+
+# What calls kernels is compiled against torch, whose headers take most of the time.
+CUDA_CALLS = """dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)"""
+CPU_CALLS = """dict(extra_cflags=["-O1"])"""
 
 CPU_NATIVE = """
 NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
@@ -112,11 +127,11 @@ def _units():
 '''
 
 CUDA_KERNELS = """
-KERNEL_LIBRARY = Library(_build(), on_gpu=True) if ARCHITECTURE else None
+KERNEL_LIBRARY = Library(*_build(), on_gpu=True) if ARCHITECTURE else None
 """
 
 CPU_KERNELS = """
-KERNEL_LIBRARY = Library(_build(), on_gpu=False)
+KERNEL_LIBRARY = Library(*_build(), on_gpu=False)
 """
 
 PRECISION = '''
@@ -136,6 +151,14 @@ class _Precision:
             torch.set_float32_matmul_precision(self.matmul)
         if self.conv != CONV_TF32:
             torch.backends.cudnn.allow_tf32 = self.conv
+
+    @staticmethod
+    def holds():
+        """Whether torch is set to it already."""
+        return (
+            torch._C._get_float32_matmul_precision() == MATMUL_PRECISION
+            and torch._C._get_cudnn_allow_tf32() is CONV_TF32
+        )
 '''
 
 CONSTANTS = '''

@@ -9,7 +9,7 @@ from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
-from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
+from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.graph import Graph
 from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, TailKernel, ThinKernel
@@ -18,8 +18,7 @@ from kernelwright.plan import Region
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
-LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
-ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
+LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
@@ -41,7 +40,7 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
     Programs that several kernels run stand before all of them, and are in every unit.
     """
-    ahead, parts = [], [(0, ENTRIES[device])]
+    ahead, parts = [], [(0, ERROR_TEXT)] if device == "cuda" else []
     runs = Counter(lowered.programs[k.name] for k in lowered.kernels)
     for kernel in lowered.kernels:
         owner = lowered.programs[kernel.name]

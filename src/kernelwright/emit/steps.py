@@ -26,6 +26,7 @@ from kernelwright.plan import Buffer
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
+    "torch.ops.aten.add.Tensor": "torch.add",
     "torch.ops.aten.mm.default": "torch.mm",
     "torch.ops.aten.bmm.default": "torch.bmm",
     "torch.ops.aten.matmul.default": "torch.matmul",

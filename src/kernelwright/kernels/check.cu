@@ -14,6 +14,7 @@
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
+#include "windows.cuh"
 
 namespace kw::check {
 
@@ -87,6 +88,20 @@ struct HighColumns : Columns {
   static constexpr int kParts = 132;
 };
 
+struct BelowEachOther {
+  static constexpr int kVec = 4;
+  static constexpr int kAcross = 5;
+  static constexpr int kRun = 7;
+  static constexpr int kThreads = 256;
+};
+
+struct OneByOne {
+  static constexpr int kVec = 1;
+  static constexpr int kAcross = 1;
+  static constexpr int kRun = 1;
+  static constexpr int kThreads = 256;
+};
+
 // Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
@@ -142,6 +157,9 @@ template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMea
 template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStream_t);
 template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);
 template cudaError_t kw::pointwise<AtOnce, SingleLanes>(const AtOnce::Args&, cudaStream_t);
+template cudaError_t kw::windows<PaddedMaximum, BelowEachOther>(const PaddedMaximum::Args&,
+                                                                cudaStream_t);
+template cudaError_t kw::windows<PaddedMaximum, OneByOne>(const PaddedMaximum::Args&, cudaStream_t);
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);

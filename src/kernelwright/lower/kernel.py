@@ -43,6 +43,7 @@ TEMPLATES = {
         Template("spread"),
         Template("strided"),
         Template("spread_strided"),
+        Template("windows"),
         Template("gemm_sm90", spares_cache=True),
     )
 }

@@ -158,6 +158,13 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
     return torch.equal(*views)
 
 
+def equal_leaves(left: Sequence[object], right: Sequence[object]) -> bool:
+    return len(left) == len(right) and all(
+        same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
+        for a, b in zip(left, right, strict=True)
+    )
+
+
 def coordinates(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
     """The index of an element, from its position in row-major order."""
     index: list[int] = []
