@@ -55,7 +55,7 @@ def _rows(
     for region in others or homes:
         why = rewritten + str(region.why)
         if region.program is not None:
-            bias_alone = _is_contraction(node) and region.gemm is None
+            bias_alone = _is_contraction(node) and not (region.gemm or region.conv)
             what = "its bias: " if bias_alone else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why + shared))
         else:

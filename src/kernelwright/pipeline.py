@@ -24,7 +24,7 @@ from kernelwright.expand import expand
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
@@ -199,7 +199,7 @@ def _planned(
         products = ways(primitives, machine, problem.precision, problem.batch, policy)
         planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
         if machine.lanes is not None:
-            planned = seat(planned, products)
+            planned = seat(planned, products, has_tile)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned

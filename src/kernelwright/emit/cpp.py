@@ -102,12 +102,17 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
 
 @dataclass
 class ProgramPrinter:
-    """Prints one kernel's program struct."""
+    """Prints one kernel's program struct; `cursor` is the type of a place in its loop nest."""
 
     graph: Graph
     kernel: Kernel
     names: dict[Expr, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(RESERVED))
+    cursor = "kw::Cursor"
+
+    def element_parameters(self) -> list[tuple[str, str]]:
+        fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), ("const Args&", "a")]
+        return [*fixed, (self.cursor, "at")]
 
     @property
     def program(self) -> Program:
@@ -225,7 +230,7 @@ class ProgramPrinter:
         roots = [(step.roots[0], "out")]
         body = ["kw::Vec<V> out;", *self.lanes(roots, step.makes, index), "return out;"]
         head = f"static kw::Vec<V> contribution(kw::Stage<{index}>"
-        return function(head, ELEMENT_PARAMETERS, body, "template <int V, int L>")
+        return function(head, self.element_parameters(), body, "template <int V, int L>")
 
     def finish(self, index: int) -> list[str]:
         known: dict[Expr, str] = {
@@ -252,7 +257,10 @@ class ProgramPrinter:
             body += self.lanes(roots, (), len(self.program.stages))
         body += [f"{t}.commit();" for t in targets]
         return function(
-            "static void store_elements(", ELEMENT_PARAMETERS, body, "template <int V, int L>"
+            "static void store_elements(",
+            self.element_parameters(),
+            body,
+            "template <int V, int L>",
         )
 
     def store_uniform(self, level: str) -> list[str]:
@@ -271,7 +279,7 @@ class ProgramPrinter:
             else:
                 body.append(f"for (int l = 0; l < L; ++l) {last}")
             body.append(f"{target}.commit();")
-        parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
+        parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), (self.cursor, "at")]
         return function(f"static void store_{level}(", parameters, body, "template <int L>")
 
     def lanes(self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int) -> list[str]:
@@ -426,14 +434,6 @@ class ProgramPrinter:
                 index = f"{index} % {dim(self.program.count(tuple(group)))}"
             terms.append(index if stride == 1 else f"{_bracket(index)} * {dim(stride)}")
         return terms
-
-
-ELEMENT_PARAMETERS = [
-    ("Fields<V>&", "f"),
-    ("const Scalars<L>&", "s"),
-    ("const Args&", "a"),
-    ("kw::Cursor", "at"),
-]
 
 
 def _bracket(index: str) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
 from kernelwright.graph import Graph
-from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
+from kernelwright.lower import ConvKernel, FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
 from kernelwright.plan import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
 ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
-COSTS = {"gemm_sm90": 8}
+COSTS = {"gemm_sm90": 8, "conv_sm90": 8}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
 ORDINARY = 1
 MOST_PLACES = 4
@@ -43,6 +44,9 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
         if isinstance(kernel, GemmKernel):
             epilogue = EpiloguePrinter(graph, kernel)
             texts = [epilogue.print(), *_configs(kernel), *product_launchers(epilogue)]
+        elif isinstance(kernel, ConvKernel):
+            convolution = ConvPrinter(graph, kernel)
+            texts = [convolution.print(), *_configs(kernel), conv_launcher(convolution)]
         else:
             printer = ProgramPrinter(graph, kernel)
             texts = [printer.print(), *_configs(kernel), _launcher(printer, device)]
@@ -52,6 +56,8 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
     few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
     headers = [*templates, *LAUNCH_HEADERS[device], *few]
+    if any(isinstance(kernel, ConvKernel) for kernel in lowered.kernels):
+        headers.append("conv_epilogue.cuh")
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))

@@ -1,5 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
+from kernelwright.lower.convolution import ConvKernel, has_tile
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -9,6 +10,7 @@ from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Frozen, Step
 
 __all__ = [
+    "ConvKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",
@@ -19,5 +21,6 @@ __all__ = [
     "Step",
     "ThinKernel",
     "Tile",
+    "has_tile",
     "lower",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph
+from kernelwright.lower.convolution import convolution
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import Kernel, product, rowwise
@@ -81,7 +82,9 @@ def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]
         if region.gemm is not None:
             chosen = tiles.pop(region.name, None)
             found += _product(plan.graph, region, region.gemm, chosen, target, alike)
-        for step in region.gemm.library if region.gemm else (region,):
+        if region.conv is not None:
+            found += convolution(plan.graph, region, region.conv, target)
+        for step in region.library:
             if step.program is not None:
                 found.append(rowwise(plan.graph, step, step.program, target))
     if tiles:

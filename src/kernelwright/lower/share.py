@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from kernelwright.expr import Expr, inside, load, substitute
 from kernelwright.graph import Graph
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.plan import Access, Coordinate, Range, element_type
@@ -41,6 +42,7 @@ def key(graph: Graph, kernel: Kernel) -> Hashable:
         tuple((s.level, slots.access(s.access), slots.expr(s.expr)) for s in program.stores),
         (config.shape, config.constants, config.dynamic_run),
         slots.product(kernel) if isinstance(kernel, GemmKernel) else None,
+        slots.convolution(kernel) if isinstance(kernel, ConvKernel) else None,
     )
 
 
@@ -85,3 +87,11 @@ class _Slots:
         rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
         given = self.expr(kernel.given)
         return gemm.loop, operands, sizes, partials, rows, given
+
+    def convolution(self, kernel: ConvKernel) -> Hashable:
+        """What a convolution adds: its loop, its form, and how its tiles lie in the whole."""
+        form = replace(kernel.conv.form, input="", weight="")
+        outside = tuple(replace(t, atom=self.atoms[t.atom]) for t in kernel.tiled.outside)
+        ends = (kernel.tiled.rows, kernel.tiled.elements, kernel.tiled.live)
+        masks = tuple(tuple(self.range(r) for r in ranges) for ranges in ends)
+        return kernel.conv.loop, form, outside, masks, kernel.laid, self.expr(kernel.given)

@@ -16,6 +16,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim, product
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
@@ -28,8 +29,10 @@ SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", 
 DECISIONS = ("tiles", "clusters", "early", "frozen")
 # What a thin product works with: `sums` are those of each part of the depth.
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
+# What a convolution works with: its weight as the tensor cores want it.
+CONV_OPERANDS = ("packed_weight", "weight_scales")
 # Memory that every product calls the same.
-WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
+WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
 
 
 @dataclass(frozen=True)
@@ -227,8 +230,14 @@ class StepMaker:
         found: list[Task] = []
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
+        passes: list[Region] = []
         for region in self.plan.regions:
-            if region.name in self.panels:
+            if region.conv is not None:
+                passes.append(region)
+                if region.conv.library:
+                    found.append(self.convolution(passes))
+                    passes = []
+            elif region.name in self.panels:
                 panel = self.panels[region.name]
                 kernel = by_name[panel.kernel]
                 found.append(_task(kernel, self.in_panels(region, kernel, panel.rows)))
@@ -320,6 +329,30 @@ class StepMaker:
         found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
         sizes = (*self.sizes, *DECISIONS[:3], frozen)
         found.append(self.launch(region.name, sizes, tuple(operands)))
+        finish = f"{region.name}_finish"
+        if finish in self.kernels:
+            found.append(self.launch(finish, self.sizes))
+        return found
+
+    # ---- generated convolutions --------------------------------------------------------------
+
+    def convolution(self, passes: list[Region]) -> Task:
+        """Both ways to all that follows a convolution: one generated kernel for each pass."""
+        last = passes[-1]
+        assert last.conv is not None
+        made = [step for region in passes for step in self.convolved(region)]
+        library = [step for r in last.conv.library for step in self.plain(r)]
+        choice = Choice((GENERATED, HOPPER), tuple(made), tuple(library))
+        results = tuple(b.name for region in passes for b in region.outputs)
+        return Task(last.name, (choice,), results)
+
+    def convolved(self, region: Region) -> list[Step]:
+        kernel = self.kernels[region.name]
+        assert isinstance(kernel, ConvKernel)
+        rooms = [replace(b, name=name) for b, name in zip(kernel.room, CONV_OPERANDS, strict=True)]
+        found: list[Step] = [*map(Alloc, (*rooms, *kernel.partials, *region.outputs))]
+        operands = (kernel.conv.form.input, kernel.conv.form.weight, *CONV_OPERANDS)
+        found.append(self.launch(region.name, self.sizes, operands))
         finish = f"{region.name}_finish"
         if finish in self.kernels:
             found.append(self.launch(finish, self.sizes))

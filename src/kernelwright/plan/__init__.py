@@ -2,6 +2,7 @@
 
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
@@ -10,6 +11,7 @@ from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
     Buffer,
+    Conv,
     Coordinate,
     Gemm,
     Operand,
@@ -24,12 +26,15 @@ from kernelwright.plan.model import (
 from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
+from kernelwright.plan.tiles import Tiled, Walk, tiled, walk
 
 __all__ = [
     "ALWAYS",
     "WHERE_IT_PAYS",
     "Access",
     "Buffer",
+    "Conv",
+    "ConvForm",
     "Coordinate",
     "Gemm",
     "Limits",
@@ -43,6 +48,8 @@ __all__ = [
     "Stage",
     "Store",
     "Tail",
+    "Tiled",
+    "Walk",
     "Ways",
     "copies",
     "decompose",
@@ -56,5 +63,7 @@ __all__ = [
     "return_biases",
     "seat",
     "tails",
+    "tiled",
+    "walk",
     "ways",
 ]

@@ -10,10 +10,13 @@ The first comes before the walk of fuse.py, which leaves the seat of an epilogue
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
+from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
@@ -59,27 +62,44 @@ class Ways:
     """The ways of the products that are generated, by name, and why others are not."""
 
     by_name: dict[str, Way]
+    convolutions: dict[str, ConvWay]
     refusals: tuple[Refusal, ...]
 
     @property
     def generated(self) -> frozenset[str]:
-        return frozenset(self.by_name)
+        return frozenset({*self.by_name, *self.convolutions})
 
 
-def ways(graph: Graph, target: Target, precision: str, batch: int, policy: Policy) -> Ways:
-    """`precision` is that of float32 matrix products, `batch` the one to choose for."""
+def ways(
+    graph: Graph,
+    target: Target,
+    precision: str,
+    batch: int,
+    policy: Policy,
+    owed: Mapping[str, str] = MappingProxyType({}),
+) -> Ways:
+    """`precision` is that of float32 matrix products, `batch` the one to choose for.
+
+    `owed` is the accuracy of eager's float32 convolutions by name, `tf32` or else `float32`.
+    """
     found: dict[str, Way] = {}
+    convolutions: dict[str, ConvWay] = {}
     refusals: list[Refusal] = []
     for node in graph if target.loops else ():
         if not isinstance(node.payload, Contraction):
             continue
         try:
-            choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
-            found[node.name] = choice.way(node)
+            if node.payload.is_product:
+                choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
+                found[node.name] = choice.way(node)
+            else:
+                accuracy = owed.get(node.name, "float32")
+                way = conv_way(graph, node, target, accuracy, batch, policy)
+                convolutions[node.name] = way
         except Unfit as unfit:
             why = reason(unfit.code, op=node.origin.op, **unfit.numbers)
             refusals.append(Refusal(node.origin.op, node.origin.place, why))
-    return Ways(found, tuple(refusals))
+    return Ways(found, convolutions, tuple(refusals))
 
 
 @dataclass(frozen=True)
@@ -95,9 +115,6 @@ class _Choice:
 
     def way(self, node: Node) -> Way:
         """How a product is generated; raises Unfit with the reason why it is not."""
-        assert isinstance(node.payload, Contraction)
-        if not node.payload.is_product:
-            raise Unfit(Code.CONVOLUTION)
         left, right = (self.graph[name].type for name in node.inputs[:2])
         loop = self.target.loop_for(node.type.dtype, self.precision)
         if loop is None or left.dtype != right.dtype:
@@ -166,9 +183,9 @@ def takes(loop: Loop, form: Form) -> bool:
     return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
-def seat(plan: Plan, found: Ways) -> Plan:
-    """The plan with generated products."""
-    return _Seating(plan, found).run()
+def seat(plan: Plan, found: Ways, has_tile: HasTile) -> Plan:
+    """The plan with generated products and convolutions; `has_tile` is asked for the latter."""
+    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, has_tile)
 
 
 class _Seating:

@@ -222,10 +222,49 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class ConvLoop:
+    """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
+
+    It makes so many `products` of tensor cores for one, `rate` of these operations in a
+    microsecond, and moves `memory` bytes meanwhile; a launch has an `overhead`, a kernel after
+    it `kernel_overhead`. `library` is the library's rate with enough channels; with fewer, and for
+    transposed convolutions in three dimensions, it has a part of it.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    accuracy: str
+    products: int
+    rate: float
+    library: float
+    library_channels: int
+    library_transposed: float
+    memory: float
+    overhead: float
+    kernel_overhead: float
+
+    def time(self, flops: float, moved: float) -> float:
+        """Of a convolution that moves so many bytes, those of its epilogue among them."""
+        return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
+
+    def pass_time(self, moved: float) -> float:
+        """Of a kernel that only moves bytes."""
+        return self.kernel_overhead + moved / self.memory
+
+    def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
+        """`channels` are those of a group, `transposed` a convolution in three dimensions."""
+        rate = self.library * min(1.0, channels / self.library_channels)
+        rate = min(rate, self.library_transposed) if transposed else rate
+        return self.overhead + max(flops / rate, moved / self.memory)
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
-    A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
+    A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`
+    for products and `conv_loops` for convolutions;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     """
@@ -237,6 +276,13 @@ class Target:
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
+    conv_loops: tuple[ConvLoop, ...] = ()
+
+    def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
+        """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
+        return next(
+            (p for p in self.conv_loops if p.dtype == dtype and p.accuracy in ("", owed)), None
+        )
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
         """The main loop for operands of this type at a float32 matmul precision."""

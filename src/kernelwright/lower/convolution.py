@@ -1,0 +1,139 @@
+"""A planned convolution becomes kernels: its tile, the program on it, and what finishes rows.
+
+The tiles are those of conv.py, in its order: the first that the program can be cut to is taken.
+Here is decided how the threads of an epilogue lie over the rows of a tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelwright.expr import Expr, load
+from kernelwright.graph import Graph
+from kernelwright.lower.config import Config, vector_width
+from kernelwright.lower.conv import ConvConfig, Needs, room, tiles
+from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
+from kernelwright.lower.schedule import Schedule, schedule
+from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan.epilogue import Unfit
+from kernelwright.plan.tiles import Box
+from kernelwright.targets import ConvLoop, Target
+
+WARP = 32
+MOST_LANES = 4  # floats of a shared-memory access
+MOST_KEPT = 64  # floats that a thread keeps from stage to stage
+
+
+@dataclass(frozen=True)
+class Laid:
+    """`lanes` threads have a segment, or the row, `teams` of them a row, in chunks of `vec`."""
+
+    vec: int
+    lanes: int
+    teams: int
+    keeps: bool
+
+
+@dataclass(frozen=True)
+class ConvKernel(Kernel):
+    """A convolution and its epilogue, for which the results are `given` in shared memory."""
+
+    conv: Conv
+    tiled: Tiled
+    tile: ConvConfig
+    laid: Laid
+
+    @property
+    def given(self) -> Expr:
+        return load(self.tiled.given)
+
+    @property
+    def partials(self) -> tuple[Buffer, ...]:
+        return self.tiled.partials
+
+    @property
+    def room(self) -> tuple[Buffer, ...]:
+        """Memory that a launch needs besides."""
+        return room(self.conv.form, self.tile, self.conv.loop.name)
+
+    @property
+    def reads(self) -> list[str]:
+        return [name for name in super().reads if name != self.conv.product]
+
+
+def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> list[Kernel]:
+    """The convolution, and the kernel that finishes its rows if there is one."""
+    assert region.program is not None
+    walked = walk(region.program, conv.product, conv.form)
+    tile = tile_of(walked, conv.form, conv.loop)
+    assert tile is not None, "the planner has asked"
+    parts = tiled(walked, _box(tile), tile.pitch, set(graph.by_name))
+    given = load(parts.given)
+    plan = schedule(parts.epilogue, given)
+    kernels: list[Kernel] = [
+        ConvKernel(
+            region,
+            parts.epilogue,
+            plan,
+            Config("conv_sm90", tile.constants, tile.why),
+            TEMPLATES["conv_sm90"],
+            conv,
+            parts,
+            tile,
+            _laid(graph, parts, plan, tile.threads),
+        )
+    ]
+    if parts.finish is not None:
+        kernels.append(rowwise(graph, finishing(region, parts.finish), parts.finish, target))
+    return kernels
+
+
+def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
+    return tile_of(walked, form, loop) is not None
+
+
+def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> ConvConfig | None:
+    """The best tile that the program can be cut to."""
+
+    def unfit(tile: ConvConfig) -> str:
+        try:
+            tiled(walked, _box(tile), tile.pitch, set())
+        except Unfit as why:
+            return why.code.name.lower()
+        return ""
+
+    needs = walked.needs
+    found = tiles(form, loop.name, Needs(needs.channels, needs.multiple, unfit))
+    return found[0] if found else None
+
+
+def _box(tile: ConvConfig) -> Box:
+    return 1, tile.channels, tile.depth, tile.height, tile.width
+
+
+def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
+    program = parts.epilogue
+    rows = int(str(program.count(parts.local_rows)))
+    elements = int(str(program.count(program.elements)))
+    segment = int(str(program.count(program.inner)))
+    vec = _vector(graph, parts)
+    if not program.stages:
+        return Laid(vec, 1, 1, keeps=True)
+    most = elements // segment if program.segmented else -(-segment // vec)
+    shared = 1
+    while rows * shared < threads and shared < WARP and 2 * shared <= most:
+        shared *= 2
+    chunks = -(-elements // (vec * shared))
+    kept = chunks * vec * max(1, len(plan.fields))
+    lanes, teams = (1, shared) if program.segmented else (shared, 1)
+    return Laid(vec, lanes, teams, keeps=kept <= MOST_KEPT)
+
+
+def _vector(graph: Graph, parts: Tiled) -> int:
+    """Lanes of a chunk, none of which may lie beyond an edge when the first does not."""
+    vec = min(vector_width(graph, parts.epilogue)[0], MOST_LANES)
+    lanes = parts.epilogue.lanes
+    ends = [r.high for r in parts.elements if lanes and r.at.stride(lanes[-1]) != 0]
+    while any(int(str(end)) % vec for end in ends):
+        vec //= 2
+    return vec
