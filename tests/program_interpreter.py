@@ -141,8 +141,12 @@ class _Run:
 
     def inside(self, part: Range) -> Tensor:
         place = self.offsets(part.at)
-        low = place >= self.number(part.low)
-        return low if part.high is None else low & (place < self.number(part.high))
+        found = torch.ones_like(place, dtype=torch.bool)
+        if part.low is not None:
+            found &= place >= self.number(part.low)
+        if part.high is not None:
+            found &= place < self.number(part.high)
+        return found
 
     def loaded(self, access: Access) -> Tensor:
         """NaN where it must not be read: a kernel may have anything there."""

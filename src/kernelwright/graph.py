@@ -8,7 +8,7 @@ like mathematics. `expand` lowers it to a Graph of seven primitives; the planner
     contract  matrix products and convolutions
     view      reshape, permute, expand, slice: index maps without arithmetic
     cat       several values joined along an axis: a choice among them by the coordinate
-    window    pooling
+    window    sliding windows: an axis becomes places x what a window has at each, with padding
     opaque    any other ATen call
 
 Nodes refer to each other by name; a Graph lists them in an order in which it can be run. Dimensions
@@ -146,6 +146,51 @@ class Cat:
 
 
 @dataclass(frozen=True)
+class Slide:
+    """How a window moves along an axis: from `before` places in front of it, by `step` each time.
+
+    It looks at `size` places that are `spread` apart.
+    """
+
+    axis: int
+    size: int
+    step: int = 1
+    spread: int = 1
+    before: int = 0
+
+    def exact(self, places: Dim, extent: Dim) -> bool:
+        """Whether windows at so many places lie side by side and fill the axis."""
+        parted = self.step == self.size and (self.spread == 1 or self.size == 1)
+        return parted and self.before == 0 and as_dim(places * self.size) == extent
+
+    def inside(self, places: int, extent: int) -> bool:
+        """Whether no window reaches beyond the axis."""
+        last = (places - 1) * self.step + (self.size - 1) * self.spread - self.before
+        return self.before <= 0 and last < extent
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What a `window` does: each axis of `slides` counts places, and its window is an axis behind.
+
+    So (n, c, h, w) with windows along h and w becomes (n, c, places, places, size, size). What lies
+    outside of the operand is `outside`.
+    """
+
+    slides: tuple[Slide, ...]
+    outside: float
+
+    def __str__(self) -> str:
+        def one(s: Slide) -> str:
+            by = f" by {s.step}" if s.step != 1 else ""
+            spread = f" spread by {s.spread}" if s.spread != 1 else ""
+            before = f" from {-s.before}" if s.before else ""
+            return f"{s.size}{spread}{by}{before} along {s.axis}"
+
+        return f"windows of {', '.join(one(s) for s in self.slides)}, {self.outside} outside"
+
+
+@dataclass(frozen=True)
 class Call:
     """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen."""
 
@@ -237,7 +282,7 @@ class Contraction:
         return f"{indexed('out', self.out)} = sum of {product} over {nest}"
 
 
-Payload = Expr | Reduction | View | Cat | Contraction | Call | None
+Payload = Expr | Reduction | View | Cat | Windows | Contraction | Call | None
 
 
 @dataclass(frozen=True)
@@ -256,7 +301,7 @@ class Node:
     def inputs(self) -> tuple[str, ...]:
         """The names of the operands, in order, found anywhere in the arguments."""
         names = refs(self.args)
-        if self.op in ("opaque", "window") and isinstance(self.payload, Call):
+        if self.op == "opaque" and isinstance(self.payload, Call):
             names = refs((self.payload.args, self.payload.kwargs))
         return tuple(names)
 

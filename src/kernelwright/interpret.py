@@ -2,8 +2,8 @@
 
 In: a Graph, the module that it was captured from, and inputs at any batch size. Out: what forward
 returns, and the new value of every buffer that it writes. A payload says what a node does: a Call
-is made, an Expr evaluated, a Reduction, a View or a Cat carried out; everything runs in the dtype
-of the inputs, so the same graph gives the float64 reference.
+is made, an Expr evaluated, a Reduction, a View, a Cat or Windows carried out; everything runs in
+the dtype of the inputs, so the same graph gives the float64 reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import torch
 from torch import nn
 
 from kernelwright.expr import Expr, evaluate, leaves
-from kernelwright.graph import Call, Cat, Contraction, Graph, Node, Reduction, Ref, Scalar, View
+from kernelwright.graph import (
+    Call,
+    Cat,
+    Contraction,
+    Graph,
+    Node,
+    Reduction,
+    Ref,
+    Scalar,
+    View,
+    Windows,
+)
 from kernelwright.places import look_up
 from kernelwright.scalars import as_number
 
@@ -130,9 +141,27 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
             return torch.ops.aten.slice(args[0], axis, first, first + step * count, step)
         case Cat(axis):
             return torch.cat(args, axis)
+        case Windows():
+            return _windows(args[0], node.payload, look(node.type.shape))
         case View():
             return args[0].reshape(look(node.type.shape))
     return operator.getitem(args[0], args[1])
+
+
+def _windows(x: Tensor, windows: Windows, shape: Sequence[int]) -> Tensor:
+    """Every window's elements, gathered; the windows become axes at the end."""
+    for slide in windows.slides:
+        axis, extent = slide.axis, x.shape[slide.axis]
+        places = torch.arange(shape[axis]) * slide.step - slide.before
+        at = (places[:, None] + torch.arange(slide.size) * slide.spread).to(x.device)
+        taken = x.index_select(axis, at.clamp(0, extent - 1).flatten())
+        sizes = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+        taken = taken.reshape(sizes).movedim(axis + 1, -1)
+        there = ((at >= 0) & (at < extent)).reshape(
+            *(at.shape[0] if i == axis else 1 for i in range(x.dim())), -1
+        )
+        x = torch.where(there, taken, windows.outside)
+    return x
 
 
 def _places(shape: Sequence[int], axis: Any, like: Tensor, dtype: torch.dtype) -> Tensor:

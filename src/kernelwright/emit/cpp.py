@@ -13,6 +13,7 @@ import torch
 
 from kernelwright.expr import OPS, Expr, postorder
 from kernelwright.graph import Dim, Graph, as_dim, fresh_name
+from kernelwright.lower.config import certain
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import GIVEN
 from kernelwright.plan import Access, Coordinate, Program, Range, Store, element_type
@@ -228,7 +229,8 @@ class ProgramPrinter:
     def contribution(self, index: int) -> list[str]:
         step = self.kernel.schedule.steps[index]
         roots = [(step.roots[0], "out")]
-        body = ["kw::Vec<V> out;", *self.lanes(roots, step.makes, index), "return out;"]
+        beyond = None if step.makes else _beyond(step.roots[0])
+        body = ["kw::Vec<V> out;", *self.lanes(roots, step.makes, index, beyond), "return out;"]
         head = f"static kw::Vec<V> contribution(kw::Stage<{index}>"
         return function(head, self.element_parameters(), body, "template <int V, int L>")
 
@@ -282,7 +284,13 @@ class ProgramPrinter:
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), (self.cursor, "at")]
         return function(f"static void store_{level}(", parameters, body, "template <int L>")
 
-    def lanes(self, roots: list[tuple[Expr, str]], makes: tuple[Expr, ...], step: int) -> list[str]:
+    def lanes(
+        self,
+        roots: list[tuple[Expr, str]],
+        makes: tuple[Expr, ...],
+        step: int,
+        beyond: Beyond | None = None,
+    ) -> list[str]:
         """Loads, then one loop over lanes that fills the fields and the targets."""
         fields = set(self.kernel.schedule.fields)
         known: dict[Expr, str] = {
@@ -290,7 +298,7 @@ class ProgramPrinter:
         }
         known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
         order = _reachable([e for e, _ in roots], known)
-        before = self.memory(order, known, "v", "V")
+        before = self.memory(order, known, "v", "V", beyond)
         body = self.locals(order, known, {e: f"f.{self.name(e)}[v]" for e in makes})
         body += [f"  {target}[v] = {expression(e, known)};" for e, target in roots]
         return [*before, "KW_LANES", "for (int v = 0; v < V; ++v) {", *body, "}"]
@@ -323,7 +331,14 @@ class ProgramPrinter:
 
     # ---- memory --------------------------------------------------------------------------
 
-    def memory(self, order: list[Expr], known: dict[Expr, str], lane: str, width: str) -> list[str]:
+    def memory(
+        self,
+        order: list[Expr],
+        known: dict[Expr, str],
+        lane: str,
+        width: str,
+        beyond: Beyond | None = None,
+    ) -> list[str]:
         """The loads of these expressions, after the conditions under which they are made."""
         loads = [e for e in order if e.op == "load"]
         ranges: dict[Range, str] = {}
@@ -334,8 +349,11 @@ class ProgramPrinter:
             elif e.op == "load":
                 assert isinstance(e.value, Access)
                 ranges |= dict.fromkeys(e.value.within, "")
-        lines = self.conditions(ranges)
+        lines = self.conditions(ranges, width)
         known |= {e: ranges[e.value] for e in order if isinstance(e.value, Range)}
+        if beyond is not None:
+            tests = " || ".join(f"!{ranges[r]}" for r in beyond.ranges)
+            lines.append(f"if (kw::kSkips && ({tests})) return kw::all<{width}>({beyond.value});")
         lines += [self.index(e, known, lane) for e in order if e.op == "index"]
         return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
 
@@ -349,21 +367,25 @@ class ProgramPrinter:
         known[expr] = f"static_cast<float>({at})"
         return f"const int64_t {local} = {self.place(expr.value)};"
 
-    def conditions(self, ranges: dict[Range, str]) -> list[str]:
+    def conditions(self, ranges: dict[Range, str], width: str) -> list[str]:
         """Each range as a local; a chunk of lanes lies inside as a whole, or outside."""
         lines: list[str] = []
+        known = certain(self.program, self.kernel.config)
         places: dict[Coordinate, str] = {}
         for r in ranges:
             if r.at not in places:
                 places[r.at] = self.fresh("place")
                 lines.append(f"const int64_t {places[r.at]} = {self.place(r.at)};")
             place, tests = places[r.at], []
-            if r.low != 0:
+            if r.low is not None:
                 tests.append(f"{place} >= {dim(r.low)}")
             if r.high is not None:
                 tests.append(f"{place} < {dim(r.high)}")
             ranges[r] = self.fresh("inside")
-            lines.append(f"const bool {ranges[r]} = {' && '.join(tests)};")
+            test = " && ".join(tests)
+            if r in known:
+                test = f"{width} > 1 || ({test})" if len(tests) > 1 else f"{width} > 1 || {test}"
+            lines.append(f"const bool {ranges[r]} = {test};")
         return lines
 
     def place(self, at: Coordinate) -> str:
@@ -392,6 +414,8 @@ class ProgramPrinter:
             once = self.kernel.template.spares_cache and whole
             call = "load_once" if once else "load_row"
             return f"const auto {local} = kw::{call}<{width}>({pointer});"
+        if isinstance(stride, int):
+            return f"const auto {local} = kw::load_every<{width}, {stride}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
 
     def store(self, store: Store, value: str, width: str) -> str:
@@ -434,6 +458,28 @@ class ProgramPrinter:
                 index = f"{index} % {dim(self.program.count(tuple(group)))}"
             terms.append(index if stride == 1 else f"{_bracket(index)} * {dim(stride)}")
         return terms
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """What an expression is, as a number, outside of some ranges."""
+
+    ranges: tuple[Range, ...]
+    value: str
+
+
+def _beyond(expr: Expr) -> Beyond | None:
+    """A value that is a number everywhere but in some ranges: padding."""
+    ranges: list[Range] = []
+    last = expr.args[2] if expr.op == "where" else None
+    while expr.op == "where" and expr.args[0].op == "inside" and expr.args[2] is last:
+        part = expr.args[0].value
+        assert isinstance(part, Range)
+        ranges.append(part)
+        expr = expr.args[1]
+    if not ranges or last is None or last.op != "const":
+        return None
+    return Beyond(tuple(ranges), expression(last, {}))
 
 
 def _bracket(index: str) -> str:

@@ -20,8 +20,10 @@ from kernelwright.graph import (
     Reduction,
     Ref,
     Shape,
+    Slide,
     TensorType,
     View,
+    Windows,
     as_dim,
     broadcast,
     fresh_name,
@@ -33,7 +35,6 @@ Lowering = Callable[["Builder", Node], str | None]
 
 NARROW = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *NARROW)
-WINDOWS = ("pool",)
 UNKNOWN, DECLINED, ROUNDED = "unknown", "declined", "rounded"
 
 
@@ -171,6 +172,17 @@ class Builder:
         joined = TensorType((*shape[:axis], total, *shape[axis + 1 :]), type.dtype)
         return self._add(label, "cat", tuple(Ref(v) for v in values), joined, Cat(axis))
 
+    def window(
+        self, value: str, places: Shape, slides: Sequence[Slide], outside: float, label: str
+    ) -> str:
+        """Windows at so many places along their axes; each is an axis at the end."""
+        shape = list(self.shape(value))
+        for slide, count in zip(slides, places, strict=True):
+            shape[slide.axis] = count
+        type = TensorType((*shape, *(s.size for s in slides)), self.type(value).dtype)
+        payload = Windows(tuple(slides), outside)
+        return self._add(label, "window", (Ref(value),), type, payload)
+
     def contract(
         self,
         payload: Contraction,
@@ -192,8 +204,7 @@ class Builder:
     def opaque(self, node: Node, why: str) -> str:
         """A call that stays with ATen; `why` stands as its only argument, for the planner."""
         assert isinstance(node.payload, Call)
-        kind = "window" if any(w in node.op for w in WINDOWS) else "opaque"
-        return self._add(None, kind, (why,), node.type, node.payload)
+        return self._add(None, "opaque", (why,), node.type, node.payload)
 
     def copied(self, value: str) -> str:
         """The value itself under the captured node's name; a copy where the caller gets it."""

@@ -23,6 +23,8 @@ struct SegmentLanes {
 struct WholeRow {
   static constexpr int kVec = 16;
   static constexpr int kRun = 0;
+  static constexpr int kLow = 0;
+  static constexpr int kHigh = 0;
 };
 
 }  // namespace kw::check

@@ -6,6 +6,8 @@
 // vectorises through.
 #pragma once
 
+#include <utility>
+
 #include "scalar.cuh"
 
 // Before a loop over lanes: unrolled on the device, vectorised on the host.
@@ -66,6 +68,57 @@ KW_FN Vec<1> load_same(const T* at) {
 template <int V, class T>
 KW_FN Strided<T> load_strided(const T* at, int64_t stride) {
   return {at, stride};
+}
+
+#if !defined(__CUDACC__) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define KW_SHUFFLES 1
+#endif
+#endif
+
+#ifdef KW_SHUFFLES
+
+template <int V>
+using Packed __attribute__((vector_size(V * sizeof(float)))) = float;
+
+template <int V, int... I>
+KW_FN Packed<V> every_second(Packed<V> low, Packed<V> high, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(low, high, (2 * I < V ? 2 * I : 2 * I + 1)...);
+}
+
+// V elements that are S apart, S a power of two, from runs of neighbours: the second one ends at
+// the last element that is wanted, so that nothing beyond it is read. (Compilers take it by
+// itself.)
+template <int V, int S, class T>
+KW_FN Packed<V> packed_every(const T* at) {
+  if constexpr (S == 1) {
+    Packed<V> out;
+    for (int v = 0; v < V; ++v) out[v] = to_float(at[v]);
+    return out;
+  } else {
+    const Packed<V> low = packed_every<V, S / 2>(at);
+    const Packed<V> high = packed_every<V, S / 2>(at + (V - 1) * (S / 2));
+    return every_second<V>(low, high, std::make_integer_sequence<int, V>{});
+  }
+}
+
+#endif
+
+// As load_strided, for a stride that is known.
+template <int V, int S, class T>
+KW_FN auto load_every(const T* at) {
+#ifdef KW_SHUFFLES
+  if constexpr (V >= 4 && (V & (V - 1)) == 0 && (S == 2 || S == 4)) {
+    const Packed<V> packed = packed_every<V, S>(at);
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out.lanes[v] = packed[v];
+    return out;
+  } else
+#endif
+  {
+    return Strided<T>{at, S};
+  }
 }
 
 #ifdef __CUDACC__

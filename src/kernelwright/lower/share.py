@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from kernelwright.expr import Expr, inside, load, substitute
+from kernelwright.expr import Expr, index, inside, load, substitute
 from kernelwright.graph import Graph
 from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.few import FewKernel
@@ -65,6 +65,8 @@ class _Slots:
             return load(self.access(e.value))
         if e.op == "inside" and isinstance(e.value, Range):
             return inside(self.range(e.value))
+        if e.op == "index" and isinstance(e.value, Coordinate):
+            return index(self.at(e.value))
         return None
 
     def access(self, access: Access) -> Access:

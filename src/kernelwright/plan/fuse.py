@@ -1,6 +1,6 @@
 """The walk that turns a primitive graph into regions.
 
-Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A
+Nodes are taken in running order. Contractions and opaque calls are steps of their own. A
 map whose operands are all in memory stays lazy: whoever needs it computes it on the way; so does a
 cat, whose parts are in memory or lazy themselves. A
 reduction opens a region, or joins the one that computes its operand; a map over something that a
@@ -27,7 +27,7 @@ from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
 from kernelwright.walk import Opened, fold, reach
 
-CALLS = ("contract", "window", "opaque")
+CALLS = ("contract", "opaque")
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
 # made are no loss that anybody has to hear of.
 UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
@@ -419,8 +419,6 @@ class _Walk:
     def why_library(self, node: Node, flops: Dim, size: Dim) -> Reason:
         if node.op == "contract":
             return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
-        if node.op == "window":
-            return reason(Code.WINDOW)
         op = node.origin.op
         if "rounded" in node.args:
             return reason(Code.ROUNDED, op=op, dtype=str(node.type.dtype)[6:])

@@ -29,7 +29,6 @@ class Code(Enum):
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
-    WINDOW = "no window template yet: the pooling stays with ATen"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
     BIAS_KEPT = "the bias stays in the library call, since no kernel follows that could add it"
@@ -40,6 +39,7 @@ class Code(Enum):
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
+    OVERLAPS = "{op} looks at what {region} computes through windows that overlap or leave gaps"
     JOINED = "{op} joins what {region} computes with other values, so that is stored first"
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
@@ -137,16 +137,16 @@ class Range:
     """Whether a coordinate is at least `low` and below `high`; None: nothing lies beyond."""
 
     at: Coordinate
-    low: Dim
+    low: Dim | None
     high: Dim | None
 
     @property
     def limits(self) -> list[Dim]:
         """The places at which the answer changes."""
-        return [limit for limit in (self.low, self.high) if limit is not None and limit != 0]
+        return [limit for limit in (self.low, self.high) if limit is not None]
 
     def __str__(self) -> str:
-        low = f"{self.low} <= " if self.low != 0 else ""
+        low = f"{self.low} <= " if self.low is not None else ""
         high = f" < {self.high}" if self.high is not None else ""
         return f"{low}{self.at}{high}"
 

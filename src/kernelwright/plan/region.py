@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from kernelwright.expr import Expr, acc, call, index, inside, load, substitute
-from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, as_dim, hint
+from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, Windows, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
     Axis,
@@ -27,13 +27,25 @@ from kernelwright.plan.domain import (
     flat,
     replace_atom,
     view_down,
+    window_down,
+    window_up,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
+from kernelwright.plan.model import (
+    Code,
+    Coordinate,
+    Program,
+    Range,
+    Reason,
+    Stage,
+    Store,
+    flat_run,
+    reason,
+)
 from kernelwright.walk import Opened, fold, reach
 
 # What whoever needs it computes on the way, unless a region has it.
-LAZY = ("map", "cat")
+LAZY = ("map", "cat", "window")
 T = TypeVar("T")
 # Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
 # before that is better stored.
@@ -41,6 +53,8 @@ MOST_PLACES, MOST_RANGES = 32, 8
 # Rows that keep a machine busy (of those that lie side by side in memory, so many are one block),
 # and elements below which it does not matter.
 FEWEST_ROWS, SIDE_BY_SIDE, FEW_ELEMENTS = 64, 32, 1 << 16
+# Lanes of the widest vectors that there are.
+LANES = 16
 # A value at coordinates, and the ranges outside of which nothing may be read.
 Place = tuple[str, Layout, tuple[Range, ...]]
 
@@ -247,6 +261,8 @@ class Builder:
             return below, lambda of: None if of[0] is None else self._view_up(node, of[0])
         if node.op == "map":
             return below, lambda of: self._joined(node, of)
+        if node.op == "window":
+            return below, lambda of: None if of[0] is None else self._window_up(node, of[0])
         if node.op == "cat" and any(self._computes(i) for i in node.inputs):
             raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
         return [], lambda _: None
@@ -312,6 +328,12 @@ class Builder:
         if view.kind == "expand":
             return (*((),) * (len(node.type.shape) - len(layout)), *layout)
         return self.atoms.regroup(layout, node.type.shape)
+
+    def _window_up(self, node: Node, layout: Layout) -> Layout | None:
+        found = window_up(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
+        if found is None and self._computes(node.inputs[0]):
+            raise Refused(reason(Code.OVERLAPS, op=node.origin.op, region=self.name))
+        return found
 
     # ---- levels ----------------------------------------------------------------------------
 
@@ -423,8 +445,23 @@ class Builder:
         rows = tuple(a for a in order if a not in whole)
         outer = tuple(a for a in order if a in whole - inner)
         last = tuple(a for a in order if a in inner)
-        strided = bool(order) and order[-1] not in whole
+        across = bool(order) and order[-1] not in whole
+        strided = across or self._side_by_side(draft, rows, (*outer, *last))
         return Program(used, rows, outer, last, stages, stores, strided, self.labels)
+
+    def _side_by_side(
+        self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]
+    ) -> bool:
+        """Whether rows are so short that more of them than of their elements fill a vector."""
+        count = draft.count(elements)
+        whole = any(s.segment for s in draft.stages) or any(s.level != "row" for s in draft.stores)
+        if whole or not isinstance(count, int) or count > self.limits.side_by_side or not rows:
+            return False
+        across, along = (
+            draft.count(flat_run(atoms, draft.sizes, draft.coordinates))
+            for atoms in (rows, elements)
+        )
+        return min(hint(across), LANES) > min(hint(along), LANES)
 
     def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
         if two_levels:
@@ -457,8 +494,7 @@ class Builder:
             return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
         if node.op in LAZY and (value in self.placed or value not in self.homes):
             self._count(value, len(within))
-            lazy = self._open_cat if node.op == "cat" else self._open_map
-            parts, combine = lazy(node, layout, within)
+            parts, combine = self._opened[node.op](self, node, layout, within)
             return parts, lambda known: self._labelled(combine(known), value)
         return (), lambda _: load(self.atoms.access(value, node.type.shape, layout, within))
 
@@ -498,7 +534,7 @@ class Builder:
             size = self.graph[name].type.shape[axis]
             stop = as_dim(start + size)
             last = position == len(node.inputs) - 1
-            own = Range(at, start, None if last else stop)
+            own = Range(at, None if position == 0 else start, None if last else stop)
             if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
                 alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
                 window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
@@ -514,6 +550,40 @@ class Builder:
             return expr
 
         return parts, combine
+
+    def _open_window(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
+        """The operand at an affine place; a number where that is outside of it."""
+        windows, (name,) = node.payload, node.inputs
+        assert isinstance(windows, Windows)
+        shape = self.graph[name].type.shape
+        rank = len(shape)
+        ranges: list[Range] = []
+        for slide, taps in zip(windows.slides, layout[rank:], strict=True):
+            places, extent = node.type.shape[slide.axis], shape[slide.axis]
+            assert isinstance(places, int) and isinstance(extent, int)
+            terms = ((layout[slide.axis], slide.step), (taps, slide.spread))
+            if not slide.inside(places, extent):
+                ranges.append(self._tested(self.atoms.place(terms, -slide.before), extent))
+        part = window_down(self.atoms, node, layout, shape)
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            expr = known[0]
+            for own in reversed(ranges):
+                expr = call("where", inside(own), expr, windows.outside)
+            return expr
+
+        return [(name, part, (*within, *ranges))], combine
+
+    def _tested(self, at: Coordinate, extent: int) -> Range:
+        """Whether a place lies in an axis; what is certain is not asked."""
+        span = self.atoms.span(at)
+        if span is None:
+            return Range(at, 0, extent)
+        return Range(at, 0 if span[0] < 0 else None, extent if span[1] >= extent else None)
+
+    _opened: ClassVar = {"map": _open_map, "cat": _open_cat, "window": _open_window}
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
         return view_down(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)

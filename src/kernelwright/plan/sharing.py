@@ -25,7 +25,7 @@ from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Code, Shared, reason
 from kernelwright.walk import reach
 
-LAZY = ("map", "cat")
+LAZY = ("map", "cat", "window")
 
 
 @dataclass(eq=False)
