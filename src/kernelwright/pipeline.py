@@ -197,7 +197,9 @@ def _planned(
     """The regions, planned again as long as a step would copy what it reads in secret."""
     while True:
         products = ways(primitives, machine, problem.precision, problem.batch, policy)
-        planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
+        planned = plan(
+            primitives, limits_of(machine), products.generated, problem.batch, products.forms
+        )
         if machine.lanes is not None:
             planned = seat(planned, products, has_tile)
         changed = dense(primitives, copies(planned))

@@ -103,8 +103,11 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> ConvConfig | None:
         return ""
 
     needs = walked.needs
-    found = tiles(form, loop.name, Needs(needs.channels, needs.multiple, unfit))
-    return found[0] if found else None
+    for channels in (needs.channels, form.cout):
+        found = tiles(form, loop.name, Needs(channels, needs.multiple, unfit))
+        if found:
+            return found[0]
+    return None
 
 
 def _box(tile: ConvConfig) -> Box:

@@ -36,6 +36,10 @@ class Code(Enum):
     BROADCASTS = "{op} broadcasts its operand to a larger tensor than the rows of {region} hold"
     MISALIGNED = "{op} splits the axes of {region} where no common factor allows it"
     TOO_LONG = "{op}: a row of {elements} elements does not stay in registers for two levels"
+    STATISTICS = (
+        "{op} waits for all of {region}, which runs over several tiles of a convolution,"
+        " so it follows"
+    )
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"

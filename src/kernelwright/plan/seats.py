@@ -17,6 +17,7 @@ from types import MappingProxyType
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
 from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
@@ -68,6 +69,10 @@ class Ways:
     @property
     def generated(self) -> frozenset[str]:
         return frozenset({*self.by_name, *self.convolutions})
+
+    @property
+    def forms(self) -> dict[str, ConvForm]:
+        return {name: way.form for name, way in self.convolutions.items()}
 
 
 def ways(

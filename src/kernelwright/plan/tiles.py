@@ -302,7 +302,8 @@ def _cuts(walk: Walk, box: Box) -> list[_Cut]:
     found: list[_Cut] = []
     fresh = 1 + max(walk.program.sizes, default=0)
     for axis, extent in enumerate(box):
-        digits, whole = walk.of(axis), False
+        digits = walk.of(axis)
+        whole = axis != SAMPLE and extent >= int(str(walk.extents[axis]))
         for i, digit in enumerate(digits):
             parts: Dim = 1
             local, unit, ends = 1, digit.step, False
@@ -319,7 +320,7 @@ def _cuts(walk: Walk, box: Box) -> list[_Cut]:
                 parts = digit.size
             else:
                 raise Unfit(Code.TILE)
-            outside = fresh if parts != 1 else None
+            outside = fresh if parts != 1 or ends else None
             inside = fresh + 1 if local != 1 else None
             found.append(_Cut(digit, outside, inside, local, parts, unit, i == 0, ends))
             fresh += 2
@@ -442,8 +443,7 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     elements = [by_atom[a] for a in program.elements]
     channels = tuple(c.digit.atom for c in elements if c.digit.axis <= CHANNEL)
     places = tuple(c.digit.atom for c in elements if c.digit.axis > CHANNEL)
-    if any(_awaits_rows(s.expr) for s in program.stores if s.level != "row"):
-        raise Unfit(Code.WHOLE_ROW)
+    check_parts(walk)
     # Where the parts go: by row, then by sample and channel, then by tile.
     tiles = {by_atom[a].outside: by_atom[a].parts for a in places}
     parts: dict[int, Dim] = {a: program.sizes[a] for a in (*program.rows, *channels)}
@@ -468,6 +468,17 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     over = tuple(a for a in order if a not in program.rows)
     finish = _finish(program, over, parts, [Access(n, place) for n in names], count)
     return replace(made, finish=finish, partials=partials)
+
+
+def check_parts(walk: Walk) -> None:
+    """Raise Unfit if a row in several tiles would have to be whole before it can go on."""
+    if walk.local:
+        return
+    program = walk.program
+    for i in range(len(program.stages)):
+        _own(program, i, const(1.0))
+    if any(_awaits_rows(s.expr) for s in program.stores if s.level != "row"):
+        raise Unfit(Code.WHOLE_ROW)
 
 
 def _awaits_rows(expr: Expr) -> bool:
