@@ -21,8 +21,8 @@ import torch
 
 from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
-from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.convolutions import ConvForm
+from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.epilogue import Unfit, walks_rows
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
