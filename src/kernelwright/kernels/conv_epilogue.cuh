@@ -62,17 +62,24 @@ KW_FN float reduce_neighbours(float x) {
 // V neighbours of a chunk in shared memory, which lie kStride apart.
 template <int V, int kStride>
 KW_FN Vec<V> load_slice(const float* from) {
+#ifdef __CUDACC__
+  constexpr bool kPacked = kStride == 1;
+  using Items = Pack<float, kPacked ? V : 1>;
+#else
+  constexpr bool kPacked = false;
+  struct Items {
+    float items[V];
+  };
+#endif
   Vec<V> found;
-#ifdef __CUDA_ARCH__
-  if constexpr (kStride == 1) {
-    const auto pack = *reinterpret_cast<const Pack<float, V>*>(from);
+  if constexpr (kPacked) {
+    const Items pack = *reinterpret_cast<const Items*>(from);
     KW_LANES
     for (int v = 0; v < V; ++v) found.lanes[v] = pack.items[v];
-    return found;
+  } else {
+    KW_LANES
+    for (int v = 0; v < V; ++v) found.lanes[v] = from[v * kStride];
   }
-#endif
-  KW_LANES
-  for (int v = 0; v < V; ++v) found.lanes[v] = from[v * kStride];
   return found;
 }
 

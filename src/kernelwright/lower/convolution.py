@@ -7,6 +7,7 @@ Here is decided how the threads of an epilogue lie over the rows of a tile.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, lru_cache
 
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
@@ -16,7 +17,7 @@ from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.tiles import Box
+from kernelwright.plan.tiles import Box, is_split
 from kernelwright.targets import ConvLoop, Target
 
 WARP = 32
@@ -92,15 +93,20 @@ def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
     return tile_of(walked, form, loop) is not None
 
 
+@lru_cache(maxsize=64)
 def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> ConvConfig | None:
     """The best tile that the program can be cut to."""
 
-    def unfit(tile: ConvConfig) -> str:
+    @cache
+    def refused(box: Box) -> str:
         try:
-            tiled(walked, _box(tile), tile.pitch, set())
+            is_split(walked, box)
         except Unfit as why:
             return why.code.name.lower()
         return ""
+
+    def unfit(tile: ConvConfig) -> str:
+        return refused(_box(tile))
 
     needs = walked.needs
     for channels in (needs.channels, form.cout):

@@ -288,14 +288,19 @@ def tiled(walk: Walk, box: Box, pitch: int, taken: set[str]) -> Tiled:
     `taken` are names that new buffers must not have.
     """
     cuts = _cuts(walk, box)
-    by_atom = {c.digit.atom: c for c in cuts}
-    program = walk.program
-    split = any(by_atom[a].outside is not None for a in walk.reduced)
-    if split and (program.segmented or walk.local):
+    if is_split(walk, box):
+        return _in_parts(walk, cuts, _strides(box, pitch), taken)
+    return _whole(walk, cuts, _strides(box, pitch), walk.program)
+
+
+def is_split(walk: Walk, box: Box) -> bool:
+    """Whether rows go on in other tiles; raises Unfit if the program cannot be cut so."""
+    split = any(c.outside is not None and c.digit.atom in walk.reduced for c in _cuts(walk, box))
+    if split and (walk.program.segmented or walk.local):
         raise Unfit(Code.TILE)
     if split:
-        return _in_parts(walk, cuts, _strides(box, pitch), taken)
-    return _whole(walk, cuts, _strides(box, pitch), program)
+        check_parts(walk)
+    return split
 
 
 def _cuts(walk: Walk, box: Box) -> list[_Cut]:
@@ -443,7 +448,6 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     elements = [by_atom[a] for a in program.elements]
     channels = tuple(c.digit.atom for c in elements if c.digit.axis <= CHANNEL)
     places = tuple(c.digit.atom for c in elements if c.digit.axis > CHANNEL)
-    check_parts(walk)
     # Where the parts go: by row, then by sample and channel, then by tile.
     tiles = {by_atom[a].outside: by_atom[a].parts for a in places}
     parts: dict[int, Dim] = {a: program.sizes[a] for a in (*program.rows, *channels)}
