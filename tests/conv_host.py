@@ -7,6 +7,7 @@ of NaN, and handed to kw::ConvEpilogue as the kernel's main loop would. One thre
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import subprocess
 from collections.abc import Callable
@@ -23,13 +24,16 @@ from kernelwright.emit.convolution import ConvPrinter
 from kernelwright.emit.cpp import camel
 from kernelwright.emit.launchers import arguments
 from kernelwright.lower import ConvKernel
+from kernelwright.lower.conv import ConvConfig, Needs
 from kernelwright.pipeline import Compiled
-from kernelwright.plan import Program, Region
+from kernelwright.plan import ConvForm, Program, Region
 
 KERNELS = Path(__file__).parents[1] / "src" / "kernelwright" / "kernels"
 CXX = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp", "-shared", "-fPIC"]
 THREADS = 8
+NAMES = ("kTileChannels", "kTileD", "kTileH", "kTileW", "kTilePitch", "kEpilogueThreads")
+NO_COSTS = (0.0, 1, 1, 1, 1, 1)
 
 DRIVER = """
 #include "conv_epilogue.cuh"
@@ -71,13 +75,27 @@ ARGUMENTS
 """
 
 
+def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+    """In the place of lower.conv.tiles: small tiles, the first that a program can have."""
+    found = []
+    for shape in ((1, 4, 8), (2, 4, 4), (1, 1, 16), (6, 6, 6)):
+        box = [-(-n // m) * m for n, m in zip(shape, needs.multiple, strict=True)]
+        channels = 8 * -(-needs.channels_together // 8)
+        pitch = math.prod(box) + 4
+        values = (channels, *box, pitch, THREADS)
+        config = ConvConfig(*values, tuple(zip(NAMES, values, strict=True)), "small", *NO_COSTS)
+        if not needs.fits(config):
+            found.append(config)
+    return found
+
+
 def driver(compiled: Compiled, kernel: ConvKernel) -> str:
     one = replace(kernel, laid=replace(kernel.laid, lanes=1, teams=1))
     printer = ConvPrinter(compiled.planned.graph, one)
-    constants = dict(kernel.tile.constants) | {"kEpilogueThreads": THREADS}
+    constants = kernel.tile.constants
     texts = {
         "PROGRAM": printer.print(),
-        "CONSTANTS": "\n".join(f"  static constexpr int {k} = {v};" for k, v in constants.items()),
+        "CONSTANTS": "\n".join(f"  static constexpr int {k} = {v};" for k, v in constants),
         "ARGUMENTS": "\n".join(arguments(printer)),
         "STRUCT": camel(kernel.name),
     }

@@ -30,6 +30,7 @@ from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    Ways,
     copies,
     dense,
     few_rows,
@@ -197,15 +198,25 @@ def _planned(
     """The regions, planned again as long as a step would copy what it reads in secret."""
     while True:
         products = ways(primitives, machine, problem.precision, problem.batch, policy)
-        planned = plan(
-            primitives, limits_of(machine), products.generated, problem.batch, products.forms
-        )
-        if machine.lanes is not None:
-            planned = seat(planned, products, has_tile)
+        planned = _seated(primitives, machine, products, problem.batch)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned
         primitives = changed
+
+
+def _seated(primitives: Graph, machine: Target, products: Ways, batch: int) -> Plan:
+    """The regions with generated products, planned again without those that found no seat."""
+    while True:
+        limits, forms = limits_of(machine), products.forms
+        planned = plan(primitives, limits, products.generated, batch, forms)
+        if machine.lanes is None:
+            return planned
+        planned = seat(planned, products, has_tile)
+        again = products.reconsidered(planned)
+        if (again.generated, again.whole) == (products.generated, products.whole):
+            return planned
+        products = again
 
 
 def _count(graph: Graph) -> int:

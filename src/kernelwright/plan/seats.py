@@ -60,11 +60,15 @@ class Way:
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways of the products that are generated, by name, and why others are not."""
+    """The ways of the products that are generated, by name, and why others are not.
+
+    What reads the convolutions `whole` is planned as if they were the library's.
+    """
 
     by_name: dict[str, Way]
     convolutions: dict[str, ConvWay]
     refusals: tuple[Refusal, ...]
+    whole: frozenset[str] = frozenset()
 
     @property
     def generated(self) -> frozenset[str]:
@@ -72,7 +76,27 @@ class Ways:
 
     @property
     def forms(self) -> dict[str, ConvForm]:
-        return {name: way.form for name, way in self.convolutions.items()}
+        """Of the convolutions whose readers are planned tile by tile."""
+        found = {name: way.form for name, way in self.convolutions.items()}
+        return {name: form for name, form in found.items() if name not in self.whole}
+
+    def reconsidered(self, plan: Plan) -> Ways:
+        """Without the convolutions that no tile was found for, after they were to be seated.
+
+        Those that found nobody to sit with are `whole`: it was in vain to part what reads them.
+        """
+        left = {r.nodes[0]: r for r in plan.regions if r.kind == "contract"}
+        gone = [name for name in self.convolutions if name in left]
+        kept = {name: way for name, way in self.convolutions.items() if name not in left}
+        alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
+        origins = [plan.graph[name].origin for name in gone]
+        said = [Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op)) for o in origins]
+        return Ways(
+            self.by_name,
+            kept,
+            (*self.refusals, *said),
+            self.whole | {name for name in alone if plan.graph.users[name]},
+        )
 
 
 def ways(

@@ -227,8 +227,8 @@ class ConvLoop:
 
     It makes so many `products` of tensor cores for one, `rate` of these operations in a
     microsecond, and moves `memory` bytes meanwhile; a launch has an `overhead`, a kernel after
-    it `kernel_overhead`. `library` is the library's rate with enough channels; with fewer, and for
-    transposed convolutions in three dimensions, it has a part of it.
+    it `kernel_overhead`. `library` is the library's rate with few channels, that with
+    `library_channels`, and that of transposed convolutions in three dimensions.
     """
 
     name: str
@@ -237,9 +237,8 @@ class ConvLoop:
     accuracy: str
     products: int
     rate: float
-    library: float
+    library: tuple[float, float, float]
     library_channels: int
-    library_transposed: float
     memory: float
     overhead: float
     kernel_overhead: float
@@ -254,8 +253,9 @@ class ConvLoop:
 
     def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
         """`channels` are those of a group, `transposed` a convolution in three dimensions."""
-        rate = self.library * min(1.0, channels / self.library_channels)
-        rate = min(rate, self.library_transposed) if transposed else rate
+        few, many, deep = self.library
+        rate = few + (many - few) * min(1.0, channels / self.library_channels)
+        rate = min(rate, deep) if transposed else rate
         return self.overhead + max(flops / rate, moved / self.memory)
 
 
