@@ -17,6 +17,7 @@ from typing import Any
 
 import sympy
 import torch
+import torch.nn.functional as F
 from program_interpreter import run_plan
 from torch import Tensor
 
@@ -33,7 +34,7 @@ CXX = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp", "-shared", "-fPIC"]
 THREADS = 8
 NAMES = ("kTileChannels", "kTileD", "kTileH", "kTileW", "kTilePitch", "kEpilogueThreads")
-NO_COSTS = (0.0, 1, 1, 1, 1, 1)
+NO_COSTS = (1, 1, 1, 1, 1)
 
 DRIVER = """
 #include "conv_epilogue.cuh"
@@ -83,7 +84,9 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         channels = 8 * -(-needs.channels_together // 8)
         pitch = math.prod(box) + 4
         values = (channels, *box, pitch, THREADS)
-        config = ConvConfig(*values, tuple(zip(NAMES, values, strict=True)), "small", *NO_COSTS)
+        constants = (*zip(NAMES, values, strict=True), ("kPhaseMax", int(needs.phase_max)))
+        cost = 0.0 if needs.phase_max else 1.0
+        config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
         if not needs.fits(config):
             found.append(config)
     return found
@@ -125,8 +128,11 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         kernel, conv = kernels[names[region.name]], region.conv
         assert conv is not None and names[region.name] == region.name, "one kernel for each region"
         run = build(driver(compiled, kernel), folder, kernel.name)
-        product = value_of(conv.product).float().contiguous()
         extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
+        product = value_of(conv.product).float().reshape(extents)
+        if dict(kernel.tile.constants)["kPhaseMax"]:
+            product = F.max_pool3d(product, conv.form.stride)
+        product = product.contiguous()
         shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
         reads = [value_of(name).float().contiguous() for name in kernel.reads]
         made = {}
@@ -138,7 +144,12 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         symbols = compiled.planned.graph.symbols
         numbers = [number(sympy.Symbol(s, integer=True, positive=True)) for s in symbols]
         sizes = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
-        run(addresses, sizes, ctypes.c_void_p(product.data_ptr()), (ctypes.c_int64 * 5)(*extents))
+        run(
+            addresses,
+            sizes,
+            ctypes.c_void_p(product.data_ptr()),
+            (ctypes.c_int64 * 5)(*product.shape),
+        )
         values.update({name: t.double() for name, t in made.items()})
         return kernel.tiled.finish
 

@@ -89,6 +89,12 @@ CASES = {
         *(2, 3, 9, 9, 9),
         c=nn.ConvTranspose3d(3, 12, 5, stride=2, padding=2),
     ),
+    "a pool of the stride": Case(
+        lambda m, x: torch.tanh(F.max_pool2d(m.c(x), 2)).sum(1),
+        *(2, 3, 9, 7),
+        kinds="conv rowwise",
+        c=nn.ConvTranspose2d(3, 12, 3, stride=2, output_padding=1),
+    ),
     "a window with gaps": Case(lambda m, x: F.max_pool2d(m.c(x), 2, 3), c=conv()),
     "overlapping windows": Case(
         lambda m, x: F.max_pool2d(torch.relu(m.c(x)), 3, 2, 1), kinds="conv rowwise", c=conv()
@@ -132,6 +138,15 @@ def test_what_one_kernel_does(name: str, tmp_path: Path) -> None:
     made = compiled(case, ONCE)
     assert [r.kind for r in made.planned.regions] == case.kinds
     check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+def test_a_kernel_hands_over_the_largest_of_its_phases() -> None:
+    """Where windows are strides of a transposed convolution, or several of these side by side."""
+    for name in ("pools", "a pool of the stride"):
+        (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
+        assert dict(kernel.tile.constants)["kPhaseMax"] == 1
+    (kernel,) = (k for k in compiled(CASES["max pool"], ONCE).kernels if isinstance(k, ConvKernel))
+    assert dict(kernel.tile.constants)["kPhaseMax"] == 0
 
 
 @pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])

@@ -12,12 +12,12 @@ from functools import cache, lru_cache
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
-from kernelwright.lower.conv import ConvConfig, Needs, room, tiles
+from kernelwright.lower.conv import TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.tiles import Box, is_split
+from kernelwright.plan.tiles import Box, is_split, largest_of_phases
 from kernelwright.targets import ConvLoop, Target
 
 WARP = 32
@@ -65,9 +65,9 @@ class ConvKernel(Kernel):
 def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> list[Kernel]:
     """The convolution, and the kernel that finishes its rows if there is one."""
     assert region.program is not None
-    walked = walk(region.program, conv.product, conv.form)
-    tile = tile_of(walked, conv.form, conv.loop)
-    assert tile is not None, "the planner has asked"
+    found = tile_of(walk(region.program, conv.product, conv.form), conv.form, conv.loop)
+    assert found is not None, "the planner has asked"
+    walked, tile = found
     parts = tiled(walked, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
     plan = schedule(parts.epilogue, given)
@@ -94,9 +94,15 @@ def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
 
 
 @lru_cache(maxsize=64)
-def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> ConvConfig | None:
-    """The best tile that the program can be cut to."""
+def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> tuple[Walk, ConvConfig] | None:
+    """The best tile that the program can be cut to, and the program that it is cut from."""
+    pooled = largest_of_phases(walked, form)
+    ways = [(walked, False), *([(pooled, True)] if pooled is not None else [])]
+    found = [(w, tile) for w, largest in ways if (tile := _tile(w, form, loop, largest))]
+    return min(found, key=lambda pair: pair[1].time(TYPICAL_BATCH), default=None)
 
+
+def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvConfig | None:
     @cache
     def refused(box: Box) -> str:
         try:
@@ -110,7 +116,7 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> ConvConfig | None:
 
     needs = walked.needs
     for channels in (needs.channels, form.cout):
-        found = tiles(form, loop.name, Needs(channels, needs.multiple, unfit))
+        found = tiles(form, loop.name, Needs(channels, needs.multiple, unfit, largest))
         if found:
             return found[0]
     return None
