@@ -76,7 +76,7 @@ def library(conv: Conv, x: Tensor, weight: Tensor) -> str:
     last = torch.channels_last if len(conv.size) == 2 else torch.channels_last_3d
     found = []
     for tf32 in (False, True):
-        with torch.backends.cudnn.flags(allow_tf32=tf32, benchmark=True):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=tf32, benchmark=True):
             for layout in (torch.contiguous_format, last):
                 data = x.to(memory_format=layout), weight.to(memory_format=layout)
                 for _ in range(2):

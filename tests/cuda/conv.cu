@@ -28,6 +28,14 @@ struct Squashed {
   }
 };
 
+// Nothing is stored, for measuring the rest.
+struct Unstored {
+  struct Args {
+    OUT* out;
+    const float* bias;
+  };
+};
+
 template <class Map>
 struct Elements {
   struct Args {
@@ -48,6 +56,15 @@ struct Pooled {
 }  // namespace convolved
 
 namespace kw {
+
+template <class C>
+struct ConvEpilogue<convolved::Unstored, C> {
+  const convolved::Unstored::Args& a;
+
+  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
+    if (tile.at[thread] == 12345.678f) a.out[thread] = from_float<OUT>(1.0f);
+  }
+};
 
 template <class Map, class C>
 struct ConvEpilogue<convolved::Elements<Map>, C> {

@@ -127,7 +127,7 @@ def test_values(convs: dict[str, Built], name: str) -> None:
 def test_as_accurate_as_float32(convs: dict[str, Built], name: str) -> None:
     conv = convs[name].conv
     x, weight = operands(conv)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         eager = conv.reference(x, weight).double()
     wanted = conv.reference(x.double(), weight.double())
     own = float((eager - wanted).norm() / wanted.norm())

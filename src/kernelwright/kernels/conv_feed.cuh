@@ -139,6 +139,7 @@ struct ConvFeeder {
   const int thread = static_cast<int>(threadIdx.x);
 
   float up = 0x1p12f;
+  float down = 0x1p-12f;
   uint32_t turn = 0;
 
   // A unit of a stage: its first element, which of its elements are inside of the input, and where
@@ -233,7 +234,7 @@ struct ConvFeeder {
 
   __device__ __forceinline__ void store(uint8_t* stage, int to, const float (&x)[8], Seen& seen) {
     uint32_t planes[4][Loop::kPlanes];
-    const uint32_t bound = 2 * __float_as_uint(split::kSmallest<Loop::kPlanes> / up) - 1;
+    const uint32_t bound = 2 * __float_as_uint(split::kSmallest<Loop::kPlanes> * down) - 1;
     uint32_t least = 0xffffffffu;
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
@@ -297,6 +298,7 @@ struct ConvFeeder {
     const float scaled = all.most * up;
     if (all.most != 0.0f && !wild && (scaled >= 0x1p15f || scaled < 0x1p9f)) {
       up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
+      down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);
       seen = Seen{};
 #pragma unroll 1
       for (int u = thread; u < S::kUnits; u += 128) {
@@ -309,7 +311,6 @@ struct ConvFeeder {
       detail::fence_products();
       all = agree(seen);
     }
-    const float down = 1.0f / up;
     const float residue = static_cast<float>(all.smalls) * 0x1p-25f;
     return {wild ? __builtin_nanf("") : down,
             residue * down * split::kDoubtPerResidue<Loop::kPlanes>};

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product as every
 from typing import TYPE_CHECKING
 
@@ -147,7 +147,7 @@ class Axis:
     def step(self) -> int:
         return 1 if self.transposed else self.stride
 
-    @property
+    @cached_property
     def shifts(self) -> list[list[int]]:
         """For each phase of a transposed one, where its taps meet the input."""
         reached = [
@@ -159,12 +159,30 @@ class Axis:
     def taps(self, phase: int) -> int:
         return len(self.shifts[phase]) if self.transposed else -(-self.kernel // self.pack)
 
-    @property
+    @cached_property
     def reach(self) -> int:
         if not self.transposed:
             return (self.taps(0) - 1) * self.pack * self.dilation
         met = [at for shifts in self.shifts for at in shifts]
         return max(met) - min(met)
+
+
+@lru_cache
+def _axes(form: ConvForm, pack: int, pooled: bool) -> tuple[Axis, ...]:
+    f = form
+    numbers = zip(f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation, strict=True)
+    return tuple(
+        Axis(*each, pack if at == 2 else 1, f.transposed, pooled) for at, each in enumerate(numbers)
+    )
+
+
+@lru_cache
+def _depth_steps(axes: tuple[Axis, ...], chunks: int) -> list[int]:
+    z, y, x = axes
+    return [
+        -(-z.taps(a) * y.taps(b) * x.taps(c) * chunks // 2)
+        for a, b, c in every(range(z.phases), range(y.phases), range(x.phases))
+    ]
 
 
 @dataclass(frozen=True)
@@ -203,13 +221,7 @@ class Choice:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        f = self.form
-        return tuple(
-            Axis(*numbers, self.pack if axis == 2 else 1, f.transposed, self.pooled)
-            for axis, numbers in enumerate(
-                zip(f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation, strict=True)
-            )
-        )
+        return _axes(self.form, self.pack, self.pooled)
 
     @property
     def groups(self) -> int:
@@ -275,11 +287,7 @@ class Choice:
     @cached_property
     def depth_steps(self) -> list[int]:
         """Of each phase in one stage."""
-        z, y, x = self.axes
-        return [
-            -(-z.taps(a) * y.taps(b) * x.taps(c) * self.chunks // 2)
-            for a, b, c in every(range(z.phases), range(y.phases), range(x.phases))
-        ]
+        return _depth_steps(self.axes, self.chunks)
 
     @property
     def promotes(self) -> bool:
@@ -375,9 +383,16 @@ def _products(form: ConvForm, merge: int, needs: Needs) -> Iterator[tuple[bool, 
     while high <= 2:
         enough = together <= 8 or (high * 64 >= out)
         if enough and (high - 1) * 64 < out and out > 16:
-            for rows in ROWS:
+            for rows in _rows(form):
                 yield False, rows, 64 * high
         high *= 2
+
+
+def _rows(form: ConvForm) -> list[int]:
+    """Rows of a product: the usual ones, and those that waste least of the output's height."""
+    places = form.out_size[1] // (form.stride[1] if form.transposed else 1)
+    by_waste = sorted(ROWS, key=lambda rows: (-places % rows / rows + 1 / rows, -rows))
+    return list(dict.fromkeys([16, 8, *by_waste[:2]]))
 
 
 def _sensible(choice: Choice, needs: Needs) -> bool:
