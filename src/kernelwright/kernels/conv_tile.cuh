@@ -19,8 +19,8 @@ struct ConvTile {
   float* scratch;  // shared memory, C::kScratch floats
 };
 
-// ConvEpilogue<P, C>{args}.run(tile, thread) is called by C::kEpilogueThreads threads once the slice
-// is complete and visible to all of them. Afterwards the memory is used again.
+// ConvEpilogue<P, C>{args}.run(tile, thread) is called by C::kEpilogueThreads threads once the
+// slice is complete and visible to all of them. Afterwards the memory is used again.
 template <class P, class C>
 struct ConvEpilogue;
 

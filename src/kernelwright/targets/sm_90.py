@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import ConvLoop, Lanes, Loop, Target, Thin, ThinShape, Tiling
+from kernelwright.targets.target import (
+    ConvLoop,
+    Convolving,
+    Lanes,
+    Loop,
+    Target,
+    Thin,
+    ThinShape,
+    Tiling,
+)
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -145,6 +154,23 @@ CONVOLUTIONS = (
         products=1,
         library=(40e6, 600e6, 150e6),
     ),
+)
+
+# kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to the runs of benchmarks/conv.py.
+CONVOLVING = Convolving(
+    processors=132,
+    clock=1700.0,
+    shared_bytes=225 << 10,
+    shared_rate=120.0,
+    least_product=16.0,
+    feed=200.0,
+    feed_split=240.0,
+    feed_stage=150.0,
+    ending=12.0,
+    fetch_rate=30.0,
+    per_tile=300.0,
+    memory_rate=3.8e6,
+    overhead=8.0,
 )
 
 # An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.

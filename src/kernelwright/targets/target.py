@@ -260,6 +260,31 @@ class ConvLoop:
 
 
 @dataclass(frozen=True)
+class Convolving:
+    """What generated convolutions take on a multiprocessor, in clocks, of which a us has `clock`.
+
+    A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
+    product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
+    two planes), a stage `feed_stage` more; a thread's result takes the epilogue `ending`; the L2
+    delivers `fetch_rate` bytes. `memory_rate` is in bytes a us, for the whole device.
+    """
+
+    processors: int
+    clock: float
+    shared_bytes: int
+    shared_rate: float
+    least_product: float
+    feed: float
+    feed_split: float
+    feed_stage: float
+    ending: float
+    fetch_rate: float
+    per_tile: float
+    memory_rate: float
+    overhead: float
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 

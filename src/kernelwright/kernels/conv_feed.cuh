@@ -1,0 +1,412 @@
+// The feeding side of a convolution: NCHW input into halo tiles that the tensor cores read.
+//
+// Four warps go through the tiles of their block, stage by stage. A stage is a list of units, 16
+// bytes each: eight channels of one place of the halo. Each thread copies the elements of its units
+// one by one into shared memory of its own, kAhead units ahead of the one it converts, so that
+// copies are always on their way; what lies outside of the input comes as zeros, which is also the
+// padding. Elements of a unit are neighbours of the other threads' units, so that a warp copies
+// runs of memory.
+//
+// float32 is scaled by a power of two on its way to float16 (split.cuh says how far that goes). The
+// scale is that of the stage before as long as it fits: all threads note the largest magnitude, and
+// if it does not, the stage is read and converted again. Units with elements too small for the
+// scale are counted; they bound the error of the tile. A stage with a NaN, an infinity or a
+// magnitude beyond 2^+-60 gets the scale NaN, and all that comes of it is computed again.
+#pragma once
+
+#include "conv_weights.cuh"
+#include "hopper.cuh"
+
+namespace kw {
+
+// What the consumers are told of a stage: what undoes its scale, and, times a weight's scale, the
+// magnitude below which a result is computed again.
+struct alignas(8) ConvStage {
+  float down;
+  float doubt;
+};
+
+template <class S>
+struct ConvBarriers {
+  hopper::Barrier full[S::kStages];
+  hopper::Barrier empty[S::kStages];
+  hopper::Barrier weights;
+};
+
+// A tile of a block: its channels (of kChannelTiles), and its first place.
+struct ConvItem {
+  int64_t sample;
+  int channels;
+  int z, y, x;
+
+  template <class S>
+  static __device__ __forceinline__ ConvItem at(int64_t index, S) {
+    ConvItem item;
+    const auto all = static_cast<uint32_t>(index);
+    item.channels = static_cast<int>(all % S::kChannelTiles);
+    const uint32_t rest = all / S::kChannelTiles;
+    item.x = static_cast<int>(rest % S::kTilesX) * S::kBlockW;
+    item.y = static_cast<int>(rest / S::kTilesX % S::kTilesY) * S::kBlockH;
+    item.z = static_cast<int>(rest / (S::kTilesX * S::kTilesY) % S::kTilesZ) * S::kBlockD;
+    item.sample = rest / S::kPlaceTiles;
+    return item;
+  }
+};
+
+// Where things lie in the block's shared memory, in bytes.
+template <class Loop, class S>
+struct ConvMemory {
+  static constexpr int kPlane = S::kChunks * S::kPlane * 16;
+  static constexpr int kStage = Loop::kPlanes * kPlane;
+  // A tile of several stages goes through them again for every phase.
+  static constexpr bool kRevisits = S::kPhases > 1 && S::kSteps > 1;
+  static constexpr int kVisits = kRevisits ? S::kPhases : 1;
+  static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kBlockChannels * 16;
+  static constexpr int kWeightsStep = Loop::kPlanes * kWeightsPlane;  // of one stage, all phases
+  static constexpr int kRingPlane =
+      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kBlockChannels * 16;
+  static constexpr int kRing = Loop::kPlanes * kRingPlane;
+  static constexpr int kPerThread = (S::kUnits + 127) / 128;
+  static constexpr int kRaw = Loop::kScaled ? S::kAhead * 128 * 32 : 0;
+  static constexpr int kUnits = 256 / S::kEpilogueThreads;  // that run an epilogue at once
+  static constexpr int kTile = S::kTileChannels * S::kTilePitch * 4;
+
+  static constexpr int kWeightsAt = S::kStages * kStage;
+  static constexpr int kRawAt =
+      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
+  static constexpr int kTilesAt = kRawAt + kRaw;
+  static constexpr int kScratchAt = kTilesAt + kUnits * kTile;
+  static constexpr int kTableAt = kScratchAt + kUnits * S::kScratch * 4;
+  static constexpr int kAll = kTableAt + (S::kDepthSteps + S::kPhases + 1) * 4;
+};
+
+namespace detail {
+
+__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(inside ? 4 : 0)
+               : "memory");
+}
+
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int kPending>
+__device__ __forceinline__ void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// A run of bytes into shared memory; the barrier counts them.
+__device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t bytes,
+                                           hopper::Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(hopper::shared_address(to)),
+      "l"(from), "r"(bytes), "r"(hopper::shared_address(&barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void fence_products() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ __forceinline__ void arrive(hopper::Barrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(hopper::shared_address(&barrier))
+               : "memory");
+}
+
+}  // namespace detail
+
+// What the feeding warps tell each other about a stage, by turns in two places.
+struct ConvVote {
+  float most[2][4];
+  unsigned smalls[2][4];
+};
+
+template <class Loop, class S>
+struct ConvFeeder {
+  using Input = typename Loop::Input;
+  using M = ConvMemory<Loop, S>;
+  static constexpr int kLanes = S::kLaneChannels;
+
+  const ConvOperands& g;
+  uint8_t* const shared;
+  ConvBarriers<S>& barriers;
+  ConvStage* const stages;
+  ConvVote& vote;
+  const int64_t items;
+  const int thread = static_cast<int>(threadIdx.x);
+
+  float up = 0x1p12f;
+  float down = 0x1p-12f;
+  uint32_t turn = 0;
+
+  // A unit of a stage: its first element, which of its elements are inside of the input, and where
+  // it goes.
+  struct Unit {
+    const Input* from;
+    int channel;  // of the group's, the first one
+    int x;        // the first column
+    bool inside;  // as far as the other axes go
+    int to;
+
+    __device__ __forceinline__ Unit(const ConvOperands& g, const ConvItem& item, int step, int u) {
+      constexpr int kHalo = S::kHaloD * S::kHaloH * S::kHaloW;
+      const int group = u / kHalo;
+      const int at = u % kHalo;
+      const int hx = at % S::kHaloW;
+      const int hy = at / S::kHaloW % S::kHaloH;
+      const int hz = at / (S::kHaloW * S::kHaloH);
+      x = item.x * S::kStepX + S::kFirstX + hx;
+      const int y = item.y * S::kStepY + S::kFirstY + hy;
+      const int z = item.z * S::kStepZ + S::kFirstZ + hz;
+      channel = (step * S::kChunks + group) * kLanes;
+      inside = static_cast<unsigned>(y) < S::kInH && static_cast<unsigned>(z) < S::kInD;
+      const int64_t plane =
+          item.sample * S::kCin + item.channels / S::kTilesC * S::kGroupIn + channel;
+      from = static_cast<const Input*>(g.input) +
+             ((plane * S::kInD + z) * S::kInH + y) * int64_t{S::kInW} + x;
+      to = (group * S::kPlane + S::place(hz, hy, hx)) * 16;
+      if (S::kUnits % 128 != 0 && u >= S::kUnits) inside = false;
+    }
+
+    // Elements that no place ever has.
+    KW_FN static constexpr bool never(int lane) { return lane % kLanes >= S::kGroupIn; }
+    __device__ __forceinline__ bool has(int lane) const {
+      const bool real = S::kGroupIn % kLanes == 0 && S::kAllChunks % S::kChunks == 0
+                            ? true
+                            : channel + lane % kLanes < S::kGroupIn;
+      return inside && real && static_cast<unsigned>(x + lane / kLanes * S::kDilationW) < S::kInW;
+    }
+    KW_FN static constexpr int64_t offset(int lane) {
+      return int64_t{lane % kLanes} * S::kInD * S::kInH * S::kInW + lane / kLanes * S::kDilationW;
+    }
+    __device__ __forceinline__ Input read(int lane) const {
+      return !never(lane) && has(lane) ? from[offset(lane)] : Input{};
+    }
+  };
+
+  // The units in the order in which they are copied.
+  struct Ahead {
+    int64_t index = hopper::block_index();
+    int visit = 0;
+    int step = 0;
+    int k = 0;
+    __device__ __forceinline__ void next() {
+      if (++k < M::kPerThread) return;
+      k = 0;
+      if (++step < S::kSteps) return;
+      step = 0;
+      if (++visit < M::kVisits) return;
+      visit = 0;
+      index += hopper::block_count();
+    }
+  };
+  Ahead ahead;
+
+  __device__ __forceinline__ float* raw(int slot) {
+    return reinterpret_cast<float*>(shared + M::kRawAt) + slot * 1024 + thread;
+  }
+
+  __device__ __forceinline__ void copy_next(int slot) {
+    if (ahead.index < items) {
+      const Unit unit(g, ConvItem::at(ahead.index, S{}), ahead.step, ahead.k * 128 + thread);
+      const uint32_t to = hopper::shared_address(raw(slot));
+#pragma unroll
+      for (int lane = 0; lane < 8; ++lane) {
+        if (Unit::never(lane)) continue;
+        const bool has = unit.has(lane);
+        const Input* const from =
+            has ? unit.from + Unit::offset(lane) : static_cast<const Input*>(g.input);
+        detail::copy_async(to + lane * 512, from, has);
+      }
+      ahead.next();
+    }
+    detail::commit_copies();
+  }
+
+  // What a thread has seen of a stage.
+  struct Seen {
+    float most = 0.0f;
+    unsigned smalls = 0;
+  };
+
+  __device__ __forceinline__ void store(uint8_t* stage, int to, const float (&x)[8], Seen& seen) {
+    uint32_t planes[4][Loop::kPlanes];
+    const uint32_t bound = 2 * __float_as_uint(split::kSmallest<Loop::kPlanes> * down) - 1;
+    uint32_t least = 0xffffffffu;
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      split::split_pair<Loop::kPlanes>(float2{x[2 * pair] * up, x[2 * pair + 1] * up},
+                                       planes[pair]);
+    }
+#pragma unroll
+    for (int lane = 0; lane < 8; ++lane) {
+      seen.most = maximum(seen.most, fabsf(x[lane]));
+      least = min(least, 2 * __float_as_uint(x[lane]) - 1);  // the sign is gone, zero the largest
+    }
+    seen.smalls += least < bound ? 8 : 0;
+#pragma unroll
+    for (int p = 0; p < Loop::kPlanes; ++p) {
+      *reinterpret_cast<uint4*>(stage + p * M::kPlane + to) = {planes[0][p], planes[1][p],
+                                                               planes[2][p], planes[3][p]};
+    }
+  }
+
+  // All threads get the largest magnitude and the number of small elements of the stage.
+  __device__ __forceinline__ Seen agree(const Seen& own) {
+    const uint32_t most = split::warp_max(__float_as_uint(own.most) & 0x7fffffffu);
+    const unsigned smalls = __reduce_add_sync(0xffffffff, own.smalls);
+    turn ^= 1;
+    if (thread % 32 == 0) {
+      vote.most[turn][thread / 32] = __uint_as_float(most);
+      vote.smalls[turn][thread / 32] = smalls;
+    }
+    hopper::sync_threads<128>(3);
+    Seen all;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      all.most = maximum(all.most, vote.most[turn][w]);
+      all.smalls += vote.smalls[turn][w];
+    }
+    return all;
+  }
+
+  // Converts what was copied; if the scale does not fit, all of the stage again with another one.
+  __device__ __forceinline__ ConvStage convert(uint8_t* stage, const ConvItem& item, int step,
+                                               int& slot) {
+    Seen seen;
+#pragma unroll 1
+    for (int k = 0; k < M::kPerThread; ++k) {
+      detail::wait_copies<S::kAhead - 1>();
+      const float* const from = raw(slot);
+      float x[8];
+#pragma unroll
+      for (int lane = 0; lane < 8; ++lane) {
+        x[lane] = Unit::never(lane) ? 0.0f : from[lane * 128];
+      }
+      copy_next(slot);
+      slot = slot + 1 == S::kAhead ? 0 : slot + 1;
+      const int u = k * 128 + thread;
+      if (S::kUnits % 128 == 0 || u < S::kUnits) store(stage, Unit(g, item, step, u).to, x, seen);
+    }
+    detail::fence_products();
+    Seen all = agree(seen);
+    const int exponent = static_cast<int>(__float_as_uint(all.most) >> 23) - 127;
+    const bool wild = all.most != 0.0f && (exponent > 60 || exponent < -60);
+    const float scaled = all.most * up;
+    if (all.most != 0.0f && !wild && (scaled >= 0x1p15f || scaled < 0x1p9f)) {
+      up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
+      down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);
+      seen = Seen{};
+#pragma unroll 1
+      for (int u = thread; u < S::kUnits; u += 128) {
+        const Unit unit(g, item, step, u);
+        float x[8];
+#pragma unroll
+        for (int lane = 0; lane < 8; ++lane) x[lane] = unit.read(lane);
+        store(stage, unit.to, x, seen);
+      }
+      detail::fence_products();
+      all = agree(seen);
+    }
+    const float residue = static_cast<float>(all.smalls) * 0x1p-25f;
+    return {wild ? __builtin_nanf("") : down,
+            residue * down * split::kDoubtPerResidue<Loop::kPlanes>};
+  }
+
+  // What is in memory, as it is.
+  __device__ __forceinline__ void copy_halves(uint8_t* stage, const ConvItem& item, int step) {
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int first = 0; first < M::kPerThread; first += kAtOnce) {
+      uint32_t x[kAtOnce][4];
+      int to[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const Unit unit(g, item, step, (first + k) * 128 + thread);
+        to[k] = unit.to;
+#pragma unroll
+        for (int pair = 0; pair < 4; ++pair) {
+          x[k][pair] = uint32_t{unit.read(2 * pair).bits} | uint32_t{unit.read(2 * pair + 1).bits}
+                                                                << 16;
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        if ((first + k) * 128 + thread < S::kUnits) {
+          *reinterpret_cast<uint4*>(stage + to[k]) = {x[k][0], x[k][1], x[k][2], x[k][3]};
+        }
+      }
+    }
+    detail::fence_products();
+    hopper::sync_threads<128>(3);
+  }
+
+  // A stage's weights, of all phases or of one.
+  __device__ __forceinline__ void fetch_weights(int stage, const ConvItem& item, int visit,
+                                                int step) {
+    uint8_t* const to = shared + M::kWeightsAt + stage * M::kRing;
+    const auto* const from = static_cast<const uint8_t*>(g.packed) +
+                             (int64_t{item.channels} * S::kSteps + step) * M::kWeightsStep;
+    int before = 0;
+    int bytes = M::kRingPlane;
+    if constexpr (M::kRevisits) {
+      before = S::steps_before(visit) * 2 * S::kBlockChannels * 16;
+      bytes = S::depth_steps(visit) * 2 * S::kBlockChannels * 16;
+    }
+    hopper::arrive_expecting(barriers.full[stage], static_cast<uint32_t>(Loop::kPlanes * bytes));
+    if (bytes == 0) return;
+#pragma unroll
+    for (int p = 0; p < Loop::kPlanes; ++p) {
+      detail::copy_bytes(to + p * M::kRingPlane, from + p * M::kWeightsPlane + before,
+                         static_cast<uint32_t>(bytes), barriers.full[stage]);
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    if constexpr (S::kResident != 0) {
+      if (thread == 0 && hopper::block_index() < items) {
+        constexpr int kBytes = S::kSteps * M::kWeightsStep;
+        const auto* const from = static_cast<const uint8_t*>(g.packed) +
+                                 int64_t{hopper::block_index() % S::kChannelTiles} * kBytes;
+        hopper::arrive_expecting(barriers.weights, kBytes);
+        detail::copy_bytes(shared + M::kWeightsAt, from, kBytes, barriers.weights);
+      }
+    }
+    if constexpr (Loop::kScaled) {
+#pragma unroll 1
+      for (int slot = 0; slot < S::kAhead; ++slot) copy_next(slot);
+    }
+    int slot = 0;
+    int at = 0;
+    uint32_t phase = 1;
+#pragma unroll 1
+    for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
+      const ConvItem item = ConvItem::at(index, S{});
+#pragma unroll 1
+      for (int turn_of = 0; turn_of < M::kVisits * S::kSteps; ++turn_of) {
+        const int visit = turn_of / S::kSteps;
+        const int step = turn_of % S::kSteps;
+        hopper::wait(barriers.empty[at], phase);
+        if (S::kResident == 0 && thread == 0) fetch_weights(at, item, visit, step);
+        uint8_t* const stage = shared + at * M::kStage;
+        if constexpr (Loop::kScaled) {
+          const ConvStage found = convert(stage, item, step, slot);
+          if (thread == 0) stages[at] = found;
+        } else {
+          copy_halves(stage, item, step);
+        }
+        if (thread == 0) detail::arrive(barriers.full[at]);
+        if (++at == S::kStages) {
+          at = 0;
+          phase ^= 1;
+        }
+      }
+    }
+    detail::wait_copies<0>();
+  }
+};
+
+}  // namespace kw
