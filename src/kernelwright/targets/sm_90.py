@@ -181,4 +181,5 @@ SM_90 = Target(
     flops_per_byte=12,
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+    conv_loops=CONVOLUTIONS,
 )
