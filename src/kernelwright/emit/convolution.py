@@ -40,6 +40,7 @@ class ConvPrinter(ProgramPrinter):
             "kElements": program.count(program.elements),
             "kSegment": self.segment(),
             "kVec": laid.vec,
+            "kEdgeVec": laid.edge_vec,
             "kLanes": laid.lanes,
             "kTeams": laid.teams,
             "kPlaceStride": stride,

@@ -8,7 +8,8 @@
 // other slices are stored as partial results, row by row: to this template they are like any
 // others. Beside what program.cuh says, with a TileCursor in the place of its Cursor, the program
 // provides
-//   P::kVec, P::kLanes, P::kTeams      lanes of a chunk, and how threads lie over a row
+//   P::kVec, P::kEdgeVec               lanes of a chunk, and those of one in a slice at an edge
+//   P::kLanes, P::kTeams               how threads lie over a row
 //   P::kKeeps                          whether a thread keeps its chunks from stage to stage in
 //                                      registers; else it goes through earlier stages again
 //   P::kRows, P::kElements, P::kSegment    those of a slice
@@ -86,7 +87,7 @@ KW_FN Vec<V> load_slice(const float* from) {
 // One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
 template <class P, class C, bool kWhole>
 struct TileRow {
-  static constexpr int V = P::kVec;
+  static constexpr int V = kWhole ? P::kVec : P::kEdgeVec;
   static constexpr int kSegment = P::kSegment ? P::kSegment : P::kElements;
   static constexpr int kSegments = P::kElements / kSegment;
   static constexpr int kOwned = (kSegments + P::kTeams - 1) / P::kTeams;
@@ -230,10 +231,11 @@ struct ConvEpilogue {
   // rows: what it computes of places it computes once.
   template <bool kWhole>
   KW_FN void elements(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
-    constexpr int kChunks = P::kElements / P::kVec;
+    constexpr int V = TileRow<P, C, kWhole>::V;
+    constexpr int kChunks = P::kElements / V;
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
     if constexpr (kThreads % kChunks == 0) {
-      row.at.element = thread % kChunks * P::kVec;
+      row.at.element = thread % kChunks * V;
       if (!kWhole && !P::has_element(row.at)) return;
       KW_UNROLL(4)
       for (int r = thread / kChunks; r < P::kRows; r += kThreads / kChunks) {
@@ -244,7 +246,7 @@ struct ConvEpilogue {
       KW_UNROLL(4)
       for (int i = thread; i < P::kRows * kChunks; i += kThreads) {
         row.at.row = i / kChunks;
-        row.at.element = i % kChunks * P::kVec;
+        row.at.element = i % kChunks * V;
         if (kWhole || P::has_element(row.at)) element<kWhole>(row);
       }
     }

@@ -6,6 +6,7 @@ Here is decided how the threads of an epilogue lie over the rows of a tile.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -20,16 +21,20 @@ from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.tiles import Box, is_split, largest_of_phases
 from kernelwright.targets import ConvLoop, Target
 
-WARP = 32
+WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
 MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 
 
 @dataclass(frozen=True)
 class Laid:
-    """`lanes` threads have a segment, or the row, `teams` of them a row, in chunks of `vec`."""
+    """`lanes` threads have a segment, or the row, `teams` of them a row, in chunks of `vec`.
+
+    In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
+    """
 
     vec: int
+    edge_vec: int
     lanes: int
     teams: int
     keeps: bool
@@ -131,24 +136,25 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
     segment = int(str(program.count(program.inner)))
-    vec = _vector(graph, parts)
+    vec, edge_vec = _vectors(graph, parts)
     if not program.stages:
-        return Laid(vec, 1, 1, keeps=True)
+        return Laid(vec, edge_vec, 1, 1, keeps=True)
     most = elements // segment if program.segmented else -(-segment // vec)
+    # Neighbours in a row are read together: all banks of shared memory at once.
+    along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
+    least = max(threads, rows * (BANKS // vec if along and not program.segmented else 1))
     shared = 1
-    while rows * shared < threads and shared < WARP and 2 * shared <= most:
+    while rows * shared < least and shared < WARP and 2 * shared <= most:
         shared *= 2
     chunks = -(-elements // (vec * shared))
     kept = chunks * vec * max(1, len(plan.fields))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
-    return Laid(vec, lanes, teams, keeps=kept <= MOST_KEPT)
+    return Laid(vec, edge_vec, lanes, teams, keeps=kept <= MOST_KEPT)
 
 
-def _vector(graph: Graph, parts: Tiled) -> int:
-    """Lanes of a chunk, none of which may lie beyond an edge when the first does not."""
+def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
+    """Lanes of a chunk, and so many of which none lies beyond an edge when the first does not."""
     vec = min(vector_width(graph, parts.epilogue)[0], MOST_LANES)
     lanes = parts.epilogue.lanes
     ends = [r.high for r in parts.elements if lanes and r.at.stride(lanes[-1]) != 0]
-    while any(int(str(end)) % vec for end in ends):
-        vec //= 2
-    return vec
+    return vec, math.gcd(vec, *(int(str(end)) for end in ends))
