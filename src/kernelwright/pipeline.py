@@ -11,7 +11,7 @@ file alone, so that they hold for anybody's ModelNew.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -31,6 +31,7 @@ from kernelwright.plan import (
     Plan,
     Policy,
     Ways,
+    as_windows,
     copies,
     dense,
     few_rows,
@@ -196,12 +197,13 @@ def _planned(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
+    primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     while True:
         products = ways(primitives, machine, problem.precision, problem.batch, policy)
         planned = _seated(primitives, machine, products, problem.batch)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
-            return primitives, planned
+            return primitives, replace(planned, shared=(*planned.shared, *verdicts))
         primitives = changed
 
 

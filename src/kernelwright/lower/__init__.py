@@ -8,6 +8,7 @@ from kernelwright.lower.lowered import Lowered, lower
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Frozen, Step
+from kernelwright.lower.tail import TailKernel
 
 __all__ = [
     "ConvKernel",
@@ -19,6 +20,7 @@ __all__ = [
     "Panel",
     "Routine",
     "Step",
+    "TailKernel",
     "ThinKernel",
     "Tile",
     "has_tile",

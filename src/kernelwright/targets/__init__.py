@@ -8,7 +8,7 @@ from kernelwright.errors import InputError
 from kernelwright.targets.cpu import CPU
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
-from kernelwright.targets.target import ConvLoop, Lanes, Loop, Target, Thin, Tiling
+from kernelwright.targets.target import ConvLoop, Lanes, Loop, Sums, Target, Thin, Tiling
 
 __all__ = [
     "CPU",
@@ -17,6 +17,7 @@ __all__ = [
     "ConvLoop",
     "Lanes",
     "Loop",
+    "Sums",
     "Target",
     "Thin",
     "Tiling",

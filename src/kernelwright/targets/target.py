@@ -22,13 +22,15 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them. Of so
+    large blocks `blocks` run at once.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    blocks: int
     cluster: int = 1
 
 
@@ -225,7 +227,7 @@ class Loop:
 class ConvLoop:
     """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
 
-    It makes so many `products` of tensor cores for one, `rate` of these operations in a
+    It is made of the instructions of one `capability`. It makes so many `products` of tensor cores for one, `rate` of these operations in a
     microsecond, and moves `memory` bytes meanwhile; a launch has an `overhead`, a kernel after
     it `kernel_overhead`. `library` is the library's rate with few channels, that with
     `library_channels`, and that of transposed convolutions in three dimensions.
@@ -235,6 +237,7 @@ class ConvLoop:
     text: str
     dtype: torch.dtype
     accuracy: str
+    capability: tuple[int, int]
     products: int
     rate: float
     library: tuple[float, float, float]
@@ -285,6 +288,36 @@ class Convolving:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums over windows in ordinary kernels, and the library's grouped convolutions: their times.
+
+    In microseconds: a kernel takes `launch` and the larger of two times, that of its bytes at
+    `memory` and that of its loads from the nearest cache at `loads`. The library's depthwise kernel
+    makes two loads for each product, `slower` times as slowly; one for groups of several channels
+    takes `product` for each of their products. Windows have at most `largest` elements and lie
+    in rows of at least `fewest`.
+    """
+
+    launch: float
+    memory: float
+    loads: float
+    slower: float
+    product: float
+    largest: int
+    fewest: int = 1
+
+    def time(self, outputs: int, loads: float, moved: int) -> float:
+        return self.launch + max(moved / self.memory, outputs * loads / self.loads)
+
+    def library_time(self, outputs: int, window: int, channels: int, moved: int) -> float:
+        if channels == 1:
+            return self.launch + max(moved / self.memory, outputs * 2 * window / self.loads) * (
+                self.slower
+            )
+        return self.launch + max(moved / self.memory, outputs * window * self.product)
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
@@ -292,6 +325,7 @@ class Target:
     for products and `conv_loops` for convolutions;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    Where convolutions of few channels a group may be `sums` over windows, these have their times.
     """
 
     name: str
@@ -302,6 +336,7 @@ class Target:
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
     conv_loops: tuple[ConvLoop, ...] = ()
+    sums: Sums | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
