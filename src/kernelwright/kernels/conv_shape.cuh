@@ -173,7 +173,8 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kColumns = (kHaloW + kStepX - 1) / kStepX;
   static constexpr int kRowPitch = kColumns * kStepX;
   static constexpr int kPlane = kHaloD * kHaloH * kRowPitch;
-  static constexpr int kUnits = C::kChunks * kHaloD * kHaloH * kHaloW;  // 16 bytes each
+  static constexpr int kHalo = kHaloD * kHaloH * kHaloW;
+  static constexpr int kUnits = C::kChunks * kHalo;  // 16 bytes each
 
   KW_FN static constexpr int column(int x) { return x % kStepX * kColumns + x / kStepX; }
   KW_FN static constexpr int place(int z, int y, int x) {

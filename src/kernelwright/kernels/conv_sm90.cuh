@@ -348,7 +348,8 @@ struct ConvConsumer {
   }
 
   __device__ __forceinline__ const RowScale* row_scales(const ConvItem& item) const {
-    return static_cast<const RowScale*>(g.scales) + item.channels * S::kBlockChannels;
+    return reinterpret_cast<const RowScale*>(sums.shared + M::kScalesAt) +
+           item.channels * S::kBlockChannels;
   }
 
   __device__ __forceinline__ void run() {
@@ -413,6 +414,7 @@ __global__ void __launch_bounds__(384, 1)
     hopper::init(barriers.weights, 1);
     hopper::publish_barriers();
   }
+  ConvFeeder<Loop, S>::tabulate(shared);
   if constexpr (S::kListed) {
     auto* const table = reinterpret_cast<uint32_t*>(shared + M::kTableAt);
     for (int p = static_cast<int>(threadIdx.x); p <= S::kPhases; p += 384) {
@@ -425,8 +427,15 @@ __global__ void __launch_bounds__(384, 1)
       table[i] = S::places_of(phase, step);
     }
   }
-  __syncthreads();
   await_turn();
+  if constexpr (Loop::kScaled) {
+    auto* const scales = reinterpret_cast<RowScale*>(shared + M::kScalesAt);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kChannelTiles * S::kBlockChannels;
+         i += 384) {
+      scales[i] = static_cast<const RowScale*>(g.scales)[i];
+    }
+  }
+  __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     hopper::give_registers<88>();

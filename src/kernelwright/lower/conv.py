@@ -98,13 +98,15 @@ class Needs:
 
     `phase_max`: it begins with a max pool whose windows are the strides of a transposed
     convolution, one beside the other from the first result on. Then it is given the pooled results,
-    and the configuration's kOut and the multiples count those.
+    and the configuration's kOut and the multiples count those. `stores`: results are written as
+    they are, so that it matters how long the runs are in which a tile writes them.
     """
 
     channels_together: int
     multiple: Extents
     fits: Callable[[ConvConfig], str]
     phase_max: bool = False
+    stores: bool = True
 
 
 @dataclass(frozen=True)
@@ -396,13 +398,15 @@ def _rows(form: ConvForm) -> list[int]:
 
 
 def _sensible(choice: Choice, needs: Needs) -> bool:
-    """Not more than half of a tile is beyond the output, and every block is wanted."""
+    """Not more than half of a tile is beyond the output, if it can be helped."""
     if choice.split == "C" and (
         choice.group_out <= choice.channels or needs.channels_together > choice.channels
     ):
         return False
     if choice.along and choice.axes[1].out > 1 and choice.axes[2].places < 8 * choice.rows:
         return False
+    if choice.blocks == (1, 1, 1) and choice.split == "Y" and not choice.along:
+        return True  # the smallest tile, for outputs that are smaller still
     least = (1, 1 if choice.along else choice.rows, 8 * choice.rows if choice.along else 8)
     return all(
         many <= few or many < 2 * axis.places
@@ -423,7 +427,8 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
-    time, bound = _tile_time(choice, used, memory, stages)
+    writing = _writing(choice, used, width) if needs.stores else 0.0
+    time, bound = _tile_time(choice, used, memory, writing)
     form = choice.form
     times = dict(zip("ZYX", choice.times, strict=True))
     each = {
@@ -572,27 +577,41 @@ class _Memory:
     def fixed(self) -> int:
         c = self.choice
         kept = c.stages_of_tile * self.weights if c.resident else 0
-        return kept + self.slices + 256 * 4 + (sum(c.depth_steps) + c.phases + 1) * 4
+        lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
+        scales = c.channel_tiles * c.block_channels * 8
+        return kept + self.slices + 256 * 4 + lists + scales
 
     def total(self, stages: int, ahead: int) -> int:
-        raw = ahead * 4096 if self.choice.loop.scaled else 0
+        at_once = 2 if self.units > 128 else 1
+        raw = ahead * at_once * 4096 if self.choice.loop.scaled else 0
         return self.fixed + raw + stages * (self.stage + self.ring)
 
     def rings(self) -> tuple[int, int]:
-        """Stages, and units that a feeding thread has on their way; no stages if nothing fits."""
+        """Stages, and rounds that a feeding thread has on their way; no stages if nothing fits."""
         most = CONVOLVING.shared_bytes
-        for stages, ahead in ((3, 8), (2, 8), (2, 6), (2, 4)):
+        for stages, ahead in ((4, 4), (3, 4), (2, 4), (2, 3), (2, 2)):
             if self.total(stages, ahead) <= most:
-                more = ahead
-                while stages == 3 and more < 10 and self.total(stages, more + 1) <= most:
-                    more += 1
-                if stages == 3 and self.total(4, more) <= most:
-                    return 4, more
-                return stages, more
+                return stages, ahead
         return 0, 0
 
 
-def _tile_time(choice: Choice, used: Extents, memory: _Memory, stages: int) -> tuple[float, str]:
+def _writing(choice: Choice, used: Extents, width: int) -> float:
+    """Clocks to write a tile's results.
+
+    A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
+    sector have one at each end of a run, unless the tile has all of the row.
+    """
+    m = CONVOLVING
+    whole = width >= choice.form.out_size[2]
+    aligned = choice.form.out_size[2] % 8 == 0 and width % 8 == 0
+    runs = math.prod(used) * choice.spread / width * choice.block_channels
+    runs *= math.prod(choice.times)
+    return runs * (m.run if whole or aligned else m.broken_run)
+
+
+def _tile_time(
+    choice: Choice, used: Extents, memory: _Memory, writing: float
+) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
@@ -614,7 +633,7 @@ def _tile_time(choice: Choice, used: Extents, memory: _Memory, stages: int) -> t
         working = max(products, products / 2 + ending)
     else:
         working = products + ending * (1 - overlap)
-    bounds = {"products": working, "feeding": feeding, "the L2 cache": fetching}
+    bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
     slowest = max(bounds, key=lambda name: bounds[name])
     return (bounds[slowest] + m.per_tile) / m.clock, slowest
 
