@@ -31,7 +31,9 @@ template <class S>
 struct ConvBarriers {
   hopper::Barrier full[S::kStages];
   hopper::Barrier empty[S::kStages];
-  hopper::Barrier weights;
+  // Of the resident weights, or of the slots of a stream of them.
+  hopper::Barrier weights[S::kSlots];
+  hopper::Barrier read[S::kSlots];
 };
 
 // A tile of a block: its channels (of kChannelTiles), and its first place.
@@ -60,13 +62,11 @@ struct ConvMemory {
   static constexpr int kPlane = S::kChunks * S::kPlane * 16;
   static constexpr int kStage = Loop::kPlanes * kPlane;
   // A tile of several stages goes through them again for every phase.
-  static constexpr bool kRevisits = S::kPhases > 1 && S::kSteps > 1;
-  static constexpr int kVisits = kRevisits ? S::kPhases : 1;
+  static constexpr int kVisits = S::kPhases > 1 && S::kSteps > 1 ? S::kPhases : 1;
   static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kBlockChannels * 16;
   static constexpr int kWeightsStep = Loop::kPlanes * kWeightsPlane;  // of one stage, all phases
-  static constexpr int kRingPlane =
-      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kBlockChannels * 16;
-  static constexpr int kRing = Loop::kPlanes * kRingPlane;
+  static constexpr int kSlotPlane = 2 * S::kSlotSteps * S::kBlockChannels * 16;
+  static constexpr int kSlot = Loop::kPlanes * kSlotPlane;
   static constexpr int kAtOnce = S::kUnits > 128 ? 2 : 1;  // units of a thread's round
   static constexpr int kRounds = (S::kUnits + kAtOnce * 128 - 1) / (kAtOnce * 128);
   static constexpr int kRaw = Loop::kScaled ? S::kAhead * kAtOnce * 128 * 32 : 0;
@@ -75,7 +75,7 @@ struct ConvMemory {
 
   static constexpr int kWeightsAt = S::kStages * kStage;
   static constexpr int kRawAt =
-      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
+      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kSlots * kSlot);
   static constexpr int kTilesAt = kRawAt + kRaw;
   static constexpr int kScratchAt = kTilesAt + kUnits * kTile;
   static constexpr int kTableAt = kScratchAt + kUnits * S::kScratch * 4;
@@ -397,37 +397,7 @@ struct ConvFeeder {
     hopper::sync_threads<128>(3);
   }
 
-  // A stage's weights, of all phases or of one.
-  __device__ __forceinline__ void fetch_weights(int stage, const ConvItem& item, int visit,
-                                                int step) {
-    uint8_t* const to = shared + M::kWeightsAt + stage * M::kRing;
-    const auto* const from = static_cast<const uint8_t*>(g.packed) +
-                             (int64_t{item.channels} * S::kSteps + step) * M::kWeightsStep;
-    int before = 0;
-    int bytes = M::kRingPlane;
-    if constexpr (M::kRevisits) {
-      before = S::steps_before(visit) * 2 * S::kBlockChannels * 16;
-      bytes = S::depth_steps(visit) * 2 * S::kBlockChannels * 16;
-    }
-    hopper::arrive_expecting(barriers.full[stage], static_cast<uint32_t>(Loop::kPlanes * bytes));
-    if (bytes == 0) return;
-#pragma unroll
-    for (int p = 0; p < Loop::kPlanes; ++p) {
-      detail::copy_bytes(to + p * M::kRingPlane, from + p * M::kWeightsPlane + before,
-                         static_cast<uint32_t>(bytes), barriers.full[stage]);
-    }
-  }
-
   __device__ __forceinline__ void run() {
-    if constexpr (S::kResident != 0) {
-      if (thread == 0 && hopper::block_index() < items) {
-        constexpr int kBytes = S::kSteps * M::kWeightsStep;
-        const auto* const from = static_cast<const uint8_t*>(g.packed) +
-                                 int64_t{hopper::block_index() % S::kChannelTiles} * kBytes;
-        hopper::arrive_expecting(barriers.weights, kBytes);
-        detail::copy_bytes(shared + M::kWeightsAt, from, kBytes, barriers.weights);
-      }
-    }
     if constexpr (Loop::kScaled) {
 #pragma unroll 1
       for (int slot = 0; slot < S::kAhead; ++slot) copy_next(slot);
@@ -440,10 +410,8 @@ struct ConvFeeder {
       const ConvItem item = ConvItem::at(index, S{});
 #pragma unroll 1
       for (int turn_of = 0; turn_of < M::kVisits * S::kSteps; ++turn_of) {
-        const int visit = turn_of / S::kSteps;
         const int step = turn_of % S::kSteps;
         hopper::wait(barriers.empty[at], phase);
-        if (S::kResident == 0 && thread == 0) fetch_weights(at, item, visit, step);
         uint8_t* const stage = shared + at * M::kStage;
         if constexpr (Loop::kScaled) {
           const ConvStage found = convert(stage, item, step, slot);

@@ -249,8 +249,12 @@ struct ConvShape : ConvAxes<Config> {
   }
 
   // Those of the only phase, for code in which they are constants. Longer lists, and those of
-  // several phases, are tables in shared memory.
-  static constexpr bool kListed = kPhases > 1 || kDepthSteps > 48;
+  // several phases, are tables in shared memory; so are those of one stage that is promoted in
+  // parts, which the compiler gets wrong without a loop (all parts but the last one were wrong).
+  static constexpr int kBlocks =
+      C::kBlocksX * C::kBlocksY * C::kBlocksZ * ((C::kChannels + 63) / 64);
+  static constexpr bool kListed =
+      kPhases > 1 || kDepthSteps > 48 || (C::kPromote != 0 && kSteps == 1 && kBlocks > 1);
   struct List {
     uint32_t at[kListed ? 1 : kDepthSteps];
   };
