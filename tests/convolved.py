@@ -116,7 +116,8 @@ class Conv:
 
     @cached_property
     def config(self) -> ConvConfig:
-        needs = Needs(self.together, self.multiple, self._unfit, self.phase_max)
+        stores = self.program.startswith("Elements")
+        needs = Needs(self.together, self.multiple, self._unfit, self.phase_max, stores)
         found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]

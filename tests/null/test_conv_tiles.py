@@ -22,6 +22,9 @@ FORMS = {
     "groups": Conv(64, 128, (56, 56), (3, 3), pads=1, groups=8),
     "pooled": Conv(16, 64, (62, 62), (3, 3), multiple=(1, 4, 6)),
     "together": Conv(16, 96, (30, 30), (3, 3), together=96),
+    "tiny": Conv(4, 6, (7, 7), (3, 3)),
+    "tiny_up": Conv(4, 6, (3, 3), (3, 3), steps=2, transposed=True),
+    "tiny_line": Conv(4, 6, (9,), (3,)),
     "half": Conv(32, 64, (30, 30), (3, 3), loop="bfloat16"),
 }
 

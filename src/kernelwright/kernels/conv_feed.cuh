@@ -2,10 +2,11 @@
 //
 // Four warps go through the tiles of their block, stage by stage. A stage is a list of units, 16
 // bytes each: eight channels of one place of the halo. Each thread copies the elements of its units
-// one by one into shared memory of its own, kAhead units ahead of the one it converts, so that
+// one by one into shared memory of its own, kAhead rounds ahead of the one it converts, so that
 // copies are always on their way; what lies outside of the input comes as zeros, which is also the
 // padding. Elements of a unit are neighbours of the other threads' units, so that a warp copies
-// runs of memory.
+// runs of memory. A round is two units, so that the arithmetic of one hides the other's latency;
+// where they come from and go to, seen from the tile's begin, is a table.
 //
 // float32 is scaled by a power of two on its way to float16 (split.cuh says how far that goes). The
 // scale is that of the stage before as long as it fits: all threads note the largest magnitude, and
@@ -30,7 +31,9 @@ template <class S>
 struct ConvBarriers {
   hopper::Barrier full[S::kStages];
   hopper::Barrier empty[S::kStages];
-  hopper::Barrier weights;
+  // Of the resident weights, or of the slots of a stream of them.
+  hopper::Barrier weights[S::kSlots];
+  hopper::Barrier read[S::kSlots];
 };
 
 // A tile of a block: its channels (of kChannelTiles), and its first place.
@@ -59,25 +62,27 @@ struct ConvMemory {
   static constexpr int kPlane = S::kChunks * S::kPlane * 16;
   static constexpr int kStage = Loop::kPlanes * kPlane;
   // A tile of several stages goes through them again for every phase.
-  static constexpr bool kRevisits = S::kPhases > 1 && S::kSteps > 1;
-  static constexpr int kVisits = kRevisits ? S::kPhases : 1;
+  static constexpr int kVisits = S::kPhases > 1 && S::kSteps > 1 ? S::kPhases : 1;
   static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kBlockChannels * 16;
   static constexpr int kWeightsStep = Loop::kPlanes * kWeightsPlane;  // of one stage, all phases
-  static constexpr int kRingPlane =
-      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kBlockChannels * 16;
-  static constexpr int kRing = Loop::kPlanes * kRingPlane;
-  static constexpr int kPerThread = (S::kUnits + 127) / 128;
-  static constexpr int kRaw = Loop::kScaled ? S::kAhead * 128 * 32 : 0;
+  static constexpr int kSlotPlane = 2 * S::kSlotSteps * S::kBlockChannels * 16;
+  static constexpr int kSlot = Loop::kPlanes * kSlotPlane;
+  static constexpr int kAtOnce = S::kUnits > 128 ? 2 : 1;  // units of a thread's round
+  static constexpr int kRounds = (S::kUnits + kAtOnce * 128 - 1) / (kAtOnce * 128);
+  static constexpr int kRaw = Loop::kScaled ? S::kAhead * kAtOnce * 128 * 32 : 0;
   static constexpr int kUnits = 256 / S::kEpilogueThreads;  // that run an epilogue at once
   static constexpr int kTile = S::kTileChannels * S::kTilePitch * 4;
 
   static constexpr int kWeightsAt = S::kStages * kStage;
   static constexpr int kRawAt =
-      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
+      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kSlots * kSlot);
   static constexpr int kTilesAt = kRawAt + kRaw;
   static constexpr int kScratchAt = kTilesAt + kUnits * kTile;
   static constexpr int kTableAt = kScratchAt + kUnits * S::kScratch * 4;
-  static constexpr int kAll = kTableAt + (S::kDepthSteps + S::kPhases + 1) * 4;
+  static constexpr int kHaloAt = (kTableAt + (S::kDepthSteps + S::kPhases + 1) * 4 + 7) / 8 * 8;
+  static constexpr int kScalesAt = kHaloAt + S::kHalo * 8;
+  static constexpr int kAll =
+      kScalesAt + (Loop::kScaled ? S::kChannelTiles * S::kBlockChannels * 8 : 0);
 };
 
 namespace detail {
@@ -142,86 +147,125 @@ struct ConvFeeder {
   float down = 0x1p-12f;
   uint32_t turn = 0;
 
-  // A unit of a stage: its first element, which of its elements are inside of the input, and where
-  // it goes.
-  struct Unit {
-    const Input* from;
-    int channel;  // of the group's, the first one
-    int x;        // the first column
-    bool inside;  // as far as the other axes go
+  // A place of the halo: how far it is in the input from the halo's first one, and in the stage.
+  struct alignas(8) Place {
+    int from;
     int to;
 
-    __device__ __forceinline__ Unit(const ConvOperands& g, const ConvItem& item, int step, int u) {
-      constexpr int kHalo = S::kHaloD * S::kHaloH * S::kHaloW;
-      const int group = u / kHalo;
-      const int at = u % kHalo;
-      const int hx = at % S::kHaloW;
-      const int hy = at / S::kHaloW % S::kHaloH;
-      const int hz = at / (S::kHaloW * S::kHaloH);
-      x = item.x * S::kStepX + S::kFirstX + hx;
-      const int y = item.y * S::kStepY + S::kFirstY + hy;
-      const int z = item.z * S::kStepZ + S::kFirstZ + hz;
-      channel = (step * S::kChunks + group) * kLanes;
-      inside = static_cast<unsigned>(y) < S::kInH && static_cast<unsigned>(z) < S::kInD;
+    __device__ __forceinline__ static Place at(int halo) {
+      const int x = halo % S::kHaloW;
+      const int y = halo / S::kHaloW % S::kHaloH;
+      const int z = halo / (S::kHaloW * S::kHaloH);
+      return {(z * S::kInH + y) * S::kInW + x, S::place(z, y, x) * 16};
+    }
+  };
+
+  // Once, before a barrier of the whole block.
+  static __device__ __forceinline__ void tabulate(uint8_t* shared) {
+    auto* const table = reinterpret_cast<Place*>(shared + M::kHaloAt);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kHalo; i += 384) table[i] = Place::at(i);
+  }
+
+  __device__ __forceinline__ Place place(int u) const {
+    Place found = reinterpret_cast<const Place*>(shared + M::kHaloAt)[u % S::kHalo];
+    constexpr int kApart = kLanes * S::kInD * S::kInH * S::kInW;
+    found.from += u / S::kHalo * kApart;
+    found.to += u / S::kHalo * (S::kPlane * 16);
+    return found;
+  }
+
+  // Elements of a unit that no place ever has, and how far each is from the first.
+  KW_FN static constexpr bool never(int lane) { return lane % kLanes >= S::kGroupIn; }
+  KW_FN static constexpr int offset(int lane) {
+    return lane % kLanes * (S::kInD * S::kInH * S::kInW) + lane / kLanes * S::kDilationW;
+  }
+
+  // The input of a stage.
+  struct Source {
+    const Input* first;  // element of the halo; it may lie before the input
+    int x, y, z;
+    int channels;  // from here to the end of the group
+    bool whole;    // all of it is inside
+
+    __device__ __forceinline__ Source(const ConvOperands& g, const ConvItem& item, int step) {
+      constexpr int kWide = S::kHaloW + (S::kPack - 1) * S::kDilationW;
+      x = item.x * S::kStepX + S::kFirstX;
+      y = item.y * S::kStepY + S::kFirstY;
+      z = item.z * S::kStepZ + S::kFirstZ;
+      const int before = step * S::kChunks * kLanes;
+      channels = S::kGroupIn - before;
+      whole = x >= 0 && x + kWide <= S::kInW && y >= 0 && y + S::kHaloH <= S::kInH && z >= 0 &&
+              z + S::kHaloD <= S::kInD && channels >= S::kChunks * min(kLanes, S::kGroupIn);
       const int64_t plane =
-          item.sample * S::kCin + item.channels / S::kTilesC * S::kGroupIn + channel;
-      from = static_cast<const Input*>(g.input) +
-             ((plane * S::kInD + z) * S::kInH + y) * int64_t{S::kInW} + x;
-      to = (group * S::kPlane + S::place(hz, hy, hx)) * 16;
-      if (S::kUnits % 128 != 0 && u >= S::kUnits) inside = false;
+          item.sample * S::kCin + item.channels / S::kTilesC * S::kGroupIn + before;
+      first = static_cast<const Input*>(g.input) +
+              (((plane * S::kInD + z) * S::kInH + y) * S::kInW + x);
     }
 
-    // Elements that no place ever has.
-    KW_FN static constexpr bool never(int lane) { return lane % kLanes >= S::kGroupIn; }
-    __device__ __forceinline__ bool has(int lane) const {
-      const bool real = S::kGroupIn % kLanes == 0 && S::kAllChunks % S::kChunks == 0
-                            ? true
-                            : channel + lane % kLanes < S::kGroupIn;
-      return inside && real && static_cast<unsigned>(x + lane / kLanes * S::kDilationW) < S::kInW;
-    }
-    KW_FN static constexpr int64_t offset(int lane) {
-      return int64_t{lane % kLanes} * S::kInD * S::kInH * S::kInW + lane / kLanes * S::kDilationW;
-    }
-    __device__ __forceinline__ Input read(int lane) const {
-      return !never(lane) && has(lane) ? from[offset(lane)] : Input{};
+    // Whether an element of a unit is inside.
+    __device__ __forceinline__ bool has(int u, int lane) const {
+      if (whole) return true;
+      const int at = u % S::kHalo;
+      const int column = x + at % S::kHaloW + lane / kLanes * S::kDilationW;
+      const int row = y + at / S::kHaloW % S::kHaloH;
+      const int depth = z + at / (S::kHaloW * S::kHaloH);
+      return static_cast<unsigned>(column) < S::kInW && static_cast<unsigned>(row) < S::kInH &&
+             static_cast<unsigned>(depth) < S::kInD &&
+             u / S::kHalo * kLanes + lane % kLanes < channels;
     }
   };
 
-  // The units in the order in which they are copied.
-  struct Ahead {
-    int64_t index = hopper::block_index();
-    int visit = 0;
-    int step = 0;
-    int k = 0;
-    __device__ __forceinline__ void next() {
-      if (++k < M::kPerThread) return;
-      k = 0;
-      if (++step < S::kSteps) return;
-      step = 0;
-      if (++visit < M::kVisits) return;
-      visit = 0;
-      index += hopper::block_count();
-    }
-  };
-  Ahead ahead;
+  __device__ __forceinline__ Input read(const Source& source, int u, int from, int lane) const {
+    const bool has = !never(lane) && u < S::kUnits && source.has(u, lane);
+    return has ? source.first[from + offset(lane)] : Input{};
+  }
 
-  __device__ __forceinline__ float* raw(int slot) {
-    return reinterpret_cast<float*>(shared + M::kRawAt) + slot * 1024 + thread;
+  // The rounds in the order in which they are copied.
+  int64_t ahead_index = hopper::block_index();
+  int ahead_stage = 0;  // of the tile, each visit's
+  int ahead_round = 0;
+  Source ahead{g, ConvItem::at(ahead_index, S{}), 0};
+
+  __device__ __forceinline__ void advance() {
+    if (++ahead_round < M::kRounds) return;
+    ahead_round = 0;
+    if (++ahead_stage == M::kVisits * S::kSteps) {
+      ahead_stage = 0;
+      ahead_index += hopper::block_count();
+    }
+    ahead = Source(g, ConvItem::at(ahead_index, S{}), ahead_stage % S::kSteps);
+  }
+
+  __device__ __forceinline__ float* raw(int slot) const {
+    return reinterpret_cast<float*>(shared + M::kRawAt) + slot * (M::kAtOnce * 1024) + thread;
   }
 
   __device__ __forceinline__ void copy_next(int slot) {
-    if (ahead.index < items) {
-      const Unit unit(g, ConvItem::at(ahead.index, S{}), ahead.step, ahead.k * 128 + thread);
+    if (ahead_index < items) {
       const uint32_t to = hopper::shared_address(raw(slot));
 #pragma unroll
-      for (int lane = 0; lane < 8; ++lane) {
-        if (Unit::never(lane)) continue;
-        const bool has = unit.has(lane);
-        const Input* const from =
-            has ? unit.from + Unit::offset(lane) : static_cast<const Input*>(g.input);
-        detail::copy_async(to + lane * 512, from, has);
+      for (int n = 0; n < M::kAtOnce; ++n) {
+        const int u = (ahead_round * M::kAtOnce + n) * 128 + thread;
+        if (S::kUnits % (M::kAtOnce * 128) != 0 && u >= S::kUnits) continue;
+        const Input* const from = ahead.first + place(u).from;
+        if (ahead.whole) {
+#pragma unroll
+          for (int lane = 0; lane < 8; ++lane) {
+            if (!never(lane)) {
+              detail::copy_async(to + (n * 8 + lane) * 512, from + offset(lane), true);
+            }
+          }
+        } else {
+#pragma unroll
+          for (int lane = 0; lane < 8; ++lane) {
+            if (never(lane)) continue;
+            const bool has = ahead.has(u, lane);
+            const void* const there = has ? from + offset(lane) : g.input;
+            detail::copy_async(to + (n * 8 + lane) * 512, there, has);
+          }
+        }
       }
-      ahead.next();
+      advance();
     }
     detail::commit_copies();
   }
@@ -278,18 +322,25 @@ struct ConvFeeder {
                                                int& slot) {
     Seen seen;
 #pragma unroll 1
-    for (int k = 0; k < M::kPerThread; ++k) {
+    for (int round = 0; round < M::kRounds; ++round) {
       detail::wait_copies<S::kAhead - 1>();
       const float* const from = raw(slot);
-      float x[8];
+      float x[M::kAtOnce][8];
 #pragma unroll
-      for (int lane = 0; lane < 8; ++lane) {
-        x[lane] = Unit::never(lane) ? 0.0f : from[lane * 128];
+      for (int n = 0; n < M::kAtOnce; ++n) {
+#pragma unroll
+        for (int lane = 0; lane < 8; ++lane) {
+          x[n][lane] = never(lane) ? 0.0f : from[(n * 8 + lane) * 128];
+        }
       }
       copy_next(slot);
       slot = slot + 1 == S::kAhead ? 0 : slot + 1;
-      const int u = k * 128 + thread;
-      if (S::kUnits % 128 == 0 || u < S::kUnits) store(stage, Unit(g, item, step, u).to, x, seen);
+#pragma unroll
+      for (int n = 0; n < M::kAtOnce; ++n) {
+        const int u = (round * M::kAtOnce + n) * 128 + thread;
+        if (S::kUnits % (M::kAtOnce * 128) != 0 && u >= S::kUnits) continue;
+        store(stage, place(u).to, x[n], seen);
+      }
     }
     detail::fence_products();
     Seen all = agree(seen);
@@ -300,13 +351,14 @@ struct ConvFeeder {
       up = __uint_as_float(static_cast<uint32_t>(127 + 13 - exponent) << 23);
       down = __uint_as_float(static_cast<uint32_t>(127 - 13 + exponent) << 23);
       seen = Seen{};
+      const Source source(g, item, step);
 #pragma unroll 1
       for (int u = thread; u < S::kUnits; u += 128) {
-        const Unit unit(g, item, step, u);
-        float x[8];
+        const Place where = place(u);
+        float again[8];
 #pragma unroll
-        for (int lane = 0; lane < 8; ++lane) x[lane] = unit.read(lane);
-        store(stage, unit.to, x, seen);
+        for (int lane = 0; lane < 8; ++lane) again[lane] = read(source, u, where.from, lane);
+        store(stage, where.to, again, seen);
       }
       detail::fence_products();
       all = agree(seen);
@@ -319,24 +371,25 @@ struct ConvFeeder {
   // What is in memory, as it is.
   __device__ __forceinline__ void copy_halves(uint8_t* stage, const ConvItem& item, int step) {
     constexpr int kAtOnce = 4;
+    const Source source(g, item, step);
 #pragma unroll 1
-    for (int first = 0; first < M::kPerThread; first += kAtOnce) {
+    for (int first = 0; first < S::kUnits; first += kAtOnce * 128) {
       uint32_t x[kAtOnce][4];
-      int to[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const Unit unit(g, item, step, (first + k) * 128 + thread);
-        to[k] = unit.to;
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int u = first + n * 128 + thread;
+        const int from = place(u).from;
 #pragma unroll
         for (int pair = 0; pair < 4; ++pair) {
-          x[k][pair] = uint32_t{unit.read(2 * pair).bits} | uint32_t{unit.read(2 * pair + 1).bits}
-                                                                << 16;
+          const uint32_t low = read(source, u, from, 2 * pair).bits;
+          x[n][pair] = low | uint32_t{read(source, u, from, 2 * pair + 1).bits} << 16;
         }
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if ((first + k) * 128 + thread < S::kUnits) {
-          *reinterpret_cast<uint4*>(stage + to[k]) = {x[k][0], x[k][1], x[k][2], x[k][3]};
+      for (int n = 0; n < kAtOnce; ++n) {
+        const int u = first + n * 128 + thread;
+        if (u < S::kUnits) {
+          *reinterpret_cast<uint4*>(stage + place(u).to) = {x[n][0], x[n][1], x[n][2], x[n][3]};
         }
       }
     }
@@ -344,37 +397,7 @@ struct ConvFeeder {
     hopper::sync_threads<128>(3);
   }
 
-  // A stage's weights, of all phases or of one.
-  __device__ __forceinline__ void fetch_weights(int stage, const ConvItem& item, int visit,
-                                                int step) {
-    uint8_t* const to = shared + M::kWeightsAt + stage * M::kRing;
-    const auto* const from = static_cast<const uint8_t*>(g.packed) +
-                             (int64_t{item.channels} * S::kSteps + step) * M::kWeightsStep;
-    int before = 0;
-    int bytes = M::kRingPlane;
-    if constexpr (M::kRevisits) {
-      before = S::steps_before(visit) * 2 * S::kBlockChannels * 16;
-      bytes = S::depth_steps(visit) * 2 * S::kBlockChannels * 16;
-    }
-    hopper::arrive_expecting(barriers.full[stage], static_cast<uint32_t>(Loop::kPlanes * bytes));
-    if (bytes == 0) return;
-#pragma unroll
-    for (int p = 0; p < Loop::kPlanes; ++p) {
-      detail::copy_bytes(to + p * M::kRingPlane, from + p * M::kWeightsPlane + before,
-                         static_cast<uint32_t>(bytes), barriers.full[stage]);
-    }
-  }
-
   __device__ __forceinline__ void run() {
-    if constexpr (S::kResident != 0) {
-      if (thread == 0 && hopper::block_index() < items) {
-        constexpr int kBytes = S::kSteps * M::kWeightsStep;
-        const auto* const from = static_cast<const uint8_t*>(g.packed) +
-                                 int64_t{hopper::block_index() % S::kChannelTiles} * kBytes;
-        hopper::arrive_expecting(barriers.weights, kBytes);
-        detail::copy_bytes(shared + M::kWeightsAt, from, kBytes, barriers.weights);
-      }
-    }
     if constexpr (Loop::kScaled) {
 #pragma unroll 1
       for (int slot = 0; slot < S::kAhead; ++slot) copy_next(slot);
@@ -387,10 +410,8 @@ struct ConvFeeder {
       const ConvItem item = ConvItem::at(index, S{});
 #pragma unroll 1
       for (int turn_of = 0; turn_of < M::kVisits * S::kSteps; ++turn_of) {
-        const int visit = turn_of / S::kSteps;
         const int step = turn_of % S::kSteps;
         hopper::wait(barriers.empty[at], phase);
-        if (S::kResident == 0 && thread == 0) fetch_weights(at, item, visit, step);
         uint8_t* const stage = shared + at * M::kStage;
         if constexpr (Loop::kScaled) {
           const ConvStage found = convert(stage, item, step, slot);

@@ -173,7 +173,8 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kColumns = (kHaloW + kStepX - 1) / kStepX;
   static constexpr int kRowPitch = kColumns * kStepX;
   static constexpr int kPlane = kHaloD * kHaloH * kRowPitch;
-  static constexpr int kUnits = C::kChunks * kHaloD * kHaloH * kHaloW;  // 16 bytes each
+  static constexpr int kHalo = kHaloD * kHaloH * kHaloW;
+  static constexpr int kUnits = C::kChunks * kHalo;  // 16 bytes each
 
   KW_FN static constexpr int column(int x) { return x % kStepX * kColumns + x / kStepX; }
   KW_FN static constexpr int place(int z, int y, int x) {
@@ -248,8 +249,12 @@ struct ConvShape : ConvAxes<Config> {
   }
 
   // Those of the only phase, for code in which they are constants. Longer lists, and those of
-  // several phases, are tables in shared memory.
-  static constexpr bool kListed = kPhases > 1 || kDepthSteps > 48;
+  // several phases, are tables in shared memory; so are those of one stage that is promoted in
+  // parts, which the compiler gets wrong without a loop (all parts but the last one were wrong).
+  static constexpr int kBlocks =
+      C::kBlocksX * C::kBlocksY * C::kBlocksZ * ((C::kChannels + 63) / 64);
+  static constexpr bool kListed =
+      kPhases > 1 || kDepthSteps > 48 || (C::kPromote != 0 && kSteps == 1 && kBlocks > 1);
   struct List {
     uint32_t at[kListed ? 1 : kDepthSteps];
   };

@@ -8,9 +8,9 @@
 //
 // One block per multiprocessor stays for the whole launch. Its first warpgroup feeds
 // (conv_feed.cuh); two more multiply, each its own places or channels of the tile, and run the
-// epilogue. Weights lie in shared memory for the whole launch (kResident), or come with every
-// stage. They are the rows of the products and places the columns, or, for few channels, the other
-// way around (kPixelsOnM).
+// epilogue. Weights lie in shared memory for the whole launch (kResident), or stream through a ring
+// of slots. They are the rows of the products and places the columns, or, for few channels, the
+// other way around (kPixelsOnM).
 //
 // Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
 // cores truncate; the warpgroups take turns, so that one multiplies while the other adds. With one
@@ -105,7 +105,6 @@ struct ConvConsumer {
 
   const ConvOperands& g;
   const typename P::Args& a;
-  const int64_t items;
   Sums sums;
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
 
@@ -134,27 +133,27 @@ struct ConvConsumer {
     return bound == 0.0f || weight.scale == 0.0f ? -1.0f : bound;
   }
 
-  // A result into its place; of several phases, the largest where that is wanted.
-  __device__ __forceinline__ static void put(float* to, float x, float bound, bool first,
-                                             bool& bad) {
+  // A result into its place; of several phases, the largest where that is wanted. `smallest` is the
+  // smallest magnitude that was put, or NaN.
+  __device__ __forceinline__ static void put(float* to, float x, bool first, float& smallest) {
     if (S::kPhaseMax != 0 && !first) x = maximum(*to, x);
-    if constexpr (Loop::kScaled) bad = bad || !(fabsf(x) > bound);
+    if constexpr (Loop::kScaled) smallest = minimum(smallest, fabsf(x));
     *to = x;
   }
 
   // Two neighbouring columns of a row.
-  __device__ __forceinline__ static void put_pair(float* to, int x, float2 pair, float bound,
-                                                  bool first, bool& bad) {
+  __device__ __forceinline__ static void put_pair(float* to, int x, float2 pair, bool first,
+                                                  float& smallest) {
     constexpr bool kWhole = S::kWide % 8 == 0;
     if constexpr (S::kPhases == 1 && S::kWide % 2 == 0) {
+      if (!kWhole && x >= S::kWide) return;
       if constexpr (Loop::kScaled) {
-        bad = bad || !(fminf(fabsf(pair.x), fabsf(pair.y)) > bound) || pair.x != pair.x ||
-              pair.y != pair.y;
+        smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
       }
-      if (kWhole || x < S::kWide) *reinterpret_cast<float2*>(to) = pair;
+      *reinterpret_cast<float2*>(to) = pair;
     } else {
-      if (kWhole || x < S::kWide) put(to, pair.x, bound, first, bad);
-      if (kWhole || x + 1 < S::kWide) put(to + S::kSpreadX, pair.y, bound, first, bad);
+      if (kWhole || x < S::kWide) put(to, pair.x, first, smallest);
+      if (kWhole || x + 1 < S::kWide) put(to + S::kSpreadX, pair.y, first, smallest);
     }
   }
 
@@ -162,7 +161,9 @@ struct ConvConsumer {
   struct Channel {
     float scale = 1.0f;
     float bound = 0.0f;
+    float smallest = kw::detail::kInf;
 
+    __device__ __forceinline__ bool bad() const { return Loop::kScaled && !(smallest > bound); }
     __device__ __forceinline__ Channel(const RowScale* scales, int channel, const Sums& sums) {
       if constexpr (Loop::kScaled) {
         const RowScale weight = scales[channel];
@@ -195,7 +196,7 @@ struct ConvConsumer {
 #pragma unroll
     for (int k = 0; k < Sums::kPer / 2; ++k) {
       const int index = k / 2 * 8 + 2 * (lane % 4) + k % 2;
-      const Channel channel(scales, index, sums);
+      Channel channel(scales, index, sums);
 #pragma unroll
       for (int part = 0; part < Sums::kParts; ++part) {
         const int bx = part % S::kBlocksX;
@@ -211,9 +212,10 @@ struct ConvConsumer {
           if (row >= S::kTall || x >= S::kWide) continue;
           if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
           put(to + index * S::kTilePitch + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX,
-              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.scale, channel.bound, first, bad);
+              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.scale, first, channel.smallest);
         }
       }
+      bad = bad || channel.bad();
     }
     return bad;
   }
@@ -229,7 +231,7 @@ struct ConvConsumer {
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
         const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
-        const Channel channel(scales, index, sums);
+        Channel channel(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
@@ -250,10 +252,11 @@ struct ConvConsumer {
               put_pair(to + index * S::kTilePitch + place + x * S::kSpreadX, x,
                        {sums.d[part][4 * j + 2 * i] * channel.scale,
                         sums.d[part][4 * j + 2 * i + 1] * channel.scale},
-                       channel.bound, first, bad);
+                       first, channel.smallest);
             }
           }
         }
+        bad = bad || channel.bad();
       }
     }
     return bad;
@@ -348,18 +351,17 @@ struct ConvConsumer {
   }
 
   __device__ __forceinline__ const RowScale* row_scales(const ConvItem& item) const {
-    return static_cast<const RowScale*>(g.scales) + item.channels * S::kBlockChannels;
+    return reinterpret_cast<const RowScale*>(sums.shared + M::kScalesAt) +
+           item.channels * S::kBlockChannels;
   }
 
   __device__ __forceinline__ void run() {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
     float* const to = reinterpret_cast<float*>(sums.shared + M::kTilesAt + unit * M::kTile);
-    if (S::kResident != 0 && hopper::block_index() < items) {
-      hopper::wait(sums.barriers.weights, 0);
-    }
     sums.begin();
 #pragma unroll 1
-    for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
+    for (int64_t index = hopper::block_index(); index < sums.items;
+         index += hopper::block_count()) {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
@@ -407,12 +409,16 @@ __global__ void __launch_bounds__(384, 1)
   __shared__ ConvVote vote;
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
-      hopper::init(barriers.full[s], S::kResident != 0 ? 1 : 2);
+      hopper::init(barriers.full[s], 1);
       hopper::init(barriers.empty[s], 8);
     }
-    hopper::init(barriers.weights, 1);
+    for (int s = 0; s < S::kSlots; ++s) {
+      hopper::init(barriers.weights[s], 1);
+      hopper::init(barriers.read[s], 8);
+    }
     hopper::publish_barriers();
   }
+  ConvFeeder<Loop, S>::tabulate(shared);
   if constexpr (S::kListed) {
     auto* const table = reinterpret_cast<uint32_t*>(shared + M::kTableAt);
     for (int p = static_cast<int>(threadIdx.x); p <= S::kPhases; p += 384) {
@@ -425,15 +431,23 @@ __global__ void __launch_bounds__(384, 1)
       table[i] = S::places_of(phase, step);
     }
   }
-  __syncthreads();
   await_turn();
+  if constexpr (Loop::kScaled) {
+    auto* const scales = reinterpret_cast<RowScale*>(shared + M::kScalesAt);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kChannelTiles * S::kBlockChannels;
+         i += 384) {
+      scales[i] = static_cast<const RowScale*>(g.scales)[i];
+    }
+  }
+  __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     hopper::give_registers<88>();
     ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
   } else {
     hopper::take_registers<208>();
-    ConvConsumer<Loop, P, S>{g, a, items, {shared, barriers, stages, warpgroup - 1}}.run();
+    const auto* const packed = static_cast<const uint8_t*>(g.packed);
+    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, packed, items, warpgroup - 1}}.run();
   }
 #endif
 }

@@ -3,7 +3,7 @@
 A configuration is everything that kernels/conv_shape.cuh wants to know. All tiles that the tensor
 cores can multiply are tried: weights as rows of the products or places as rows, blocks of places
 along any axis, the two warpgroups side by side along any axis or on different channels, some or all
-channels in a stage, weights resident or coming with every stage. What does not fit says why; the
+channels in a stage, weights resident or streaming. What does not fit says why; the
 rest is ranked by a model of what a tile takes (targets/): the products, the feeding warps, the
 epilogue, memory.
 """
@@ -30,6 +30,9 @@ AXES = "DHW"
 # Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
 PROMOTE = 5
 NO_PROMOTION = 6
+# Weights that are not resident stream through so many slots of so many depth steps.
+SLOTS = 4
+SLOT_STEPS = 6
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 ROWS = (16, 14, 12, 10, 8, 7, 6, 5, 4)
@@ -98,13 +101,15 @@ class Needs:
 
     `phase_max`: it begins with a max pool whose windows are the strides of a transposed
     convolution, one beside the other from the first result on. Then it is given the pooled results,
-    and the configuration's kOut and the multiples count those.
+    and the configuration's kOut and the multiples count those. `stores`: results are written as
+    they are, so that it matters how long the runs are in which a tile writes them.
     """
 
     channels_together: int
     multiple: Extents
     fits: Callable[[ConvConfig], str]
     phase_max: bool = False
+    stores: bool = True
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,7 @@ class Choice:
     def __str__(self) -> str:
         z, y, x = self.block
         rows = "places" if self.pixels else "weights"
-        weights = "resident" if self.resident else "with every stage"
+        weights = "resident" if self.resident else "streaming"
         return (
             f"{self.block_channels} channels of {z} x {y} x {x} places, {rows} as rows, "
             f"{8 * self.chunks} channels a stage, weights {weights}"
@@ -292,6 +297,18 @@ class Choice:
     @property
     def promotes(self) -> bool:
         return self.loop.planes == 2 and max(self.depth_steps) * self.stages_of_tile > NO_PROMOTION
+
+    @property
+    def slots(self) -> int:
+        """Of a ring for weights that stream."""
+        return 1 if self.resident else SLOTS
+
+    @property
+    def slot_steps(self) -> int:
+        """Depth steps of one of them."""
+        if self.resident:
+            return 0
+        return PROMOTE if self.promotes else min(SLOT_STEPS, max(self.depth_steps))
 
     @property
     def columns(self) -> int:
@@ -396,13 +413,15 @@ def _rows(form: ConvForm) -> list[int]:
 
 
 def _sensible(choice: Choice, needs: Needs) -> bool:
-    """Not more than half of a tile is beyond the output, and every block is wanted."""
+    """Not more than half of a tile is beyond the output, if it can be helped."""
     if choice.split == "C" and (
         choice.group_out <= choice.channels or needs.channels_together > choice.channels
     ):
         return False
     if choice.along and choice.axes[1].out > 1 and choice.axes[2].places < 8 * choice.rows:
         return False
+    if choice.blocks == (1, 1, 1) and choice.split == "Y" and not choice.along:
+        return True  # the smallest tile, for outputs that are smaller still
     least = (1, 1 if choice.along else choice.rows, 8 * choice.rows if choice.along else 8)
     return all(
         many <= few or many < 2 * axis.places
@@ -423,7 +442,8 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
-    time, bound = _tile_time(choice, used, memory, stages)
+    writing = _writing(choice, used, width) if needs.stores else 0.0
+    time, bound = _tile_time(choice, used, memory, writing)
     form = choice.form
     times = dict(zip("ZYX", choice.times, strict=True))
     each = {
@@ -464,6 +484,8 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         "kAhead": ahead,
         "kResident": int(choice.resident),
         "kPromote": PROMOTE if choice.promotes else 0,
+        "kSlots": choice.slots,
+        "kSlotSteps": choice.slot_steps,
         "kTileChannels": channels,
         "kTileD": depth,
         "kTileH": height,
@@ -560,39 +582,45 @@ class _Memory:
         return c.loop.planes * 2 * sum(c.depth_steps) * c.block_channels * 16
 
     @cached_property
-    def ring(self) -> int:
-        c = self.choice
-        if c.resident:
-            return 0
-        revisits = c.phases > 1 and c.stages_of_tile > 1
-        steps = max(c.depth_steps) if revisits else sum(c.depth_steps)
-        return c.loop.planes * 2 * steps * c.block_channels * 16
-
-    @cached_property
     def fixed(self) -> int:
         c = self.choice
-        kept = c.stages_of_tile * self.weights if c.resident else 0
-        return kept + self.slices + 256 * 4 + (sum(c.depth_steps) + c.phases + 1) * 4
+        slot = c.loop.planes * 2 * c.slot_steps * c.block_channels * 16
+        kept = c.stages_of_tile * self.weights if c.resident else c.slots * slot
+        lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
+        scales = c.channel_tiles * c.block_channels * 8
+        return kept + self.slices + 256 * 4 + lists + scales
 
     def total(self, stages: int, ahead: int) -> int:
-        raw = ahead * 4096 if self.choice.loop.scaled else 0
-        return self.fixed + raw + stages * (self.stage + self.ring)
+        at_once = 2 if self.units > 128 else 1
+        raw = ahead * at_once * 4096 if self.choice.loop.scaled else 0
+        return self.fixed + raw + stages * self.stage
 
     def rings(self) -> tuple[int, int]:
-        """Stages, and units that a feeding thread has on their way; no stages if nothing fits."""
+        """Stages, and rounds that a feeding thread has on their way; no stages if nothing fits."""
         most = CONVOLVING.shared_bytes
-        for stages, ahead in ((3, 8), (2, 8), (2, 6), (2, 4)):
+        for stages, ahead in ((4, 4), (3, 4), (2, 4), (2, 3), (2, 2)):
             if self.total(stages, ahead) <= most:
-                more = ahead
-                while stages == 3 and more < 10 and self.total(stages, more + 1) <= most:
-                    more += 1
-                if stages == 3 and self.total(4, more) <= most:
-                    return 4, more
-                return stages, more
+                return stages, ahead
         return 0, 0
 
 
-def _tile_time(choice: Choice, used: Extents, memory: _Memory, stages: int) -> tuple[float, str]:
+def _writing(choice: Choice, used: Extents, width: int) -> float:
+    """Clocks to write a tile's results.
+
+    A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
+    sector have one at each end of a run, unless the tile has all of the row.
+    """
+    m = CONVOLVING
+    whole = width >= choice.form.out_size[2]
+    aligned = choice.form.out_size[2] % 8 == 0 and width % 8 == 0
+    runs = math.prod(used) * choice.spread / width * choice.block_channels
+    runs *= math.prod(choice.times)
+    return runs * (m.run if whole or aligned else m.broken_run)
+
+
+def _tile_time(
+    choice: Choice, used: Extents, memory: _Memory, writing: float
+) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
@@ -614,7 +642,7 @@ def _tile_time(choice: Choice, used: Extents, memory: _Memory, stages: int) -> t
         working = max(products, products / 2 + ending)
     else:
         working = products + ending * (1 - overlap)
-    bounds = {"products": working, "feeding": feeding, "the L2 cache": fetching}
+    bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
     slowest = max(bounds, key=lambda name: bounds[name])
     return (bounds[slowest] + m.per_tile) / m.clock, slowest
 
