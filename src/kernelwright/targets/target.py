@@ -227,10 +227,11 @@ class Loop:
 class ConvLoop:
     """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
 
-    It is made of the instructions of one `capability`. It makes so many `products` of tensor cores for one, `rate` of these operations in a
-    microsecond, and moves `memory` bytes meanwhile; a launch has an `overhead`, a kernel after
-    it `kernel_overhead`. `library` is the library's rate with few channels, that with
-    `library_channels`, and that of transposed convolutions in three dimensions.
+    It is made of the instructions of one `capability`. It makes so many `products` of tensor cores
+    for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
+    launch has an `overhead`, a kernel after it `kernel_overhead`. `library` is the library's rate
+    with few channels, that with `library_channels`, and that of transposed convolutions in three
+    dimensions.
     """
 
     name: str
