@@ -26,14 +26,14 @@ from kernelwright.plan import ALWAYS
 from kernelwright.plan.model import Code
 from kernelwright.problem import problem_from_module
 from kernelwright.targets import SM_90
-from kernelwright.targets.sm_90 import CONVOLUTIONS
+from kernelwright.targets.sm_90 import CONV_LOOPS
 
 pytestmark = pytest.mark.skipif(
     shutil.which(conv_host.CXX) is None, reason=f"the C++ compiler {conv_host.CXX} is not here"
 )
 # Recomputing costs nothing on the first machine, storing on the second.
-AGAIN = replace(SM_90, conv_loops=tuple(replace(c, overhead=0.0, memory=1.0) for c in CONVOLUTIONS))
-ONCE = replace(SM_90, conv_loops=tuple(replace(c, rate=1.0) for c in CONVOLUTIONS))
+AGAIN = replace(SM_90, conv_loops=tuple(replace(c, overhead=0.0, memory=1.0) for c in CONV_LOOPS))
+ONCE = replace(SM_90, conv_loops=tuple(replace(c, rate=1.0) for c in CONV_LOOPS))
 SHAPE = (2, 3, 19, 37)
 
 

@@ -23,7 +23,7 @@ from kernelwright.plan.convolutions import conv_form
 from kernelwright.plan.model import Code
 from kernelwright.problem import problem_from_module
 from kernelwright.targets import SM_90, Target
-from kernelwright.targets.sm_90 import CONVOLUTIONS
+from kernelwright.targets.sm_90 import CONV_LOOPS
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def loops(**changed: Any) -> Target:
-    return replace(SM_90, conv_loops=tuple(replace(c, **changed) for c in CONVOLUTIONS))
+    return replace(SM_90, conv_loops=tuple(replace(c, **changed) for c in CONV_LOOPS))
 
 
 AGAIN, ONCE = loops(overhead=0.0, memory=1.0), loops(rate=1.0)
@@ -148,7 +148,7 @@ def test_the_library_keeps_what_it_is_faster_at() -> None:
 
 
 def test_the_accuracy_that_is_owed_decides_the_loop() -> None:
-    assert SM_90.conv_loop_for(torch.float32, "float32") is CONVOLUTIONS[0]
-    assert SM_90.conv_loop_for(torch.float32, "tf32") is CONVOLUTIONS[1]
-    assert SM_90.conv_loop_for(torch.bfloat16, "float32") is CONVOLUTIONS[2]
+    assert SM_90.conv_loop_for(torch.float32, "float32") is CONV_LOOPS[0]
+    assert SM_90.conv_loop_for(torch.float32, "tf32") is CONV_LOOPS[1]
+    assert SM_90.conv_loop_for(torch.bfloat16, "float32") is CONV_LOOPS[2]
     assert SM_90.conv_loop_for(torch.float64, "float32") is None

@@ -5,6 +5,7 @@ import from each other is left out when they are pasted (emit/paste.py). Words t
 checker refuses must not occur in them.
 
     products.py   how a generated product is launched
+    orders.py     in which order of memory the library's convolutions get their operands
     baked.py      what tracing took for granted, described so that a change can be seen
     recorded.py   the kernels inside an autograd function
     memo.py       what a module remembers between calls

@@ -431,6 +431,8 @@ class ProgramPrinter:
             pointer = (
                 f"({test}) ? {pointer} : {base}" if " " in test else f"{test} ? {pointer} : {base}"
             )
+        if block := self.block(access):
+            return f"const auto {local} = kw::load_block<{block}>({pointer});"
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
@@ -445,10 +447,20 @@ class ProgramPrinter:
     def store(self, store: Store, value: str, width: str) -> str:
         access = store.access
         pointer = f"a.{self.member(access.buffer)}_out{self.offset(access)}"
+        if block := self.block(access):
+            return f"auto {value} = kw::store_block<{block}>({pointer});"
         stride = self.lane_stride(access)
         if stride == 1 or (width == "L" and not self.program.strided):
             return f"auto {value} = kw::store_row<{width}>({pointer});"
         return f"auto {value} = kw::store_strided<{width}>({pointer}, {dim(stride)});"
+
+    def block(self, access: Access) -> str:
+        """The lanes down and across of a kernel that turns blocks, and their strides here."""
+        if self.kernel.template.symbol != "turned":
+            return ""
+        program, constants = self.program, dict(self.kernel.config.constants)
+        strides = [access.stride(run[-1]) for run in (program.outer, program.inner)]
+        return ", ".join(str(n) for n in (constants["kDown"], constants["kAcross"], *strides))
 
     def lane_stride(self, access: Access) -> Dim:
         lanes = self.program.lanes

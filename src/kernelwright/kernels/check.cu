@@ -15,6 +15,7 @@
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
+#include "turned.cuh"
 #include "windows.cuh"
 
 namespace kw::check {
@@ -82,6 +83,15 @@ struct Columns {
   static constexpr int kWidth = 8;
   static constexpr int kDepth = 8;
   static constexpr int kThreads = 64;
+};
+
+// A warp turns 16 channels of 32 places, or three of 128.
+template <int kWide, int kWarp>
+struct Turning {
+  static constexpr int kDown = 4;
+  static constexpr int kAcross = kWide;
+  static constexpr int kWarpAcross = kWarp;
+  static constexpr int kThreads = 256;
 };
 
 struct HighColumns : Columns {
@@ -152,6 +162,10 @@ template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, 
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::turned<ChannelsFirst, Turning<4, 4>>(const ChannelsFirst::Args&,
+                                                              cudaStream_t);
+template cudaError_t kw::turned<PixelsOfThree, Turning<3, 1>>(const PixelsOfThree::Args&,
+                                                              cudaStream_t);
 template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMean::Args&, float*,
                                                                  cudaStream_t);
 

@@ -618,9 +618,7 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
     return runs * (m.run if whole or aligned else m.broken_run)
 
 
-def _tile_time(
-    choice: Choice, used: Extents, memory: _Memory, writing: float
-) -> tuple[float, str]:
+def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
     m = CONVOLVING
     width = choice.columns

@@ -50,7 +50,7 @@ def _with_bias(graph: Graph, product: Region, call: Call, step: Region, add: Nod
         name=add.name,
         nodes=(*product.nodes, *step.nodes),
         why=reason(Code.BIAS_KEPT),
-        call=Call(call.target, args, call.kwargs),
+        call=replace(call, args=args),
         bias=base,
         outputs=step.outputs,
         reads=(*product.reads, base),

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
+from kernelwright.accuracy import Accuracy
 from kernelwright.expr import load
 from kernelwright.graph import Graph, Node, as_dim, hint
 from kernelwright.plan.convolutions import ConvForm, conv_form
@@ -45,6 +48,13 @@ class ConvWay:
     form: ConvForm
     loop: ConvLoop
     batch: int
+    accuracy: Accuracy
+
+    @property
+    def text(self) -> str:
+        """The arithmetic and, where there was a choice, why."""
+        chosen = self.loop.dtype == torch.float32
+        return f"{self.loop.text}: {self.accuracy}" if chosen else self.loop.text
 
     @property
     def samples(self) -> int:
@@ -77,15 +87,15 @@ class ConvWay:
 
 
 def conv_way(
-    graph: Graph, node: Node, target: Target, owed: str, batch: int, policy: Policy
+    graph: Graph, node: Node, target: Target, accuracy: Accuracy, batch: int, policy: Policy
 ) -> ConvWay:
-    """`owed` is the accuracy that float32 convolutions have in eager, `batch` the typical one."""
+    """`accuracy` is that of eager's convolution, if it is float32, `batch` the typical one."""
     form = conv_form(graph, node)
     types = {graph[name].type.dtype for name in node.inputs[:2]}
-    loop = target.conv_loop_for(node.type.dtype, owed)
+    loop = target.conv_loop_for(node.type.dtype, accuracy.owed)
     if form is None or loop is None or types != {loop.dtype}:
         raise Unfit(Code.CONVOLUTION)
-    way = ConvWay(form, loop, batch)
+    way = ConvWay(form, loop, batch, accuracy)
     # Whoever reads the library's result stores another one, or less.
     library = way.library_time + loop.pass_time(2 * way.stored)
     ours = way.time(way.stored)
@@ -173,7 +183,7 @@ class _Seating:
         count = self.operators(contraction, reader)
         why = reason(
             Code.CONV if count else Code.CONV_ALONE,
-            loop=way.loop.text,
+            loop=way.text,
             **({"count": count} if count else {}),
             ours=ours,
             library=library,
@@ -191,7 +201,7 @@ class _Seating:
             last = number == len(readers)
             why = reason(
                 Code.CONV_AGAIN,
-                loop=way.loop.text,
+                loop=way.text,
                 count=self.operators(contraction, reader),
                 number=number,
                 passes=len(readers),
@@ -240,7 +250,7 @@ class _Seating:
         again, once, library = self.estimates(readers, way)
         why = reason(
             Code.CONV_STORED,
-            loop=way.loop.text,
+            loop=way.text,
             count=self.operators(contraction, first),
             passes=len(readers) - 1,
             again=again,
@@ -264,7 +274,7 @@ class _Seating:
             return
         why = reason(
             Code.CONV_ALONE,
-            loop=way.loop.text,
+            loop=way.text,
             ours=way.time(way.stored),
             library=way.library_time,
         )

@@ -27,6 +27,13 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
+    CHANNELS_LAST = "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us"
+    CHANNELS_KEPT = "{rest}; in channels_last{from_batch}, as what it reads"
+    TF32_LAST = "{rest}; channels first: its error would be {error:.1e}, eager's is {eager:.1e}"
+    FIRST_FASTER = (
+        "{rest}; channels first: the other order saves {gain:.0f} us and costs {cost:.0f}"
+    )
+    FIRST_TAIL = "{rest}; channels first: {region}, behind it, would take {lost:.0f} us longer"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     OPAQUE = "no primitive form of {op}: it stays with ATen"

@@ -10,10 +10,10 @@ The first comes before the walk of fuse.py, which leaves the seat of an epilogue
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kernelwright.accuracy import UNKNOWN, Accuracies
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
 from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
@@ -105,11 +105,11 @@ def ways(
     precision: str,
     batch: int,
     policy: Policy,
-    owed: Mapping[str, str] = MappingProxyType({}),
+    accuracies: Accuracies = MappingProxyType({}),
 ) -> Ways:
     """`precision` is that of float32 matrix products, `batch` the one to choose for.
 
-    `owed` is the accuracy of eager's float32 convolutions by name, `tf32` or else `float32`.
+    `accuracies` are those of eager's float32 convolutions by name.
     """
     found: dict[str, Way] = {}
     convolutions: dict[str, ConvWay] = {}
@@ -122,7 +122,7 @@ def ways(
                 choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
                 found[node.name] = choice.way(node)
             else:
-                accuracy = owed.get(node.name, "float32")
+                accuracy = accuracies.get(node.name, UNKNOWN)
                 way = conv_way(graph, node, target, accuracy, batch, policy)
                 convolutions[node.name] = way
         except Unfit as unfit:

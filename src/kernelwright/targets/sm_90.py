@@ -14,6 +14,7 @@ from kernelwright.targets.target import (
     ConvLoop,
     Convolving,
     Lanes,
+    LibraryConvolutions,
     Loop,
     Sums,
     Target,
@@ -131,7 +132,7 @@ def _convolution(
     )
 
 
-CONVOLUTIONS = (
+CONV_LOOPS = (
     _convolution(
         *("split", SPLIT.text, "float32"),
         dtype=torch.float32,
@@ -177,6 +178,16 @@ CONVOLVING = Convolving(
     overhead=8.0,
 )
 
+# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+CONVOLUTIONS = LibraryConvolutions(
+    turn_rate=3.4e6,
+    depthwise_rate=0.8e6,
+    depthwise_last_rate=2.8e6,
+    store_rate=3.6e6,
+    overhead=3.0,
+    weight_overhead=4.0,
+)
+
 # An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
 SM_90 = Target(
     "sm_90",
@@ -185,6 +196,7 @@ SM_90 = Target(
     flops_per_byte=12,
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
-    conv_loops=CONVOLUTIONS,
+    conv_loops=CONV_LOOPS,
+    convolutions=CONVOLUTIONS,
     sums=Sums(launch=3.0, memory=4.0e6, loads=7.0e6, slower=1.5, product=1.0e-7, largest=64),
 )

@@ -292,6 +292,37 @@ class Convolving:
 
 
 @dataclass(frozen=True)
+class LibraryConvolutions:
+    """What the library's convolutions gain from channels_last.
+
+    Its tensor-core kernels work with the channels last: a tensor that comes otherwise is turned
+    before, and the result after, at `turn_rate`. Depthwise ones have kernels of their own for
+    either order, which move memory at `depthwise_rate` with the channels first, at
+    `depthwise_last_rate` with them last. A kernel of ours that stores in the other order moves
+    memory at `store_rate`. Any kernel more takes `overhead`, and a weight, which is turned in every
+    call, `weight_overhead`.
+    """
+
+    turn_rate: float
+    depthwise_rate: float
+    depthwise_last_rate: float
+    store_rate: float
+    overhead: float
+    weight_overhead: float
+
+    def turning_time(self, moved: float) -> float:
+        """What the library takes to turn operand and result, so many bytes together."""
+        return 2 * self.overhead + 2 * moved / self.turn_rate
+
+    def depthwise_gain(self, moved: float) -> float:
+        return moved / self.depthwise_rate - moved / self.depthwise_last_rate
+
+    def store_time(self, moved: float) -> float:
+        """A kernel that does nothing but turn so many bytes."""
+        return self.overhead + 2 * moved / self.store_rate
+
+
+@dataclass(frozen=True)
 class Sums:
     """Sums over windows in ordinary kernels, and the library's grouped convolutions: their times.
 
@@ -329,6 +360,7 @@ class Target:
     for products and `conv_loops` for convolutions;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    `convolutions` says what the library's convolutions gain from channels_last, if they may.
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
     """
 
@@ -340,6 +372,7 @@ class Target:
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
     conv_loops: tuple[ConvLoop, ...] = ()
+    convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
