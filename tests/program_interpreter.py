@@ -38,7 +38,14 @@ Tensor = torch.Tensor
 def run_plan(
     plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
 ) -> Any:
-    """The outputs of the plan, region by region, in the order of the plan.
+    """The outputs of the plan."""
+    return carry_out_plan(plan, module, inputs, block_n)[0]
+
+
+def carry_out_plan(
+    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+) -> tuple[Any, dict[str, Tensor]]:
+    """The outputs of the plan, region by region, in its order; and the buffers after the call.
 
     With `block_n`, generated products run in their two parts, over tiles of so many columns.
     """
@@ -53,9 +60,13 @@ def run_plan(
             dim.subs({sympy.Symbol(k, integer=True, positive=True): v for k, v in sizes.items()})
         )
 
+    wide = interpret.in_float64(inputs)
+
     def look(value: Any) -> Any:
         if isinstance(value, interpret.Ref):
             return value_of(value.name)
+        if isinstance(value, torch.dtype):
+            return torch.float64 if wide and value.is_floating_point else value
         if isinstance(value, sympy.Expr):
             return number(value)
         if isinstance(value, Scalar):
@@ -92,7 +103,8 @@ def run_plan(
         run(seat.epilogue, seat.partials, block_n)
         if seat.finish is not None:
             run(seat.finish)
-    return look(graph.outputs)
+    written = {buffer: value_of(value) for buffer, value in graph.mutations}
+    return look(graph.outputs), written
 
 
 class _Run:

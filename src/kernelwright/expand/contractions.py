@@ -13,7 +13,17 @@ from typing import Any
 
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expr import const
-from kernelwright.graph import BIAS, Affine, Call, Contraction, Dim, Node, Ref, Shape
+from kernelwright.graph import (
+    BIAS,
+    Affine,
+    Call,
+    Contraction,
+    Dim,
+    Node,
+    Ref,
+    Shape,
+    product,
+)
 
 BIAS_SLOT = 2
 Index = Sequence[Affine]
@@ -210,28 +220,44 @@ class _Einsum:
     def contracted(
         self, left: tuple[str, str], right: tuple[str, str], text: str, last: bool
     ) -> tuple[str, str]:
-        (ours, first), (theirs, second) = left, right
-        nest = Nest()
-        place = {x: nest.axis(self.sizes[x]) for x in dict.fromkeys(ours + theirs)}
-        call = Call(
-            "torch.ops.aten.einsum.default",
-            (f"{ours},{theirs}->{text}", [Ref(first), Ref(second)]),
-        )
-        mine, yours, result = ([place[x] for x in letters] for letters in (ours, theirs, text))
-        made = nest.contraction(mine, yours, result, call)
-        if last and text == self.out:
+        """As torch.matmul of views: what has to be copied for it is then seen, and stored so."""
+        (ours, _), (theirs, _) = left, right
+        batch = [x for x in text if x in ours and x in theirs]
+        rows, columns = ([x for x in text if x not in of] for of in (theirs, ours))
+        depth = [x for x in ours if x in theirs and x not in text]
+        first = self.matrices(left, batch, rows, depth)
+        second = self.matrices(right, batch, depth, columns)
+        call = Call("torch.ops.aten.matmul.default", (Ref(first), Ref(second)))
+        made = product_of(self.builder.shape(first), self.builder.shape(second), call)
+        shape = (*self.shape(batch), self.count(rows), self.count(columns))
+        own = self.shape(text)
+        if last and text == self.out and own == shape:
             return text, self.builder.contract(made, [first, second])
-        shape = tuple(self.sizes[x] for x in text)
-        return text, self.builder.contract(made, [first, second], label="product", shape=shape)
+        value = self.builder.contract(made, [first, second], label="product", shape=shape)
+        label = None if last and text == self.out else "whole"
+        return text, self.builder.view("reshape", value, own, label=label)
+
+    def matrices(
+        self, operand: tuple[str, str], batch: list[str], down: list[str], across: list[str]
+    ) -> str:
+        """An operand with its letters as a batch of matrices."""
+        value = self.laid_out(operand, "".join([*batch, *down, *across]))
+        shape = (*self.shape(batch), self.count(down), self.count(across))
+        return self.builder.view("reshape", value, shape, label="matrices")
+
+    def shape(self, letters: Sequence[str]) -> Shape:
+        return tuple(self.sizes[x] for x in letters)
+
+    def count(self, letters: Sequence[str]) -> Dim:
+        return product(list(self.shape(letters)))
 
     def laid_out(self, operand: tuple[str, str], text: str) -> str:
         """An operand with its letters in this order, and axes of one for the others."""
         own, value = operand
         there = "".join(x for x in text if x in own)
         if there != own:
-            shape = tuple(self.sizes[x] for x in there)
             dims = [own.index(x) for x in there]
-            value = self.builder.view("permute", value, shape, dims, label="turned")
+            value = self.builder.view("permute", value, self.shape(there), dims, label="turned")
         wide = tuple(self.sizes[x] if x in own else 1 for x in text)
         return self.builder.view("reshape", value, wide, label="wide")
 
