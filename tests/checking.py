@@ -151,17 +151,15 @@ def spied(subject: Subject) -> Iterator[set[str]]:
     """The names of the kernels that are launched meanwhile."""
     names: set[str] = set()
     kernels = subject.emitted._KW_KERNEL_LIBRARY
-    start = kernels.start
 
-    def spy(launches: Any, addresses: bytes) -> int:
-        names.update(name.removeprefix("launch_") for name in launches.names)
-        return start(launches, addresses)
+    def note(started: tuple[str, ...]) -> None:
+        names.update(name.removeprefix("launch_") for name in started)
 
-    kernels.start = spy
+    kernels.watchers.append(note)
     try:
         yield names
     finally:
-        kernels.start = start
+        kernels.watchers.clear()
 
 
 def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:

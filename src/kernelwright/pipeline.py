@@ -11,7 +11,7 @@ file alone, so that they hold for anybody's ModelNew.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -30,6 +30,7 @@ from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    as_windows,
     copies,
     dense,
     few_rows,
@@ -195,6 +196,7 @@ def _planned(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
+    primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     while True:
         products = ways(primitives, machine, problem.precision, problem.batch, policy)
         planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
@@ -202,7 +204,7 @@ def _planned(
             planned = seat(planned, products)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
-            return primitives, planned
+            return primitives, replace(planned, shared=(*planned.shared, *verdicts))
         primitives = changed
 
 

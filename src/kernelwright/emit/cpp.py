@@ -103,12 +103,17 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
 
 @dataclass
 class ProgramPrinter:
-    """Prints one kernel's program struct."""
+    """Prints one kernel's program struct, or what a kernel does with that of an `owner`."""
 
     graph: Graph
     kernel: Kernel
+    owner: str = ""
     names: dict[Expr, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    @property
+    def struct(self) -> str:
+        return camel(self.owner or self.kernel.name)
 
     @property
     def program(self) -> Program:
@@ -141,7 +146,7 @@ class ProgramPrinter:
         plan = self.kernel.schedule
         lines = [
             f"// {self.title()}",
-            f"struct {camel(self.kernel.name)} {{",
+            f"struct {self.struct} {{",
             *self.args(),
             *self.sizes(),
             "",
@@ -195,7 +200,7 @@ class ProgramPrinter:
         lines = ["  struct Args {"]
         for buffer in self.kernel.reads:
             lines.append(f"    const {self.storage(buffer)}* {self.member(buffer)};")
-        for buffer in self.kernel.writes:
+        for buffer in self.kernel.places:
             lines.append(f"    {self.storage(buffer)}* {self.member(buffer)}_out;")
         lines += [f"    int64_t {symbol};" for symbol in self.symbols()]
         return [*lines, "  };"]
@@ -239,7 +244,8 @@ class ProgramPrinter:
         known |= results
         assigned = [f"  {member} = total[l];" for member in results.values()]
         assigned += self.locals(_reachable(finished, known), known, members)
-        body = ["for (int l = 0; l < L; ++l) {", *assigned, "}"] if assigned else []
+        loop = ["KW_LANES", "for (int l = 0; l < L; ++l) {"]
+        body = [*loop, *assigned, "}"] if assigned else []
         parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
         return function(
             f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>"
@@ -268,10 +274,7 @@ class ProgramPrinter:
             body.append(self.store(s, target, "L"))
             named = self.locals(_reachable([s.expr], known), known, {})
             last = f"{target}[l] = {expression(s.expr, known)};"
-            if named:
-                body += ["for (int l = 0; l < L; ++l) {", *named, f"  {last}", "}"]
-            else:
-                body.append(f"for (int l = 0; l < L; ++l) {last}")
+            body += ["KW_LANES", "for (int l = 0; l < L; ++l) {", *named, f"  {last}", "}"]
             body.append(f"{target}.commit();")
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), ("kw::Cursor", "at")]
         return function(f"static void store_{level}(", parameters, body, "template <int L>")
@@ -342,8 +345,11 @@ class ProgramPrinter:
                 assert isinstance(e.value, Access)
                 ranges |= dict.fromkeys(e.value.within, "")
         lines = self.conditions(ranges, width)
-        known |= {e: ranges[e.value] for e in order if isinstance(e.value, Range)}
-        if beyond is not None:
+        for e in order:
+            if isinstance(e.value, Range):
+                each = f"[{lane}]" if self.lanewise(e.value) else ""
+                known[e] = f"{ranges[e.value]}{each}"
+        if beyond is not None and not any(map(self.lanewise, beyond.ranges)):
             tests = " || ".join(f"!{ranges[r]}" for r in beyond.ranges)
             lines.append(f"if (kw::kSkips && ({tests})) return kw::all<{width}>({beyond.value});")
         lines += [self.index(e, known, lane) for e in order if e.op == "index"]
@@ -375,10 +381,21 @@ class ProgramPrinter:
                 tests.append(f"{place} < {dim(r.high)}")
             ranges[r] = self.fresh("inside")
             test = " && ".join(tests)
+            if self.lanewise(r):
+                bounds = ", ".join(_bound(limit) for limit in (r.low, r.high))
+                step = dim(r.at.stride(self.program.lanes[-1]))
+                lines.append(f"const kw::Within {ranges[r]}{{{place}, {step}, {bounds}}};")
+                continue
             if r in known:
                 test = f"{width} > 1 || ({test})" if len(tests) > 1 else f"{width} > 1 || {test}"
             lines.append(f"const bool {ranges[r]} = {test};")
         return lines
+
+    def lanewise(self, part: Range) -> bool:
+        """Whether lanes of one thread may lie inside of a range and outside of it."""
+        lanes = self.program.lanes
+        own = self.kernel.config.shape == "windows" and bool(lanes)
+        return own and self.program.strided and part.at.stride(lanes[-1]) != 0
 
     def place(self, at: Coordinate) -> str:
         return self.offset(at).removeprefix(" + ") or "0"
@@ -392,13 +409,17 @@ class ProgramPrinter:
         known[expr] = f"{local}[{lane}]"
         base = f"a.{self.member(access.buffer)}"
         pointer = f"{base}{self.offset(access)}"
+        stride = self.lane_stride(access)
+        if access.within and self.kernel.config.shape == "windows":
+            tests = ", ".join(ranges[r] for r in access.within)
+            call = f"kw::load_inside<{width}>({pointer}, {dim(stride)}, {tests})"
+            return f"const auto {local} = {call};"
         if access.within:
             # Elsewhere the first elements are read instead, and not used.
             test = " && ".join(ranges[r] for r in access.within)
             pointer = (
                 f"({test}) ? {pointer} : {base}" if " " in test else f"{test} ? {pointer} : {base}"
             )
-        stride = self.lane_stride(access)
         if stride == 0:
             return f"const auto {local} = kw::load_same<{width}>({pointer});"
         if stride == 1:
@@ -480,6 +501,10 @@ ELEMENT_PARAMETERS = [
     ("const Args&", "a"),
     ("kw::Cursor", "at"),
 ]
+
+
+def _bound(limit: Dim | None) -> str:
+    return "kw::Within::kNone" if limit is None else dim(limit)
 
 
 def _bracket(index: str) -> str:

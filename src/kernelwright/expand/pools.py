@@ -25,7 +25,7 @@ def _max_pool(values_alone: bool) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         value, kernel, stride, padding, dilation, _ = node.args
         slides = _slides(builder, value.name, kernel, stride, padding, dilation)
-        if slides is None:
+        if slides is None or _wants_places(builder, node):
             return None
         label = None if values_alone else "values"
         pooled = _reduced(builder, node, "max", value.name, slides, -math.inf, label)
@@ -58,7 +58,7 @@ def _adaptive(kind: str) -> Lowering:
         value, sizes = node.args[0].name, node.args[1]
         shape = builder.shape(value)
         first = len(shape) - len(sizes)
-        if not builder.floating(value):
+        if not builder.floating(value) or (kind == "max" and _wants_places(builder, node)):
             return None
         if kind == "sum" and all(s == 1 for s in sizes):
             return mean(builder, value, tuple(range(first, len(shape))), True, None)
@@ -75,6 +75,12 @@ def _adaptive(kind: str) -> Lowering:
         return builder.apply("div", total, float(math.prod(kernel)), label=node.name)
 
     return lower
+
+
+def _wants_places(builder: Builder, node: Node) -> bool:
+    """Whether somebody uses the indices: ATen has the values on the way to them."""
+    users = [builder.graph[name] for name in builder.graph.users[node.name]]
+    return any(user.op == "getitem" and user.args[1] == 1 for user in users)
 
 
 def _slides(

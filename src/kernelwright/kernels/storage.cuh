@@ -70,6 +70,35 @@ KW_FN Strided<T> load_strided(const T* at, int64_t stride) {
   return {at, stride};
 }
 
+// Whether the place of each lane lies in a range. kNone: there is nothing beyond.
+struct Within {
+  static constexpr int64_t kNone = INT64_MIN;
+  int64_t place;
+  int64_t step;
+  int64_t low;
+  int64_t high;
+  KW_FN bool operator[](int v) const {
+    const int64_t at = place + v * step;
+    return (low == kNone || at >= low) && (high == kNone || at < high);
+  }
+};
+
+KW_FN bool holds(bool inside, int) {
+  return inside;
+}
+KW_FN bool holds(const Within& inside, int v) {
+  return inside[v];
+}
+
+// Lanes a stride apart, and 0 where one of the tests does not hold: nothing is read there.
+template <int V, class T, class... Tests>
+KW_FN Vec<V> load_inside(const T* at, int64_t stride, const Tests&... tests) {
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out[v] = (holds(tests, v) && ...) ? to_float(at[v * stride]) : 0.0f;
+  return out;
+}
+
 #if !defined(__CUDACC__) && defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define KW_SHUFFLES 1

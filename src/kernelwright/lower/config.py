@@ -9,14 +9,18 @@ from itertools import pairwise
 from kernelwright.graph import Dim, Graph, as_dim, hint
 from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
-from kernelwright.plan.limits import geometry, power_of_two
+from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
+from kernelwright.plan.windows import below_each_other, is_window
 from kernelwright.targets import Lanes, Target
 
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.
 ALONE = 16384
-# Elements of a window that one thread takes, and threads of a block that does.
-LARGEST_WINDOW, WINDOW_THREADS = 64, 256
+# Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
+FEW_ROWS, SHORT = 8, 131072
+# The same where rows lie side by side: blocks of them, as a part of all that run at once.
+FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
+WINDOW_THREADS = 256
 CPU_LANES = 16
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
@@ -48,15 +52,16 @@ def configure(graph: Graph, program: Program, target: Target) -> Config:
 
 def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     if program.strided:
-        return _strided(graph, program, lanes)
+        together = _together(program)
+        return _windows(program, together) if together else _strided(graph, program, lanes)
     vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
         return _pointwise(graph, program, vec, dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
-        if _is_window(program, elements):
-            return _window(elements, vec)
+        if elements <= OWN_WINDOW and not _kept(program) and is_window(program):
+            return _window(program, elements, vec)
         found = _resident(elements, segment, vec, lanes, _kept(program))
         if found is not None:
             return found
@@ -67,6 +72,12 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kCluster", lanes.cluster),
         ("kAlone", ALONE),
     )
+    rows = program.count(program.rows)
+    long = elements > SHORT if isinstance(elements, int) else True
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
+        spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
+        why = f"{rows} long row(s): all blocks that run at once share them"
+        return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
@@ -139,19 +150,18 @@ def _kept(program: Program) -> bool:
     return any(store.level != "row" for store in program.stores)
 
 
-def _is_window(program: Program, elements: int) -> bool:
-    """Whether short rows begin within one another, so that one thread can take each.
-
-    Neighbouring threads then read neighbouring windows, from the L1 cache where these overlap.
-    """
-    if program.segmented or _kept(program) or elements > LARGEST_WINDOW or not program.rows:
-        return False
-    widest = max(program.loads, key=lambda a: len(a.atoms), default=None)
-    step = widest.stride(program.rows[-1]) if widest is not None else 0
-    return isinstance(step, int) and 0 < step < elements
+def _together(program: Program) -> int:
+    """Windows that a thread takes, if the planner put them so that it takes some."""
+    *rest, beside, down = program.rows if len(program.rows) > 1 else (0, 0)
+    natural = replace(program, rows=(*rest, down, beside), strided=False)
+    count = program.count(program.elements)
+    if not isinstance(count, int) or count > OWN_WINDOW or _kept(program) or not program.rows:
+        return 0
+    return below_each_other(natural)
 
 
-def _window(elements: int, vec: int) -> Config:
+def _window(program: Program, elements: int, vec: int) -> Config:
+    """A thread to a window; a vector of its elements at once where they lie so."""
     constants = (
         ("kVec", vec),
         ("kLanes", 1),
@@ -160,7 +170,22 @@ def _window(elements: int, vec: int) -> Config:
         ("kThreads", WINDOW_THREADS),
         ("kBlocks", 1),
     )
-    return Config("resident", constants, f"a thread takes a window of {elements} elements")
+    if vec > 1:
+        return Config("resident", constants, f"a thread takes a window of {elements} elements")
+    return _windows(program, 1)
+
+
+def _windows(program: Program, together: int) -> Config:
+    beside, down = program.rows[-2:] if together > 1 else (None, None)
+    constants = (
+        ("kVec", together),
+        ("kAcross", 1 if beside is None else int(str(program.sizes[beside]))),
+        ("kRun", 1 if down is None else int(str(program.sizes[down]))),
+        ("kThreads", WINDOW_THREADS),
+    )
+    elements = program.count(program.elements)
+    several = f"{together} windows below each other" if together > 1 else "a window"
+    return Config("windows", constants, f"a thread takes {several}, of {elements} elements")
 
 
 def _resident(elements: int, segment: int, vec: int, lanes: Lanes, kept: bool) -> Config | None:
@@ -211,7 +236,15 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kDepth", depth),
         ("kThreads", width * depth),
     )
-    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
+    why = "neighbours in memory belong to different rows"
+    rows = program.count(program.rows)
+    blocks = math.ceil(rows / (width * vec)) if isinstance(rows, int) else 0
+    long = elements > SHORT_COLUMN if isinstance(elements, int) else True
+    if long and program.stages and 0 < blocks <= lanes.blocks * FEW_BLOCKS:
+        spread = (("kShort", SHORT_COLUMN), ("kParts", lanes.blocks // blocks))
+        why += "; long and few, so that all blocks that run at once share them"
+        return Config("spread_strided", (*constants, *spread), why, dynamic)
+    return Config("strided", constants, why, dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------
@@ -227,8 +260,10 @@ def _cpu(program: Program, cached: int) -> Config:
         return _cpu_strided(program, run, vec, _interior(program))
     if not program.stages:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
-    whole = not isinstance(run, int)
-    constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
+    if not isinstance(run, int) and run != elements:
+        why = "runs of a length that is only known at launch end inside of the row"
+        return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
+    constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
     if isinstance(elements, int) and elements <= cached:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")

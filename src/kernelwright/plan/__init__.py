@@ -3,6 +3,7 @@
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
 from kernelwright.plan.dense import copies, dense
+from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
@@ -44,6 +45,7 @@ __all__ = [
     "Store",
     "Tail",
     "Ways",
+    "as_windows",
     "copies",
     "decompose",
     "dense",

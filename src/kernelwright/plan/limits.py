@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from kernelwright.targets import Lanes, Target
 
-# On the CPU: the window of a pool is such a row.
-SHORT_ROW = 128
+# On the CPU and on a GPU: the window of a pool is such a row.
+SHORT_ROW, OWN_WINDOW = 128, 64
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,14 @@ class Limits:
 
     `launch_bytes` and `flops_per_byte` are what a launch and arithmetic cost beside memory traffic.
     Rows of up to `side_by_side` elements lie in the lanes of a vector, if more of them fit there
-    than of their elements.
+    than of their elements; windows of up to `one_thread` elements are a thread's own.
     """
 
     two_levels: Callable[[int, int], bool]
     launch_bytes: int
     flops_per_byte: int
     side_by_side: int = 0
+    one_thread: int = 0
 
 
 def geometry(elements: int, segment: int, vec: int, on: Lanes) -> Geometry | None:
@@ -96,4 +97,8 @@ def limits_of(target: Target) -> Limits:
     lanes, costs = target.lanes, (target.launch_bytes, target.flops_per_byte)
     if lanes is None:
         return Limits(lambda elements, segment: elements <= target.row_elements, *costs, SHORT_ROW)
-    return Limits(lambda elements, segment: _fits_registers(elements, segment, lanes), *costs)
+    return Limits(
+        lambda elements, segment: _fits_registers(elements, segment, lanes),
+        *costs,
+        one_thread=OWN_WINDOW,
+    )

@@ -51,6 +51,18 @@ class Code(Enum):
         "computed in each of {count} kernels: {again:.3g} bytes are moved, {once:.3g} if it"
         " were stored"
     )
+    OVERLAPPED = (
+        "stored, since windows look {times:.3g} times at each element: {once:.3g} bytes are moved"
+        " for it, and {again:.3g} could be in the time of computing it so often"
+    )
+    WINDOWED = (
+        "{op} as a sum over windows: {own:.3g} us by estimate, {library:.3g} in the library, and"
+        " what follows is in the same kernel"
+    )
+    GROUPED_LIBRARY = (
+        "{op} stays with the library: {library:.3g} us by estimate, {own:.3g} as a sum over windows"
+    )
+    GROUPED = "{op} stays with the library, which is faster at few channels a group on this machine"
     ALONE = "{op} alone: ATen's own loop is faster than a kernel that does nothing else"
     ROUNDED = "{op} rounds to {dtype} on the way to a float32 result: it stays with ATen"
     DECLINED = "{op} with these arguments has no primitive form: it stays with ATen"

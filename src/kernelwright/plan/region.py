@@ -42,6 +42,7 @@ from kernelwright.plan.model import (
     flat_run,
     reason,
 )
+from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 
 # What whoever needs it computes on the way, unless a region has it.
@@ -87,7 +88,8 @@ class Builder:
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
-    the walk's table of which region computes which value. `closed` says why no reduction may join
+    the walk's table of which region computes which value, `again` has those of other regions that
+    are computed here too, as windows do. `closed` says why no reduction may join
     (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`,
     `pulled` and `places` (how many of them, for each value) remember what one attempt found out.
     """
@@ -104,6 +106,7 @@ class Builder:
     wanted: dict[str, None] = field(default_factory=dict)
     closed: Code | None = None
     homes: Mapping[str, object] = field(default_factory=dict)
+    again: frozenset[str] = frozenset()
     order: list[str] = field(default_factory=list)
     labels: dict[Expr, str] = field(default_factory=dict)
     inferred: dict[tuple[str, bool], Layout | None] = field(default_factory=dict)
@@ -130,6 +133,26 @@ class Builder:
         if frozenset(flat(layout)) not in self._levels(node):
             raise Refused(reason(Code.ROWS_DIFFER, op=node.origin.op, region=self.name))
         self.placed[node.name] = layout
+
+    def nests(self, node: Node, windows: Sequence[str]) -> bool:
+        """Whether windows over a map of what is computed here could be reduced here too.
+
+        They can where they lie side by side within the rows, as segments of these. A map of whole
+        rows' results joins in any case: it is stored in the place of these.
+        """
+        if not self.reduces:
+            return True
+        try:
+            self.placed[node.name] = self._refining(lambda: self._map_layout(node))
+            if frozenset(flat(self.placed[node.name])) != self.domain:
+                return True
+            found = self._refining(lambda: [self.infer(w) for w in windows])
+        except (Refused, Misaligned):
+            return False
+        finally:
+            self.withdraw(node)
+        rows, rank = self._spans()[-1], len(node.type.shape)
+        return all(at is not None and rows >= set(flat(at[rank:])) for at in found)
 
     def join_reduce(self, node: Node) -> None:
         reduction = node.payload
@@ -287,8 +310,13 @@ class Builder:
         node = self.graph[value]
         if value in self.placed:
             return (), lambda _: True
-        lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
-        return (node.inputs, any) if lazy else ((), lambda _: False)
+        return (node.inputs, any) if self.passes(value) else ((), lambda _: False)
+
+    def passes(self, value: str) -> bool:
+        """Whether a value is no end: it is computed on the way wherever it is read."""
+        node = self.graph[value]
+        lazy = value not in self.homes or value in self.again
+        return node.op == "view" or (node.op in LAZY and lazy)
 
     def _see(self, value: str, layout: Layout) -> None:
         """Note what a reduction over this value reads, as far as it covers the whole domain."""
@@ -403,6 +431,7 @@ class Builder:
             reduction = self.graph[name].payload
             assert isinstance(reduction, Reduction)
             expr = self.pull(self.graph[name].inputs[0], self.sources[name])
+            expr = _skipped(expr) if reduction.kind == "sum" else expr
             segment = len(spans) == 2 and self._reduced(name) == inner
             stages.append(Stage(name, reduction.kind, expr, segment))
         stores = []
@@ -415,10 +444,8 @@ class Builder:
 
     def _needed(self, wanted: list[str]) -> set[str]:
         def below(name: str) -> tuple[str, ...]:
-            node = self.graph[name]
-            lazy = node.op in (*LAZY, "view") and name not in self.homes
-            inside = name in self.placed or (lazy and name not in self.barriers)
-            return node.inputs if inside else ()
+            passes = self.passes(name) and name not in self.barriers
+            return self.graph[name].inputs if passes or name in self.placed else ()
 
         return set(reach(wanted, below))
 
@@ -447,21 +474,31 @@ class Builder:
         last = tuple(a for a in order if a in inner)
         across = bool(order) and order[-1] not in whole
         strided = across or self._side_by_side(draft, rows, (*outer, *last))
+        if self._short(draft, self.limits.one_thread, (*outer, *last)):
+            nest = Program(used, rows, outer, last, stages, stores, False)
+            if below_each_other(nest):
+                *rest, down, beside = rows
+                rows, strided = (*rest, beside, down), True
         return Program(used, rows, outer, last, stages, stores, strided, self.labels)
 
     def _side_by_side(
         self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]
     ) -> bool:
         """Whether rows are so short that more of them than of their elements fill a vector."""
-        count = draft.count(elements)
-        whole = any(s.segment for s in draft.stages) or any(s.level != "row" for s in draft.stores)
-        if whole or not isinstance(count, int) or count > self.limits.side_by_side or not rows:
+        if not self._short(draft, self.limits.side_by_side, elements) or not rows:
             return False
         across, along = (
             draft.count(flat_run(atoms, draft.sizes, draft.coordinates))
             for atoms in (rows, elements)
         )
         return min(hint(across), LANES) > min(hint(along), LANES)
+
+    def _short(self, draft: Program, most: int, elements: tuple[int, ...]) -> bool:
+        """Whether only results of whole rows are stored, of at most so many elements each."""
+        count = draft.count(elements)
+        whole = all(not s.segment for s in draft.stages)
+        whole = whole and all(s.level == "row" for s in draft.stores)
+        return whole and isinstance(count, int) and count <= most
 
     def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
         if two_levels:
@@ -470,10 +507,15 @@ class Builder:
         best = max(accesses, key=lambda a: len(a.atoms & self.domain), default=None)
         layout = flat(next(iter(self.sources.values())))
         known = best.atoms if best else frozenset()
-        inside = sorted(
+        order = sorted(
             (a for a in layout if a in known), key=lambda a: -hint(best.stride(a)) if best else 0
         )
-        return [a for a in layout if a not in known] + inside
+        # What it does not vary with goes where the domain has it, but not to the very end.
+        for place, atom in reversed(list(enumerate(layout))):
+            if atom not in known:
+                behind = layout[place + 1] if place + 1 < len(layout) else None
+                order.insert(order.index(behind) if behind in order else 0, atom)
+        return order
 
     def pull(self, value: str, layout: Layout, within: tuple[Range, ...] = ()) -> Expr:
         """The scalar expression of a value at these coordinates, down to buffers and stages.
@@ -492,7 +534,7 @@ class Builder:
             return (), lambda _: acc(self.order.index(value))
         if node.op == "view" and value not in self.barriers:
             return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
-        if node.op in LAZY and (value in self.placed or value not in self.homes):
+        if node.op in LAZY and (value in self.placed or self.passes(value)):
             self._count(value, len(within))
             parts, combine = self._opened[node.op](self, node, layout, within)
             return parts, lambda known: self._labelled(combine(known), value)
@@ -601,6 +643,14 @@ class Builder:
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
+
+
+def _skipped(expr: Expr) -> Expr:
+    """Padding that is multiplied by a weight adds nothing, whatever the weight: as in libraries."""
+    if expr.op != "mul" or expr.args[0].op != "where" or expr.args[0].args[0].op != "inside":
+        return expr
+    (test, value, outside), weight = expr.args[0].args, expr.args[1]
+    return call("where", test, _skipped(call("mul", value, weight)), outside)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

@@ -32,7 +32,8 @@ LAZY = ("map", "cat", "window")
 class Unit:
     """A kernel: what it computes (`own`), from what (`roots`), over how many elements.
 
-    `barriers` are views that it reads from memory. It is `open` if reductions and stores may join.
+    `barriers` are views that it reads from memory, `again` what it computes though another unit has
+    it. It is `open` if reductions and stores may join.
     """
 
     roots: tuple[str, ...]
@@ -40,6 +41,7 @@ class Unit:
     elements: int
     open: bool
     barriers: frozenset[str] = frozenset()
+    again: frozenset[str] = frozenset()
     overhead: float = 0.0
     free: str | None = None
 
@@ -175,7 +177,8 @@ class _Sharing:
         node = self.graph[name]
         if name in unit.own or name in unit.barriers or self.stored.get(name, unit) is not unit:
             return False
-        return node.op == "view" or (node.op in LAZY and name not in self.homes)
+        lazy = name not in self.homes or name in unit.again
+        return node.op == "view" or (node.op in LAZY and lazy)
 
     def roots(self, unit: Unit) -> list[str]:
         joined = [

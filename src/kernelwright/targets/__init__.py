@@ -8,7 +8,7 @@ from kernelwright.errors import InputError
 from kernelwright.targets.cpu import CPU
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
-from kernelwright.targets.target import Lanes, Loop, Target, Thin, Tiling
+from kernelwright.targets.target import Lanes, Loop, Sums, Target, Thin, Tiling
 
 __all__ = [
     "CPU",
@@ -16,6 +16,7 @@ __all__ = [
     "SM_90",
     "Lanes",
     "Loop",
+    "Sums",
     "Target",
     "Thin",
     "Tiling",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import Lanes, Loop, Target, Thin, ThinShape, Tiling
+from kernelwright.targets.target import Lanes, Loop, Sums, Target, Thin, ThinShape, Tiling
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -102,6 +102,7 @@ SM_90 = Target(
     "cuda",
     launch_bytes=8 << 20,
     flops_per_byte=12,
-    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+    sums=Sums(launch=3.0, memory=4.0e6, loads=7.0e6, slower=1.5, product=1.0e-7, largest=64),
 )

@@ -22,13 +22,15 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them. Of so
+    large blocks `blocks` run at once.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    blocks: int
     cluster: int = 1
 
 
@@ -222,12 +224,43 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums over windows in ordinary kernels, and the library's grouped convolutions: their times.
+
+    In microseconds: a kernel takes `launch` and the larger of two times, that of its bytes at
+    `memory` and that of its loads from the nearest cache at `loads`. The library's depthwise kernel
+    makes two loads for each product, `slower` times as slowly; one for groups of several channels
+    takes `product` for each of their products. Windows have at most `largest` elements and lie
+    in rows of at least `fewest`.
+    """
+
+    launch: float
+    memory: float
+    loads: float
+    slower: float
+    product: float
+    largest: int
+    fewest: int = 1
+
+    def time(self, outputs: int, loads: float, moved: int) -> float:
+        return self.launch + max(moved / self.memory, outputs * loads / self.loads)
+
+    def library_time(self, outputs: int, window: int, channels: int, moved: int) -> float:
+        if channels == 1:
+            return self.launch + max(moved / self.memory, outputs * 2 * window / self.loads) * (
+                self.slower
+            )
+        return self.launch + max(moved / self.memory, outputs * window * self.product)
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
     A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    Where convolutions of few channels a group may be `sums` over windows, these have their times.
     """
 
     name: str
@@ -237,6 +270,7 @@ class Target:
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
+    sums: Sums | None = None
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
         """The main loop for operands of this type at a float32 matmul precision."""
