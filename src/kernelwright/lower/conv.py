@@ -175,10 +175,14 @@ class Axis:
 @lru_cache
 def _axes(form: ConvForm, pack: int, pooled: bool) -> tuple[Axis, ...]:
     f = form
-    numbers = zip(f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation, strict=True)
-    return tuple(
-        Axis(*each, pack if at == 2 else 1, f.transposed, pooled) for at, each in enumerate(numbers)
-    )
+    numbers = (f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation)
+
+    def axis(at: int) -> Axis:
+        size, out, kernel, stride, pad, dilation = (n[at] for n in numbers)
+        packed = pack if at == 2 else 1
+        return Axis(size, out, kernel, stride, pad, dilation, packed, f.transposed, pooled)
+
+    return tuple(axis(at) for at in range(3))
 
 
 @lru_cache
