@@ -265,7 +265,7 @@ class Choice:
 
     def used(self, multiple: Extents) -> Extents:
         """And those that are kept: whole multiples of the epilogue's, and no more than exist."""
-        found = []
+        found: list[int] = []
         for many, axis, times in zip(self.computed, self.axes, self.times, strict=True):
             whole = multiple[len(found)] // math.gcd(multiple[len(found)], axis.spread)
             wanted = -(-axis.places // (times * whole)) * whole
