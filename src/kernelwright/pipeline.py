@@ -26,12 +26,13 @@ from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    Ways,
     as_windows,
     choose,
     copies,
@@ -210,11 +211,11 @@ def _planned(
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as one is slow over the order that its operands have."""
     primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
-    products = ways(primitives, machine, problem.precision, problem.batch, policy)
+    products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
     layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
     while True:
         turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
-        graph, planned = _dense(turned, machine, problem, policy)
+        graph, planned = _dense(turned, machine, problem, policy, accuracies)
         again = slow(planned, layouts, machine, problem.batch)
         if not again:
             planned = told(planned, layouts)
@@ -223,18 +224,30 @@ def _planned(
 
 
 def _dense(
-    primitives: Graph, machine: Target, problem: Problem, policy: Policy
+    primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
     while True:
-        products = ways(primitives, machine, problem.precision, problem.batch, policy)
-        planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
-        if machine.lanes is not None:
-            planned = seat(planned, products)
+        products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
+        planned = _seated(primitives, machine, products, problem.batch)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned
         primitives = changed
+
+
+def _seated(primitives: Graph, machine: Target, products: Ways, batch: int) -> Plan:
+    """The regions with generated products, planned again without those that found no seat."""
+    while True:
+        limits, forms = limits_of(machine), products.forms
+        planned = plan(primitives, limits, products.generated, batch, forms)
+        if machine.lanes is None:
+            return planned
+        planned = seat(planned, products, has_tile)
+        again = products.reconsidered(planned)
+        if (again.generated, again.whole) == (products.generated, products.whole):
+            return planned
+        products = again
 
 
 def _count(graph: Graph) -> int:

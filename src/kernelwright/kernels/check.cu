@@ -1,6 +1,7 @@
 // Includes every CUDA template and instantiates it, so that a compiler reads all of them as they
 // stand. Nothing runs here: tests/cpu/test_nvcc.py compiles this unit with warnings as errors. A
 // new template is one line at the end.
+#include "check_convs.cuh"
 #include "check_epilogues.cuh"
 #include "check_programs.cuh"
 #include "few_rows.cuh"
@@ -210,3 +211,27 @@ template cudaError_t kw::split_all<2, Major::kRow, true, 0>(const Operand&, cons
                                                             void*, int64_t, int, cudaStream_t);
 template cudaError_t kw::split_all<1, Major::kDepth, false, 0>(const Operand&, const Batch&, void*,
                                                                void*, int64_t, int, cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvDense>(const ConvOperands&,
+                                                                       const ConvKept::Args&,
+                                                                       cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvDense>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);
+template cudaError_t kw::conv<kw::ConvBfloat16, ConvKept, ConvDense>(const ConvOperands&,
+                                                                     const ConvKept::Args&,
+                                                                     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvPlaces>(const ConvOperands&,
+                                                                        const ConvKept::Args&,
+                                                                        cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvStrided>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvPhases>(const ConvOperands&,
+                                                                          const ConvKept::Args&,
+                                                                          cudaStream_t);
+template cudaError_t kw::conv<kw::ConvFloat16, ConvKept, ConvPhases>(const ConvOperands&,
+                                                                     const ConvKept::Args&,
+                                                                     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvLargest>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);

@@ -47,6 +47,7 @@ TEMPLATES = {
         Template("spread_strided"),
         Template("windows"),
         Template("gemm_sm90", spares_cache=True),
+        Template("conv_sm90", spares_cache=True),
     )
 }
 
@@ -179,11 +180,11 @@ def product(
         GemmKernel(region, program, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
-        kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
+        kernels.append(rowwise(graph, finishing(region, seat.finish), seat.finish, target))
     return kernels
 
 
-def _finishing(region: Region, program: Program) -> Region:
+def finishing(region: Region, program: Program) -> Region:
     """The second step of a generated product, as a region of its own."""
     stored = [s.access.buffer for s in program.stores]
     done = {*stored, *(s.name for s in program.stages)}

@@ -3,6 +3,7 @@
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
 from kernelwright.plan.channels import with_channels_last
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
@@ -13,6 +14,7 @@ from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
     Buffer,
+    Conv,
     Coordinate,
     Gemm,
     Operand,
@@ -27,6 +29,7 @@ from kernelwright.plan.model import (
 from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
+from kernelwright.plan.tiles import Tiled, Walk, tiled, walk
 
 __all__ = [
     "ALWAYS",
@@ -34,6 +37,8 @@ __all__ = [
     "WHERE_IT_PAYS",
     "Access",
     "Buffer",
+    "Conv",
+    "ConvForm",
     "Coordinate",
     "Gemm",
     "Layouts",
@@ -48,6 +53,8 @@ __all__ = [
     "Stage",
     "Store",
     "Tail",
+    "Tiled",
+    "Walk",
     "Ways",
     "as_windows",
     "choose",
@@ -65,7 +72,9 @@ __all__ = [
     "seat",
     "slow",
     "tails",
+    "tiled",
     "told",
+    "walk",
     "ways",
     "with_channels_last",
 ]
