@@ -115,13 +115,15 @@ def ways(
     convolutions: dict[str, ConvWay] = {}
     refusals: list[Refusal] = []
     for node in graph if target.loops else ():
-        if not isinstance(node.payload, Contraction):
-            continue
+        if not isinstance(node.payload, Contraction) or node.payload.call.order:
+            continue  # what the library runs in channels_last has been decided (layouts.py)
         try:
             if node.payload.is_product:
                 choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
                 found[node.name] = choice.way(node)
             else:
+                if policy.channels_last_always:
+                    raise Unfit(Code.CONVOLUTION)
                 accuracy = accuracies.get(node.name, UNKNOWN)
                 way = conv_way(graph, node, target, accuracy, batch, policy)
                 convolutions[node.name] = way
