@@ -192,15 +192,22 @@ class Windows:
 
 @dataclass(frozen=True)
 class Call:
-    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen."""
+    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen.
+
+    With an `order`, the axes of what it gives are permuted by that: a convolution in channels_last,
+    if the batch has at least `fewest` samples.
+    """
 
     target: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
+    order: tuple[int, ...] = ()
+    fewest: int = 1
 
     def __str__(self) -> str:
         inside = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]
-        return f"{self.target}({', '.join(inside)})"
+        permuted = f".permute{self.order}" if self.order else ""
+        return f"{self.target}({', '.join(inside)}){permuted}"
 
 
 @dataclass(frozen=True)
@@ -336,7 +343,8 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over.
+    over. `memory` names for each leaf the source whose memory eager's result lies in; results that
+    lie in the same memory of their own have the same other name.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -346,6 +354,7 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
+    memory: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -518,3 +527,26 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     if isinstance(dim, int):
         return dim
     return int(dim.subs({s: batch for s in dim.free_symbols}))
+
+
+# Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.
+FEW_SAMPLES = 64
+
+
+def smallest_batch(graph: Graph) -> int:
+    """The smallest batch from which on every slice lies inside of what it is a slice of.
+
+    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
+    """
+
+    def lies_inside(node: Node, view: View, batch: int) -> bool:
+        axis = view.dims[0]
+        start, count = hint(view.start, batch), hint(node.type.shape[axis], batch)
+        whole = hint(graph[node.inputs[0]].type.shape[axis], batch)
+        last = start + (count - 1) * view.step
+        return 0 <= start <= whole and (count == 0 or (count > 0 and last < whole))
+
+    views = [(n, n.payload) for n in graph if isinstance(n.payload, View)]
+    slices = [(node, view) for node, view in views if view.kind == "slice"]
+    few = [b for b in range(FEW_SAMPLES) if not all(lies_inside(*s, b) for s in slices)]
+    return max(few, default=-1) + 1

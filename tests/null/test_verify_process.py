@@ -6,14 +6,16 @@ import hashlib
 import io
 import json
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import verifying
 from rich.console import Console
 
 from kernelwright.cli import main
 from kernelwright.errors import InputError
-from kernelwright.verify import Certificate, Check, processes, verify
+from kernelwright.verify import Certificate, Check, processes, session, verify
 from kernelwright.verify.checks import TABLE
 from kernelwright.verify.render import render
 
@@ -55,6 +57,13 @@ class ModelNew(Model):
             time.sleep(1000)
         return super().forward(x)
 """
+
+
+@pytest.fixture(autouse=True)
+def one_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server for all tests, but for one that kills it."""
+    if "kills" not in request.node.name:
+        monkeypatch.setattr(session, "Server", lambda: nullcontext(verifying.server()))
 
 
 @pytest.fixture
@@ -147,7 +156,7 @@ def first_failure(files: tuple[Path, Path], code: str, **options: object) -> Che
 def test_whatever_a_process_does_is_a_named_failure(
     files: tuple[Path, Path], code: str, told: str
 ) -> None:
-    failure = first_failure(files, code, time_limit=20)
+    failure = first_failure(files, code, time_limit=40)
     assert failure.name == "runs" and told in failure.detail, failure
     assert "\x1b" not in failure.log and "\x07" not in failure.log
 

@@ -18,7 +18,7 @@ from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Node, View, hint
+from kernelwright.graph import SOURCES, Node, Ref, View, hint, smallest_batch
 from kernelwright.lower import Lowered, Step
 from kernelwright.lower.steps import Invoke
 from kernelwright.places import is_place, look_up
@@ -122,6 +122,10 @@ class ForwardWriter(Names):
             test = PythonPrinter().doprint(guard.test)
             where = f" ({guard.place})" if guard.place else ""
             lines += _when(f"not ({self._inline(test)})", f"compiled for {test}{where}")
+        if smallest := smallest_batch(self.graph):
+            for symbol in self.graph.symbols:
+                test = f"{self.symbol(symbol, inline=True)} < {smallest}"
+                lines += _when(test, f"compiled for at least {smallest} samples")
         for symbol, fewest in self.fewest().items():
             lines += _when(
                 f"{self.symbol(symbol, inline=True)} < {fewest}", "too few samples for a statistic"
@@ -384,9 +388,19 @@ class ForwardWriter(Names):
         self.known = {name: leaf.given for name, leaf in self.leaves.items()}
         places = {n.name: self.graph.targets[n.name] for n in self.state()}
         self.known |= {name: self.attribute(place, "self") for name, place in places.items()}
-        text = self.literal(self.graph.outputs)
+        text = values.rebuild(self.graph.outputs, self._output, self.names)
         self.known = {}
         return text
+
+    def _output(self, value: Any) -> str | None:
+        """The text of a leaf of the outputs.
+
+        A view outside of autograd's function has the history of what it is a view of; one that
+        gradients do not flow through in eager is cut off from it.
+        """
+        text = self._known(value)
+        cut = isinstance(value, Ref) and self.graph[value.name].op == "view"
+        return f"{text}.detach()" if cut and value.name in self.detached else text
 
 
 def _mentions(texts: list[str], name: str) -> bool:

@@ -261,8 +261,10 @@ def _cpu(program: Program, cached: int) -> Config:
         return _cpu_strided(program, run, vec, _interior(program))
     if not program.stages:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
-    whole = not isinstance(run, int)
-    constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
+    if not isinstance(run, int) and run != elements:
+        why = "runs of a length that is only known at launch end inside of the row"
+        return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
+    constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
     if isinstance(elements, int) and elements <= cached:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")

@@ -41,6 +41,9 @@ from kernelwright.verify.wire import seen
 DRAWS = 4
 NUDGES = 8
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
+# Eager's error counts this many times where nudges do not move it, as with inputs of all zeros: one
+# sample of what rounding leaves is all there is.
+UNSAMPLED = 8.0
 AFFORDABLE_SECONDS = 10.0
 SHOWN = 320  # characters of a tree that a finding quotes
 
@@ -119,8 +122,9 @@ def _nudged(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> li
         samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
     if subject.may_round:
         samples += _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
-    by_output = zip(*samples, strict=True)
-    return [own.with_eager(of) for own, of in zip(trial.figures, by_output, strict=True)]
+    by_output = list(zip(*samples, strict=True))
+    luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
+    return [own.with_eager(of, luck) for own, of in zip(trial.figures, by_output, strict=True)]
 
 
 def _sampled(case: Case, eager: Any, trial: Trial) -> list[list[Figures]]:

@@ -39,9 +39,14 @@ def many_calls(subject: Subject) -> Finding:
     if subject.random:
         return Finding(None, "the model draws random numbers, so no two of its calls are alike")
     chance = random.Random(subject.job.number("many calls"))
-    case = _small_batches(subject, chance)
-    inputs = Inputs(tuple(case.make(i) for i in range(SETS)), {})
-    eager = subject.original(inputs, _act(list(range(SETS)), ["no_grad"] * SETS))
+    first = _act(list(range(SETS)), ["no_grad"] * SETS)
+    for case in (_small_batches(subject, chance), cases.own(subject)):
+        inputs = Inputs(tuple(case.make(i) for i in range(SETS)), {})
+        eager = attempted(lambda: subject.original(inputs, first))  # noqa: B023
+        if not isinstance(eager, Raised):
+            break
+    if isinstance(eager, Raised):
+        return Finding(None, f"eager raises on these inputs: {eager}")
     if subject.reference.volatile:
         return Finding(None, "forward changes attributes: see `Python state`")
     calls = _affordable(subject, eager)

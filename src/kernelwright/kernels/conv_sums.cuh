@@ -1,0 +1,492 @@
+// The multiplying side of a convolution: a warpgroup's sums of products over the stages of a tile.
+//
+// The operands are where conv_feed.cuh has put them; this is a walk through the list of depth steps
+// (conv_shape.cuh), for one phase after the other. Short lists are unrolled, so that descriptors
+// are a base and constants; long ones, and those of phases, are read from shared memory.
+//
+// Weights are resident, or they stream through a ring of kSlots slots of up to kSlotSteps depth
+// steps each: a list is multiplied in groups, and a group is a slot. One thread of the first
+// warpgroup refills a slot when both have read it.
+#pragma once
+
+#include "conv_feed.cuh"
+#include "conv_products.cuh"
+
+namespace kw {
+
+template <class Loop, class S>
+struct ConvSums {
+  using M = ConvMemory<Loop, S>;
+  static constexpr bool kPixels = S::kPixelsOnM != 0;
+  static constexpr bool kAlongX = S::kAlongX != 0;
+  static constexpr int kColumns = kPixels ? S::kChannels : 8 * S::kRows;  // of one product
+  static constexpr int kHigh = kPixels ? 1 : S::kChannels / 64;           // products on one another
+  static constexpr int kParts = S::kBlocksX * S::kBlocksY * S::kBlocksZ * kHigh;
+  static constexpr int kPer = kColumns / 2;
+  static constexpr bool kPromotes = Loop::kPlanes == 2 && S::kPromote != 0;
+  static constexpr bool kOneStage = S::kSteps == 1;
+  static constexpr bool kStreams = S::kResident == 0;
+  // The warpgroups take turns by groups of depth steps or by phases of tiles.
+  static constexpr bool kTurns = kPromotes || (kOneStage && !kStreams);
+  static constexpr int kGroupSteps = kPromotes ? S::kPromote : kStreams ? S::kSlotSteps : 1 << 20;
+  static_assert(!kStreams || kGroupSteps <= S::kSlotSteps, "a group is a slot");
+  using Product =
+      hopper::Product<Loop::kElement, kColumns, hopper::Major::kDepth, hopper::Major::kDepth>;
+  static_assert(kPixels ? S::kRows == 8 : S::kChannels % 64 == 0, "64 rows to a product");
+
+  uint8_t* const shared;
+  ConvBarriers<S>& barriers;
+  const ConvStage* const stages;
+  const uint8_t* const packed;  // all weights
+  const int64_t items;
+  const int group;  // the warpgroup, 0 or 1
+
+  int at = 0;  // the stage
+  uint32_t parity = 0;
+  int slot = 0;  // of the streaming weights
+  uint32_t slot_parity = 0;
+  int pending = -1;  // a slot whose products are still running
+
+  // Of the phase and tile at hand. A result is d times `down` and the weight's scale; with the
+  // weights' doubts, `doubt` and `most_down` bound its error.
+  float d[kParts][kPer];
+  float down;
+  float doubt;
+  float most_down;
+
+  // The warpgroup's part of the block's tile.
+  __device__ __forceinline__ int wide() const { return S::kSplitX > 1 ? group * S::kWide : 0; }
+  __device__ __forceinline__ int tall() const { return S::kSplitY > 1 ? group * S::kTall : 0; }
+  __device__ __forceinline__ int deep() const { return S::kSplitZ > 1 ? group * S::kDeep : 0; }
+  __device__ __forceinline__ int channels() const {
+    return S::kSplitC > 1 ? group * S::kChannels : 0;
+  }
+
+  // The weights that are fetched next, and where to; known to the thread that does it.
+  struct Stream {
+    int64_t index = hopper::block_index();
+    int phase = 0;
+    int step = 0;
+    int from = 0;
+    int slot = 0;
+    uint32_t parity = 0;
+    int waiting = 1;  // slots that are free and left alone, so that nobody waits for the other one
+  };
+  Stream next;
+
+  __device__ __forceinline__ bool fetches() const {
+    return group == 0 && static_cast<int>(threadIdx.x) % 128 == 0;
+  }
+
+  // The next group of weights into the stream's next slot.
+  __device__ __forceinline__ void fetch_group() {
+    Steps steps = steps_of(next.phase);
+    while (steps.count == 0) {
+      skip_phase();
+      if (next.index >= items) return;
+      steps = steps_of(next.phase);
+    }
+    const int count = min(steps.length(), steps.count - next.from);
+    const int64_t tile = next.index % S::kChannelTiles;
+    const uint8_t* const first = packed + (tile * S::kSteps + next.step) * M::kWeightsStep +
+                                 int64_t{steps.before + next.from} * (2 * S::kBlockChannels * 16);
+    const auto bytes = static_cast<uint32_t>(count * 2 * S::kBlockChannels * 16);
+    hopper::Barrier& full = barriers.weights[next.slot];
+    hopper::arrive_expecting(full, bytes * Loop::kPlanes);
+#pragma unroll
+    for (int p = 0; p < Loop::kPlanes; ++p) {
+      detail::copy_bytes(shared + M::kWeightsAt + next.slot * M::kSlot + p * M::kSlotPlane,
+                         first + p * M::kWeightsPlane, bytes, full);
+    }
+    if (++next.slot == S::kSlots) {
+      next.slot = 0;
+      next.parity ^= 1;
+    }
+    next.from += count;
+    if (next.from < steps.count) return;
+    next.from = 0;
+    if (++next.step < S::kSteps) return;
+    next.step = 0;
+    skip_phase();
+  }
+
+  __device__ __forceinline__ void skip_phase() {
+    if (++next.phase < S::kPhases) return;
+    next.phase = 0;
+    next.index += hopper::block_count();
+  }
+
+  // All that fits before the first product, and one slot for each that has been read.
+  __device__ __forceinline__ void begin() {
+    if (kTurns && group == 1) hopper::arrive_threads<256>(1);
+    if (hopper::block_index() >= items) return;
+    if constexpr (kStreams) {
+      if (fetches()) {
+        for (int n = 0; n < S::kSlots && next.index < items; ++n) fetch_group();
+        next.parity = 0;
+      }
+    } else {
+      if (fetches()) {
+        constexpr int kBytes = S::kSteps * M::kWeightsStep;
+        const int tile = hopper::block_index() % S::kChannelTiles;
+        hopper::arrive_expecting(barriers.weights[0], kBytes);
+        detail::copy_bytes(shared + M::kWeightsAt, packed + int64_t{tile} * kBytes, kBytes,
+                           barriers.weights[0]);
+      }
+      hopper::wait(barriers.weights[0], 0);
+    }
+  }
+
+  __device__ __forceinline__ void await_slot() const {
+    if constexpr (kStreams) hopper::wait(barriers.weights[slot], slot_parity);
+  }
+  __device__ __forceinline__ void next_slot() {
+    if (kStreams && ++slot == S::kSlots) {
+      slot = 0;
+      slot_parity ^= 1;
+    }
+  }
+  // A slot's products are done. The one before it is refilled: by now the other warpgroup is
+  // through with it as well, or nearly.
+  __device__ __forceinline__ void release_slot(int done) {
+    if constexpr (!kStreams) return;
+    if (threadIdx.x % 32 == 0) detail::arrive(barriers.read[done]);
+    if (fetches() && next.index < items) {
+      if (next.waiting > 0) {
+        --next.waiting;
+      } else {
+        hopper::wait(barriers.read[next.slot], next.parity);
+        fetch_group();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
+  __device__ __forceinline__ void pass_turn() const { hopper::arrive_threads<256>(2 - group); }
+
+  __device__ __forceinline__ void next_stage() {
+    if (++at == S::kStages) {
+      at = 0;
+      parity ^= 1;
+    }
+  }
+  __device__ __forceinline__ void release(int stage) const {
+    if (threadIdx.x % 32 == 0) detail::arrive(barriers.empty[stage]);
+  }
+
+  // Where a part of the tile begins in the halo.
+  KW_FN static constexpr int part_places(int part) {
+    const int block = part / kHigh;
+    const int bx = block % S::kBlocksX;
+    const int by = block / S::kBlocksX % S::kBlocksY;
+    const int bz = block / (S::kBlocksX * S::kBlocksY);
+    const int x = kAlongX ? bx * S::kRows * 8 : bx * 8;
+    const int y = kAlongX ? by : by * S::kRows;
+    return (bz * S::kStepZ * S::kHaloH + y * S::kStepY) * S::kRowPitch + x;
+  }
+
+  // The low words of descriptors: of the first places and of the first weights.
+  struct Base {
+    uint32_t places;
+    uint32_t weights;
+  };
+
+  // For a group of depth steps that begins with `from`, of those that have `before` before them.
+  __device__ __forceinline__ Base base(int step, int before, int from) const {
+    const int first = (deep() * S::kStepZ * S::kHaloH + tall() * S::kStepY) * S::kRowPitch + wide();
+    const uint8_t* const begin =
+        shared + M::kWeightsAt + (kStreams ? slot * M::kSlot : step * M::kWeightsStep);
+    const int skipped = kStreams ? 0 : (before + from) * 2 * S::kBlockChannels;
+    return {(hopper::shared_address(shared + at * M::kStage) >> 4) + static_cast<uint32_t>(first),
+            (hopper::shared_address(begin) >> 4) + static_cast<uint32_t>(channels() + skipped) +
+                (static_cast<uint32_t>(S::kBlockChannels) << 16)};
+  }
+
+  // One depth step of parts kFirst to kLast; `places` says where its places are.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int pass,
+                                                       int step, uint32_t places, int add) {
+    constexpr uint32_t kRowsOn = kAlongX ? 8 : static_cast<uint32_t>(S::kRowPitch * S::kStepY);
+    constexpr uint64_t kPlacesDown = uint64_t{kRowsOn} << 32;
+    constexpr uint64_t kWeightsDown = uint64_t{128 / 16} << 32;
+    constexpr int kWeightsPlane = (kStreams ? M::kSlotPlane : M::kWeightsPlane) / 16;
+    constexpr int kPlacesPlane = S::kChunks * S::kPlane;
+    // Small terms first: the weights' low halves, then those of the places.
+    const int weights_low = Loop::kPlanes == 2 && pass == 0 ? kWeightsPlane : 0;
+    const int places_low = Loop::kPlanes == 2 && pass == 1 ? kPlacesPlane : 0;
+#pragma unroll
+    for (int part = kFirst; part < kLast; ++part) {
+      const uint64_t p = kPlacesDown | (base.places + places +
+                                        static_cast<uint32_t>(part_places(part) + places_low));
+      const uint64_t w =
+          kWeightsDown | (base.weights + static_cast<uint32_t>(step * 2 * S::kBlockChannels +
+                                                               part % kHigh * 64 + weights_low));
+      if constexpr (kPixels) {
+        Product::run(d[part - kFirst], p, w, add);
+      } else {
+        Product::run(d[part - kFirst], w, p, add);
+      }
+    }
+  }
+
+  static constexpr int kPasses = Loop::kPlanes == 2 ? 3 : 1;
+
+  // Depth steps kFrom to kTo of the only phase.
+  template <int kFrom, int kTo, int kFirst, int kLast>
+  __device__ __forceinline__ static void multiply(float (*d)[kPer], const Base& base, int add) {
+    constexpr auto kList = S::places();
+#pragma unroll
+    for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
+    hopper::begin_products();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+#pragma unroll
+      for (int s = kFrom; s < kTo; ++s) {
+        multiply_step<kFirst, kLast>(d, base, pass, s - kFrom, kList.at[s],
+                                     pass > 0 || s > kFrom ? 1 : add);
+      }
+    }
+    hopper::commit_products();
+  }
+
+  // Depth steps `from` to `to` of a phase whose list this is.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ static void multiply(float (*d)[kPer], const Base& base, int add,
+                                                  const uint32_t* list, int from, int to) {
+#pragma unroll
+    for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
+    hopper::begin_products();
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+#pragma unroll 2
+      for (int s = from; s < to; ++s) {
+        multiply_step<kFirst, kLast>(d, base, pass, s - from, list[s],
+                                     pass > 0 || s > from ? 1 : add);
+      }
+    }
+    hopper::commit_products();
+  }
+
+  // ---- the steps of a phase --------------------------------------------------------------------
+
+  struct Steps {
+    int before;  // of the phases before it
+    int count;
+    const uint32_t* list;
+
+    // Of a group: all of nearly the same length.
+    KW_FN static constexpr int length_of(int count) {
+      const int groups = (count + kGroupSteps - 1) / kGroupSteps;
+      return groups == 0 ? 1 : (count + groups - 1) / groups;
+    }
+    __device__ __forceinline__ int length() const { return length_of(count); }
+  };
+
+  __device__ __forceinline__ Steps steps_of(int phase) const {
+    if constexpr (!S::kListed) return {0, S::kDepthSteps, nullptr};
+    const auto* const table = reinterpret_cast<const uint32_t*>(shared + M::kTableAt);
+    const auto* const starts = table + S::kDepthSteps;
+    const int first = S::kPhases == 1 ? 0 : static_cast<int>(starts[phase]);
+    const int end = S::kPhases == 1 ? S::kDepthSteps : static_cast<int>(starts[phase + 1]);
+    return {first, end - first, table + first};
+  }
+
+  // Group after group into the accumulators; at most the last one is still running afterwards.
+  template <int kFrom = 0>
+  __device__ __forceinline__ void multiply_groups(int step, int add) {
+    constexpr int kLength = Steps::length_of(S::kDepthSteps);
+    constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
+    if constexpr (kFrom < S::kDepthSteps) {
+      await_slot();
+      multiply<kFrom, kTo, 0, kParts>(d, base(step, 0, kFrom), kFrom > 0 ? 1 : add);
+      end_group();
+      multiply_groups<kTo>(step, add);
+    }
+  }
+
+  __device__ __forceinline__ void multiply_all(const Steps& steps, int step, int add) {
+    if constexpr (S::kListed) {
+#pragma unroll 1
+      for (int from = 0; from < steps.count; from += steps.length()) {
+        await_slot();
+        multiply<0, kParts>(d, base(step, steps.before, from), from > 0 ? 1 : add, steps.list, from,
+                            min(from + steps.length(), steps.count));
+        end_group();
+      }
+    } else {
+      multiply_groups(step, add);
+    }
+  }
+
+  __device__ __forceinline__ void end_group() {
+    if constexpr (kStreams) {
+      if (pending >= 0) {
+        hopper::wait_products<1>();
+        release_slot(pending);
+      }
+      pending = slot;
+      next_slot();
+    }
+  }
+
+  // A part's group of depth steps, and what it adds to the sums.
+  template <int kPart, class Multiply>
+  __device__ __forceinline__ void add_group(float factor, const Multiply& run) {
+    float partial[1][kPer];
+    take_turn();
+    if constexpr (kPart == 0) await_slot();
+    run(partial);
+    pass_turn();
+    hopper::wait_products<0>();
+    hopper::pin(partial[0]);
+    if constexpr (kStreams && kPart == kParts - 1) {
+      release_slot(slot);
+      next_slot();
+    }
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) d[kPart][i] = fmaf(partial[0][i], factor, d[kPart][i]);
+  }
+
+  // All parts of a group before the next.
+  template <int kFrom, int kPart>
+  __device__ __forceinline__ void promote(int step, float factor) {
+    constexpr int kLength = Steps::length_of(S::kDepthSteps);
+    constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
+    if constexpr (kFrom < S::kDepthSteps) {
+      add_group<kPart>(factor, [&](float (*partial)[kPer]) {
+        multiply<kFrom, kTo, kPart, kPart + 1>(partial, base(step, 0, kFrom), 0);
+      });
+      if constexpr (kPart + 1 < kParts) {
+        promote<kFrom, kPart + 1>(step, factor);
+      } else {
+        promote<kTo, 0>(step, factor);
+      }
+    }
+  }
+
+  template <int kPart>
+  __device__ __forceinline__ void promote_listed(const Steps& steps, int step, float factor,
+                                                 int from) {
+    add_group<kPart>(factor, [&](float (*partial)[kPer]) {
+      multiply<kPart, kPart + 1>(partial, base(step, steps.before, from), 0, steps.list, from,
+                                 min(from + steps.length(), steps.count));
+    });
+    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(steps, step, factor, from);
+  }
+
+  __device__ __forceinline__ void promote_all(const Steps& steps, int step, float factor) {
+    if constexpr (S::kListed) {
+#pragma unroll 1
+      for (int from = 0; from < steps.count; from += steps.length()) {
+        promote_listed<0>(steps, step, factor, from);
+      }
+    } else {
+      promote<0, 0>(step, factor);
+    }
+  }
+
+  // ---- the stages of a tile --------------------------------------------------------------------
+
+  __device__ __forceinline__ void multiply_sums(float factor) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) d[part][i] *= factor;
+    }
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) d[part][i] = 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ void finish_products() {
+    hopper::wait_products<0>();
+    if (kStreams && pending >= 0) {
+      release_slot(pending);
+      pending = -1;
+    }
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hopper::pin(d[part]);
+  }
+
+  __device__ __forceinline__ ConvStage note() {
+    if constexpr (!Loop::kScaled) return {1.0f, 0.0f};
+    const ConvStage stage = stages[at];
+    doubt += stage.doubt;
+    most_down = fmaxf(most_down, stage.down);
+    return stage;
+  }
+
+  // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
+  __device__ __forceinline__ void sum_stage(int phase) {
+    const Steps steps = steps_of(phase);
+    if constexpr (kTurns && !kPromotes) take_turn();
+    if (phase == 0) hopper::wait(barriers.full[at], parity);
+    const ConvStage stage = note();
+    if constexpr (kPromotes) {
+      clear();
+      promote_all(steps, 0, stage.down);
+    } else {
+      down = stage.down;
+      multiply_all(steps, 0, 0);
+      if constexpr (kTurns) pass_turn();
+      finish_products();
+      if (S::kSomeEmpty && steps.count == 0) clear();
+    }
+    if (phase == S::kPhases - 1) {
+      release(at);
+      next_stage();
+    }
+  }
+
+  // A phase of a tile of several stages.
+  __device__ __forceinline__ void sum_stages(int phase) {
+    const Steps steps = steps_of(phase);
+    if constexpr (kPromotes) clear();
+    int before = at;
+#pragma unroll 1
+    for (int step = 0; step < S::kSteps; ++step, next_stage()) {
+      hopper::wait(barriers.full[at], parity);
+      const ConvStage stage = note();
+      if constexpr (kPromotes) {
+        promote_all(steps, step, stage.down);
+        release(at);
+      } else {
+        if (Loop::kScaled && step > 0 && stage.down != down) {  // other units from here on
+          finish_products();
+          multiply_sums(down / stage.down);
+        }
+        down = stage.down;
+        multiply_all(steps, step, step > 0);
+        if (step > 0) {
+          hopper::wait_products<1>();
+          release(before);
+        }
+        before = at;
+      }
+    }
+    if constexpr (!kPromotes) {
+      finish_products();
+      release(before);
+      if (S::kSomeEmpty && steps.count == 0) clear();
+    }
+  }
+
+  // All products of a phase of the next tile.
+  __device__ __forceinline__ void sum(int phase) {
+    down = 1.0f;
+    doubt = 0.0f;
+    most_down = 0.0f;
+    if constexpr (kOneStage) {
+      sum_stage(phase);
+    } else {
+      sum_stages(phase);
+    }
+  }
+};
+
+}  // namespace kw
