@@ -162,7 +162,7 @@ struct ConvSums {
   }
 
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
-  __device__ __forceinline__ void pass_turn() const { hopper::arrive_threads<256>(2 - group); }
+  __device__ __forceinline__ void give_turn() const { hopper::arrive_threads<256>(2 - group); }
 
   __device__ __forceinline__ void next_stage() {
     if (++at == S::kStages) {
@@ -204,7 +204,7 @@ struct ConvSums {
 
   // One depth step of parts kFirst to kLast; `places` says where its places are.
   template <int kFirst, int kLast>
-  __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int pass,
+  __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int term,
                                                        int step, uint32_t places, int add) {
     constexpr uint32_t kRowsOn = kAlongX ? 8 : static_cast<uint32_t>(S::kRowPitch * S::kStepY);
     constexpr uint64_t kPlacesDown = uint64_t{kRowsOn} << 32;
@@ -212,8 +212,8 @@ struct ConvSums {
     constexpr int kWeightsPlane = (kStreams ? M::kSlotPlane : M::kWeightsPlane) / 16;
     constexpr int kPlacesPlane = S::kChunks * S::kPlane;
     // Small terms first: the weights' low halves, then those of the places.
-    const int weights_low = Loop::kPlanes == 2 && pass == 0 ? kWeightsPlane : 0;
-    const int places_low = Loop::kPlanes == 2 && pass == 1 ? kPlacesPlane : 0;
+    const int weights_low = Loop::kPlanes == 2 && term == 0 ? kWeightsPlane : 0;
+    const int places_low = Loop::kPlanes == 2 && term == 1 ? kPlacesPlane : 0;
 #pragma unroll
     for (int part = kFirst; part < kLast; ++part) {
       const uint64_t p = kPlacesDown | (base.places + places +
@@ -239,11 +239,11 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int term = 0; term < kPasses; ++term) {
 #pragma unroll
       for (int s = kFrom; s < kTo; ++s) {
-        multiply_step<kFirst, kLast>(d, base, pass, s - kFrom, kList.at[s],
-                                     pass > 0 || s > kFrom ? 1 : add);
+        multiply_step<kFirst, kLast>(d, base, term, s - kFrom, kList.at[s],
+                                     term > 0 || s > kFrom ? 1 : add);
       }
     }
     hopper::commit_products();
@@ -257,11 +257,11 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int term = 0; term < kPasses; ++term) {
 #pragma unroll 2
       for (int s = from; s < to; ++s) {
-        multiply_step<kFirst, kLast>(d, base, pass, s - from, list[s],
-                                     pass > 0 || s > from ? 1 : add);
+        multiply_step<kFirst, kLast>(d, base, term, s - from, list[s],
+                                     term > 0 || s > from ? 1 : add);
       }
     }
     hopper::commit_products();
@@ -336,7 +336,7 @@ struct ConvSums {
     take_turn();
     if constexpr (kPart == 0) await_slot();
     run(partial);
-    pass_turn();
+    give_turn();
     hopper::wait_products<0>();
     hopper::pin(partial[0]);
     if constexpr (kStreams && kPart == kParts - 1) {
@@ -433,7 +433,7 @@ struct ConvSums {
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
-      if constexpr (kTurns) pass_turn();
+      if constexpr (kTurns) give_turn();
       finish_products();
       if (S::kSomeEmpty && steps.count == 0) clear();
     }
