@@ -213,7 +213,7 @@ def _planned(
     """The regions, planned again as long as one is slow over the order that its operands have."""
     primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
-    generated, layouts = products.generated, Layouts()
+    generated, layouts = products.certain(policy), Layouts()
     again = choose(primitives, generated, machine, accuracies, problem.batch, policy)
     while True:
         layouts |= again

@@ -39,6 +39,7 @@ from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
 
 FEWEST_COLUMNS = 8
+CERTAIN = 0.8
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,18 @@ class Ways:
     @property
     def generated(self) -> frozenset[str]:
         return frozenset({*self.by_name, *self.convolutions})
+
+    def certain(self, policy: Policy) -> frozenset[str]:
+        """Those that are faster by more than estimates err.
+
+        Convolutions among the others may be the library's, if that is in channels_last: in a chain
+        that lies so, one of ours reads and stores the other order.
+        """
+        if policy.generate_always:
+            return self.generated
+        times = {name: way.times for name, way in self.convolutions.items()}
+        close = {name for name, (ours, library) in times.items() if ours > CERTAIN * library}
+        return self.generated - close
 
     @property
     def forms(self) -> dict[str, ConvForm]:
