@@ -446,8 +446,7 @@ __global__ void __launch_bounds__(384, 1)
     ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
   } else {
     hopper::take_registers<208>();
-    const auto* const packed = static_cast<const uint8_t*>(g.packed);
-    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, packed, items, warpgroup - 1}}.run();
+    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, items, warpgroup - 1}}.run();
   }
 #endif
 }
