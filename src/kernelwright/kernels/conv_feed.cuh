@@ -42,7 +42,7 @@ struct ConvItem {
   int z, y, x;
 
   template <class S>
-  static __device__ __forceinline__ ConvItem at(int64_t index, S) {
+  static __device__ __forceinline__ ConvItem at(int index, S) {
     ConvItem item;
     const auto all = static_cast<uint32_t>(index);
     item.channels = static_cast<int>(all % S::kChannelTiles);
@@ -170,9 +170,9 @@ struct ConvStream {
   const uint8_t* const packed;
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
-  const int64_t items;
+  const int items;
 
-  int64_t index = hopper::block_index();
+  int index = hopper::block_index();
   int phase = 0;
   int step = 0;
   int from = 0;
@@ -242,7 +242,7 @@ struct ConvFeeder {
   ConvBarriers<S>& barriers;
   ConvStage* const stages;
   ConvVote& vote;
-  const int64_t items;
+  const int items;
   const int thread = static_cast<int>(threadIdx.x);
 
   float up = 0x1p12f;
@@ -328,7 +328,7 @@ struct ConvFeeder {
   struct Round {
     Input x[M::kAtOnce][8];
   };
-  int64_t ahead_index = hopper::block_index();
+  int ahead_index = hopper::block_index();
   int ahead_stage = 0;  // of the tile, each visit's
   int ahead_round = 0;
   Source ahead{g, ConvItem::at(ahead_index, S{}), 0};
@@ -432,7 +432,7 @@ struct ConvFeeder {
   }
 
   // Where the conversion is.
-  int64_t index = hopper::block_index();
+  int index = hopper::block_index();
   int tile_stage = 0;
   int round_of = 0;
   int at = 0;

@@ -34,7 +34,7 @@ struct ConvSums {
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
   const ConvStage* const stages;
-  const int64_t items;
+  const int items;
   const int group;  // the warpgroup, 0 or 1
 
   int at = 0;  // the stage
