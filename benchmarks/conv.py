@@ -1,4 +1,4 @@
-"""Times of generated convolutions alone, beside the library's: python benchmarks/conv.py [--best N].
+"""Times of generated convolutions, beside the library's: python benchmarks/conv.py [--best N].
 
 For each shape the first few configurations that lower/conv.py lists are built, checked against
 float64 on one sample and timed with the L2 cache flushed; the library runs the bare convolution in

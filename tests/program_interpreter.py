@@ -9,6 +9,7 @@ element that is not written shows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -25,21 +26,40 @@ from kernelwright.plan import (
     Plan,
     Program,
     Range,
+    Region,
     Store,
     decompose,
     element_type,
+    needs_whole_tiles,
 )
 from kernelwright.scalars import as_number
 
 Tensor = torch.Tensor
+Convolve = Callable[[Region, Callable[[str], Any], dict[str, Any], Any], "Program | None"]
 
 
 def run_plan(
-    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+    plan: Plan,
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    block_n: int | None = None,
+    convolve: Convolve | None = None,
 ) -> Any:
-    """The outputs of the plan, region by region, in the order of the plan.
+    """The outputs of the plan."""
+    return carry_out_plan(plan, module, inputs, block_n, convolve)[0]
 
-    With `block_n`, generated products run in their two parts, over tiles of so many columns.
+
+def carry_out_plan(
+    plan: Plan,
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    block_n: int | None = None,
+    convolve: Convolve | None = None,
+) -> tuple[Any, dict[str, Tensor]]:
+    """The outputs of the plan, region by region, in its order; and the buffers after the call.
+
+    With `block_n`, generated products run in their two parts, over tiles of so many columns. With
+    `convolve`, it runs what the tiles of generated convolutions do, and gives what follows.
     """
     graph = plan.graph
     values = interpret._sources(graph, module, inputs)
@@ -52,9 +72,13 @@ def run_plan(
             dim.subs({sympy.Symbol(k, integer=True, positive=True): v for k, v in sizes.items()})
         )
 
+    wide = interpret.in_float64(inputs)
+
     def look(value: Any) -> Any:
         if isinstance(value, interpret.Ref):
             return value_of(value.name)
+        if isinstance(value, torch.dtype):
+            return torch.float64 if wide and value.is_floating_point else value
         if isinstance(value, sympy.Expr):
             return number(value)
         if isinstance(value, Scalar):
@@ -81,8 +105,14 @@ def run_plan(
             made = interpret.resolve(called.target)(
                 *(look(a) for a in called.args), **{k: look(v) for k, v in called.kwargs}
             )
-            values[region.gemm.product if region.gemm else region.outputs[0].name] = made
+            generated = region.gemm or region.conv
+            values[generated.product if generated else region.outputs[0].name] = made
         if region.program is None:
+            continue
+        if region.conv is not None and convolve is not None:
+            finish = convolve(region, value_of, values, number)
+            if finish is not None:
+                run(finish)
             continue
         if region.gemm is None or block_n is None:
             run(region.program)
@@ -91,13 +121,15 @@ def run_plan(
         run(seat.epilogue, seat.partials, block_n)
         if seat.finish is not None:
             run(seat.finish)
-    return look(graph.outputs)
+    written = {buffer: value_of(value) for buffer, value in graph.mutations}
+    return look(graph.outputs), written
 
 
 class _Run:
     """One program over grids, one axis an atom.
 
-    In tiles of `width` columns, a stage over the row leaves partial results and is then not known.
+    In tiles of `width` columns, a stage over the row leaves partial results; it is then not known,
+    or for each tile its own.
     """
 
     def __init__(
@@ -127,8 +159,12 @@ class _Run:
 
     def inside(self, part: Range) -> Tensor:
         place = self.offsets(part.at)
-        low = place >= self.number(part.low)
-        return low if part.high is None else low & (place < self.number(part.high))
+        found = torch.ones_like(place, dtype=torch.bool)
+        if part.low is not None:
+            found &= place >= self.number(part.low)
+        if part.high is not None:
+            found &= place < self.number(part.high)
+        return found
 
     def loaded(self, access: Access) -> Tensor:
         """NaN where it must not be read: a kernel may have anything there."""
@@ -158,8 +194,9 @@ class _Run:
         for index, stage in enumerate(program.stages):
             full = evaluate(stage.expr, env).expand(self.shape)
             if self.width and not stage.segment:
-                results[next(names)] = self.by_tiles(full, interpret.COMBINE[stage.kind])
-                env["acc", index] = torch.full([1] * len(self.order), float("nan")).double()
+                partial = self.by_tiles(full, interpret.COMBINE[stage.kind])
+                results[next(names)] = partial
+                env["acc", index] = self.own_results(partial)
                 continue
             for axis in [self.order.index(a) for a in self.span(stage.segment)]:
                 full = interpret.COMBINE[stage.kind](full, axis)
@@ -168,6 +205,12 @@ class _Run:
 
     def span(self, segment: bool) -> tuple[int, ...]:
         return self.program.inner if segment else self.program.elements
+
+    def own_results(self, partial: Tensor) -> Tensor:
+        """What a tile knows of the whole row: its own result, if it may go on with that."""
+        if not needs_whole_tiles(self.program):
+            return torch.full([1] * len(self.order), float("nan")).double()
+        return partial.repeat_interleave(self.width, -1).reshape(self.shape)
 
     def by_tiles(self, full: Tensor, combine: Any) -> Tensor:
         rows = full.flatten(len(self.program.rows))

@@ -8,7 +8,7 @@ like mathematics. `expand` lowers it to a Graph of seven primitives; the planner
     contract  matrix products and convolutions
     view      reshape, permute, expand, slice: index maps without arithmetic
     cat       several values joined along an axis: a choice among them by the coordinate
-    window    pooling
+    window    sliding windows: an axis becomes places x what a window has at each, with padding
     opaque    any other ATen call
 
 Nodes refer to each other by name; a Graph lists them in an order in which it can be run. Dimensions
@@ -146,16 +146,68 @@ class Cat:
 
 
 @dataclass(frozen=True)
+class Slide:
+    """How a window moves along an axis: from `before` places in front of it, by `step` each time.
+
+    It looks at `size` places that are `spread` apart.
+    """
+
+    axis: int
+    size: int
+    step: int = 1
+    spread: int = 1
+    before: int = 0
+
+    def exact(self, places: Dim, extent: Dim) -> bool:
+        """Whether windows at so many places lie side by side and fill the axis."""
+        parted = self.step == self.size and (self.spread == 1 or self.size == 1)
+        return parted and self.before == 0 and as_dim(places * self.size) == extent
+
+    def inside(self, places: int, extent: int) -> bool:
+        """Whether no window reaches beyond the axis."""
+        last = (places - 1) * self.step + (self.size - 1) * self.spread - self.before
+        return self.before <= 0 and last < extent
+
+
+@dataclass(frozen=True)
+class Windows:
+    """What a `window` does: each axis of `slides` counts places, and its window is an axis behind.
+
+    So (n, c, h, w) with windows along h and w becomes (n, c, places, places, size, size). What lies
+    outside of the operand is `outside`.
+    """
+
+    slides: tuple[Slide, ...]
+    outside: float
+
+    def __str__(self) -> str:
+        def one(s: Slide) -> str:
+            by = f" by {s.step}" if s.step != 1 else ""
+            spread = f" spread by {s.spread}" if s.spread != 1 else ""
+            before = f" from {-s.before}" if s.before else ""
+            return f"{s.size}{spread}{by}{before} along {s.axis}"
+
+        return f"windows of {', '.join(one(s) for s in self.slides)}, {self.outside} outside"
+
+
+@dataclass(frozen=True)
 class Call:
-    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen."""
+    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen.
+
+    With an `order`, the axes of what it gives are permuted by that: a convolution in channels_last,
+    if the batch has at least `fewest` samples.
+    """
 
     target: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
+    order: tuple[int, ...] = ()
+    fewest: int = 1
 
     def __str__(self) -> str:
         inside = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]
-        return f"{self.target}({', '.join(inside)})"
+        permuted = f".permute{self.order}" if self.order else ""
+        return f"{self.target}({', '.join(inside)}){permuted}"
 
 
 @dataclass(frozen=True)
@@ -183,7 +235,8 @@ class Contraction:
     `sizes` are those of the nest's axes; `left`, `right` and `out` give, for each axis of a tensor,
     the place in it, and a place outside of the tensor counts for nothing (padding). What an axis of
     the nest is follows from where it occurs. `call` asks the library for it, `biased` for it with a
-    bias added, which stands there as BIAS.
+    bias added, which stands there as BIAS. `by_strides` says that it reads matrices as they lie if
+    their rows or columns lie along memory, and copies others; what other calls copy is not known.
     """
 
     sizes: tuple[Dim, ...]
@@ -192,6 +245,7 @@ class Contraction:
     out: tuple[Affine, ...]
     call: Call
     biased: Call | None = None
+    by_strides: bool = False
 
     def _axes(self, *, left: bool, right: bool, out: bool) -> tuple[int, ...]:
         def occurs(index: tuple[Affine, ...]) -> set[int]:
@@ -237,7 +291,7 @@ class Contraction:
         return f"{indexed('out', self.out)} = sum of {product} over {nest}"
 
 
-Payload = Expr | Reduction | View | Cat | Contraction | Call | None
+Payload = Expr | Reduction | View | Cat | Windows | Contraction | Call | None
 
 
 @dataclass(frozen=True)
@@ -256,7 +310,7 @@ class Node:
     def inputs(self) -> tuple[str, ...]:
         """The names of the operands, in order, found anywhere in the arguments."""
         names = refs(self.args)
-        if self.op in ("opaque", "window") and isinstance(self.payload, Call):
+        if self.op == "opaque" and isinstance(self.payload, Call):
             names = refs((self.payload.args, self.payload.kwargs))
         return tuple(names)
 
@@ -289,7 +343,8 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over.
+    over. `memory` names for each leaf the source whose memory eager's result lies in; results that
+    lie in the same memory of their own have the same other name.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -299,6 +354,7 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
+    memory: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -471,3 +527,26 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     if isinstance(dim, int):
         return dim
     return int(dim.subs({s: batch for s in dim.free_symbols}))
+
+
+# Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.
+FEW_SAMPLES = 64
+
+
+def smallest_batch(graph: Graph) -> int:
+    """The smallest batch from which on every slice lies inside of what it is a slice of.
+
+    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
+    """
+
+    def lies_inside(node: Node, view: View, batch: int) -> bool:
+        axis = view.dims[0]
+        start, count = hint(view.start, batch), hint(node.type.shape[axis], batch)
+        whole = hint(graph[node.inputs[0]].type.shape[axis], batch)
+        last = start + (count - 1) * view.step
+        return 0 <= start <= whole and (count == 0 or (count > 0 and last < whole))
+
+    views = [(n, n.payload) for n in graph if isinstance(n.payload, View)]
+    slices = [(node, view) for node, view in views if view.kind == "slice"]
+    few = [b for b in range(FEW_SAMPLES) if not all(lies_inside(*s, b) for s in slices)]
+    return max(few, default=-1) + 1

@@ -2,8 +2,8 @@
 
 In: a Graph, the module that it was captured from, and inputs at any batch size. Out: what forward
 returns, and the new value of every buffer that it writes. A payload says what a node does: a Call
-is made, an Expr evaluated, a Reduction, a View or a Cat carried out; everything runs in the dtype
-of the inputs, so the same graph gives the float64 reference.
+is made, an Expr evaluated, a Reduction, a View, a Cat or Windows carried out; everything runs in
+the dtype of the inputs, so the same graph gives the float64 reference.
 """
 
 from __future__ import annotations
@@ -18,7 +18,18 @@ import torch
 from torch import nn
 
 from kernelwright.expr import Expr, evaluate, leaves
-from kernelwright.graph import Call, Cat, Contraction, Graph, Node, Reduction, Ref, Scalar, View
+from kernelwright.graph import (
+    Call,
+    Cat,
+    Contraction,
+    Graph,
+    Node,
+    Reduction,
+    Ref,
+    Scalar,
+    View,
+    Windows,
+)
 from kernelwright.places import look_up
 from kernelwright.scalars import as_number
 
@@ -54,9 +65,13 @@ def _carried_out(
         for symbol, (name, axis) in graph.symbols.items()
     }
 
+    wide = in_float64(inputs)
+
     def look(value: Any) -> Any:
         if isinstance(value, Ref):
             return values[value.name]
+        if isinstance(value, torch.dtype):
+            return torch.float64 if wide and value.is_floating_point else value
         if isinstance(value, sympy.Expr):
             return int(value.subs(sizes))
         if isinstance(value, Scalar):
@@ -81,6 +96,11 @@ def resolve(target: str) -> Any:
     return reduce(getattr, target.removeprefix("torch.").split("."), torch)
 
 
+def in_float64(inputs: Sequence[Any]) -> bool:
+    """Whether this is a run in float64, so that no operator may ask for less."""
+    return any(isinstance(x, Tensor) and x.dtype is torch.float64 for x in inputs)
+
+
 def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str, Any]:
     held = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -92,7 +112,9 @@ def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str
         if node.op == "input":
             values[node.name] = next(tensors)
         elif node.op == "constant":
-            values[node.name] = graph.constants[node.name]
+            constant = graph.constants[node.name]
+            wide = constant.is_floating_point() and in_float64(inputs)
+            values[node.name] = constant.double() if wide else constant
         elif node.op in ("parameter", "buffer"):
             target = graph.targets[node.name]
             values[node.name] = (
@@ -105,8 +127,9 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
     """One node on values that `look` finds for its arguments."""
     args = look(node.args)
     match node.payload:
-        case Contraction(call=Call(target, call_args, kwargs)) | Call(target, call_args, kwargs):
-            return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
+        case Contraction(call=call) | (Call() as call):
+            made = resolve(call.target)(*look(call.args), **{k: look(v) for k, v in call.kwargs})
+            return made.permute(call.order) if call.order else made
         case Expr():
             wide = next((a.dtype for a in args if a.is_floating_point()), torch.float64)
             env: dict[Hashable, Tensor] = {
@@ -130,9 +153,27 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
             return torch.ops.aten.slice(args[0], axis, first, first + step * count, step)
         case Cat(axis):
             return torch.cat(args, axis)
+        case Windows():
+            return _windows(args[0], node.payload, look(node.type.shape))
         case View():
             return args[0].reshape(look(node.type.shape))
     return operator.getitem(args[0], args[1])
+
+
+def _windows(x: Tensor, windows: Windows, shape: Sequence[int]) -> Tensor:
+    """Every window's elements, gathered; the windows become axes at the end."""
+    for slide in windows.slides:
+        axis, extent = slide.axis, x.shape[slide.axis]
+        places = torch.arange(shape[axis]) * slide.step - slide.before
+        at = (places[:, None] + torch.arange(slide.size) * slide.spread).to(x.device)
+        taken = x.index_select(axis, at.clamp(0, extent - 1).flatten())
+        sizes = (*x.shape[:axis], *at.shape, *x.shape[axis + 1 :])
+        taken = taken.reshape(sizes).movedim(axis + 1, -1)
+        there = ((at >= 0) & (at < extent)).reshape(
+            *(at.shape[0] if i == axis else 1 for i in range(x.dim())), -1
+        )
+        x = torch.where(there, taken, windows.outside)
+    return x
 
 
 def _places(shape: Sequence[int], axis: Any, like: Tensor, dtype: torch.dtype) -> Tensor:

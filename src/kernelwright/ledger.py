@@ -55,14 +55,15 @@ def _rows(
     for region in others or homes:
         why = rewritten + str(region.why)
         if region.program is not None:
-            bias_alone = _is_contraction(node) and region.gemm is None
+            parted = any(r.kind == "contract" for r in homes)
+            bias_alone = _is_contraction(node) and parted and not (region.gemm or region.conv)
             what = "its bias: " if bias_alone else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why + shared))
         else:
             called = (
                 region.call.target.removeprefix("torch.ops.aten.") if region.call else region.kind
             )
-            rows.append(LedgerRow(op, origin, "aten", called, why))
+            rows.append(LedgerRow(op, origin, "aten", called, why + shared))
     if rows:
         return rows
     return [

@@ -24,6 +24,7 @@ from kernelwright.graph import (
     Ref,
     Shape,
     View,
+    Windows,
     as_dim,
     broadcast,
     product,
@@ -209,6 +210,24 @@ def _cat_faults(graph: Graph, node: Node) -> list[str]:
     return [] if total == result[axis] else [f"the parts have {total} places along axis {axis}"]
 
 
+def _window_faults(graph: Graph, node: Node) -> list[str]:
+    shapes, windows = _operands(graph, node), node.payload
+    if not isinstance(windows, Windows) or not windows.slides:
+        return ["a window needs its Windows"]
+    if shapes is None or len(shapes) != 1:
+        return ["a window has one operand"]
+    (shape,), rank = shapes, len(shapes[0])
+    moved = [s.axis for s in windows.slides]
+    if len(set(moved)) != len(moved) or not all(0 <= a < rank for a in moved):
+        return [f"axes {moved} are not distinct axes of a tensor of rank {rank}"]
+    if node.type.shape[rank:] != tuple(s.size for s in windows.slides):
+        return ["its last axes are not its windows"]
+    if any(node.type.shape[i] != d for i, d in enumerate(shape) if i not in moved):
+        return ["an axis without windows has changed"]
+    known = [isinstance(d, int) for a in moved for d in (shape[a], node.type.shape[a])]
+    return [] if all(known) else ["windows move along an axis of unknown size"]
+
+
 def _call_faults(graph: Graph, node: Node) -> list[str]:
     call = node.payload
     if not isinstance(call, Call):
@@ -239,6 +258,7 @@ PRIMITIVE_CHECKS: dict[str, Callable[[Graph, Node], list[str]]] = {
     "reduce": _reduce_faults,
     "view": _view_faults,
     "cat": _cat_faults,
+    "window": _window_faults,
     "contract": _contraction_faults,
     "opaque": _call_faults,
 }

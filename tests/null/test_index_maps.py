@@ -67,7 +67,7 @@ def test_offsets_and_strides_bound_the_width_of_a_load(
 
 def test_a_stepped_slice_is_loaded_with_a_stride() -> None:
     compiled = planned(lambda m, x: torch.exp(x[:, 1::2]), 4, 32)
-    assert "kw::load_strided<V>(a.x + 1 + at.element * 2, 2)" in compiled.source
+    assert "kw::load_every<V, 2>(a.x + 1 + at.element * 2)" in compiled.source
 
 
 def test_a_part_of_what_a_kernel_computes_is_read_from_memory() -> None:

@@ -14,7 +14,6 @@ import re
 from kernelwright.emit import paste, products, runtime, values
 from kernelwright.emit.apart import keep_apart, prefix_for
 from kernelwright.emit.baked import baked_in
-from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.library import (
     CXX,
@@ -94,7 +93,7 @@ def emit(
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
-    generated = any(r.gemm is not None for r in writer.plan.regions)
+    generated = any(r.gemm or r.conv for r in writer.plan.regions)
     switched = generated or bool(writer.lowered.few)
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
@@ -114,19 +113,18 @@ def _runtime(writer: ForwardWriter, device: str) -> str:
     problem = writer.problem
     precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
     if device == "cuda":
-        given, suffix = "cpp_sources=[], cuda_sources=units", "cu"
-        flags, machine = runtime.CUDA_FLAGS, runtime.CUDA_MACHINE
-        together = runtime.CUDA_TOGETHER
+        suffix, machine, together = "cu", runtime.CUDA_MACHINE, runtime.CUDA_TOGETHER
+        flags, calls = runtime.CUDA_FLAGS, runtime.CUDA_CALLS
     else:
-        given, suffix = "cpp_sources=units", "cpp"
-        flags, machine = runtime.CPU_FLAGS, runtime.CPU_NATIVE + runtime.CPU_MACHINE
-        together = runtime.CPU_TOGETHER
-    holes = {"flags": flags, "sources": given, "stem": _stem(problem), "suffix": suffix}
+        machine = runtime.CPU_NATIVE + runtime.CPU_MACHINE
+        suffix, together = "cpp", runtime.CPU_TOGETHER
+        flags, calls = runtime.CPU_FLAGS, runtime.CPU_CALLS
+    holes = {"flags": flags, "calls": calls, "stem": _stem(problem), "suffix": suffix}
     build = _fill(runtime.BUILD, **holes)
     parts = [
         f"import functools\n{runtime.IMPORTS}",
         *(machine, _fill(runtime.UNITS, together=str(together)), build),
-        *(products.HOPPER, precision, runtime.PRECISION, runtime.CONSTANTS),
+        *(products.MACHINE, precision, runtime.PRECISION, runtime.CONSTANTS),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
@@ -185,6 +183,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "        written=written,",
             "        baked_in=BAKED_IN,",
             f"        inputs={len(writer.leaves)},",
+            f"        given={writer.given()},",
             f"        reaches={writer.reaches()},",
             f"        rewritten={rewritten},",
             f"        recalled={recalled},",
@@ -197,7 +196,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
 
 
 def _stem(problem: Problem) -> str:
-    return "kw_" + re.sub(r"\W", "_", unmarked(problem.name), flags=re.ASCII)[:40]
+    return "kw_" + re.sub(r"\W", "_", problem.name, flags=re.ASCII)[:40]
 
 
 def _fill(template: str, **holes: str) -> str:

@@ -26,6 +26,7 @@ from kernelwright.plan import Buffer
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
+    "torch.ops.aten.add.Tensor": "torch.add",
     "torch.ops.aten.mm.default": "torch.mm",
     "torch.ops.aten.bmm.default": "torch.bmm",
     "torch.ops.aten.matmul.default": "torch.matmul",
@@ -36,6 +37,11 @@ FRIENDLY = {
 }
 BODY = 4  # the indentation of fused()
 DEEPEST = 16  # that of an operand in a way inside of a way
+
+
+def on_machine(guard: Guard, device: str) -> str:
+    """Whether the device is one that a kernel is made for."""
+    return f"_capability({device}) == {guard.capability}"
 
 
 class StepPrinter:
@@ -137,7 +143,10 @@ class StepPrinter:
         given = self.given(refs((step.call.args, step.call.kwargs)))
         name, inside = self.spelled(step.call)
         text = f"{name}({', '.join(inside)})" if name else inside[0]
-        head = name if name and inside == given else f"lambda {', '.join(given)}: {text}"
+        if order := step.call.order:
+            text += f".permute({', '.join(map(str, order))})"
+        plain = name and inside == given and not order
+        head = name if plain else f"lambda {', '.join(given)}: {text}"
         head = head.replace("lambda :", "lambda:")
         return listed("", f"{target} = {self.run}.{verb}(", [head, *given], ")")
 
@@ -151,6 +160,8 @@ class StepPrinter:
         while target.startswith("torch.nn") and args and args[-1] is None:
             args.pop()
         inside = [self.names.literal(a) for a in args]
+        if call.fewest > 1:
+            inside[:2] = [f"*from_batch({call.fewest}, {', '.join(inside[:2])})"]
         return target, [*inside, *(f"{k}={self.names.literal(v)}" for k, v in call.kwargs)]
 
     def moved(self, name: str) -> list[str]:
@@ -175,8 +186,8 @@ class StepPrinter:
         return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
 
     def guard(self, guard: Guard) -> str:
-        if guard.kind == "hopper":
-            return f"_hopper({self.names.device_of()})"
+        if guard.capability is not None:
+            return on_machine(guard, self.names.device_of())
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)

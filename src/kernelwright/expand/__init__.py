@@ -8,7 +8,7 @@ two it was.
 
 from __future__ import annotations
 
-from kernelwright.expand import contractions, losses, norms, pointwise, reductions, shapes
+from kernelwright.expand import contractions, losses, norms, pointwise, pools, reductions, shapes
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph
@@ -18,6 +18,7 @@ LOWERINGS: dict[str, Lowering] = {
     **reductions.LOWERINGS,
     **norms.LOWERINGS,
     **losses.LOWERINGS,
+    **pools.LOWERINGS,
     **shapes.LOWERINGS,
     **contractions.LOWERINGS,
 }

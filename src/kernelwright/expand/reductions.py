@@ -190,15 +190,6 @@ def _cosine_similarity(builder: Builder, node: Node) -> str | None:
     return builder.reduce("sum", builder.apply("mul", *units, label="products"), axes, False)
 
 
-def _global_average_pool(builder: Builder, node: Node) -> str | None:
-    """Adaptive pooling to one position is a mean; any other size is a window."""
-    value, sizes = node.args[0].name, node.args[1]
-    if not builder.floating(value) or any(s != 1 for s in sizes):
-        return None
-    rank = len(builder.shape(value))
-    return mean(builder, value, tuple(range(rank - len(sizes), rank)), True, None)
-
-
 LOWERINGS: dict[str, Lowering] = {
     "sum": _plain("sum"),
     "sum.dim_IntList": _plain("sum"),
@@ -225,7 +216,4 @@ LOWERINGS: dict[str, Lowering] = {
     "softmax": _softmax(_divide),
     "log_softmax": _softmax(_subtract_log),
     "logsumexp": _logsumexp,
-    "adaptive_avg_pool1d": _global_average_pool,
-    "adaptive_avg_pool2d": _global_average_pool,
-    "adaptive_avg_pool3d": _global_average_pool,
 }

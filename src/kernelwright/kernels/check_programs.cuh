@@ -1,6 +1,7 @@
-// Four small programs, written by hand to the contract in program.cuh, for check.cu and check.cpp.
+// Small programs, written by hand to the contract in program.cuh, for check.cu and check.cpp.
 #pragma once
 
+#include "block.cuh"
 #include "half.cuh"
 #include "program.cuh"
 
@@ -280,6 +281,128 @@ struct ColumnMean {
     out.commit();
   }
 };
+
+// The largest of 3x3 windows around every second place of images of 13 by 9; windows below each
+// other are lanes, as for windows.cuh.
+struct PaddedMaximum {
+  struct Args {
+    const float* x;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr Combine kCombine[] = {Combine::kMax};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 9;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) { return a.batch * 5 * 7; }
+  KW_FN static int64_t elements(const Args&) { return 9; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {
+    Vec<L> largest;
+  };
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
+                                   Cursor at) {
+    Vec<V> out;
+    const int64_t down = -1 + at.row % 7 * 2 + at.element / 3;
+    const Within inside{down, 2, 0, 13};
+    const int64_t across = -1 + at.row / 7 % 5 * 2 + at.element % 3;
+    const bool inside_2 = across >= 0 && across < 9;
+    const auto x =
+        load_inside<V>(a.x + at.row / 35 * 117 + down * 9 + across, 18, inside, inside_2);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = inside[v] && inside_2 ? x[v] : -detail::kInf;
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.largest[l] = total[l];
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, Cursor) {}
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, Cursor) {}
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = store_strided<L>(a.out + at.row / 35 * 35 + at.row % 7 * 5 + at.row / 7 % 5, 5);
+    for (int l = 0; l < L; ++l) out[l] = s.largest[l];
+    out.commit();
+  }
+};
+
+#ifdef __CUDACC__
+
+// out = relu(x + bias): x has its 24 channels last and its batch x 12 x 12 places first, out the
+// other way round.
+struct ChannelsFirst {
+  struct Args {
+    const half_t* x;
+    const float* bias;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr int kSegment = 24;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return 144 * 24; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {};
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, Cursor at) {
+    auto out = store_block<4, 4, 1, 144>(a.out + at.row * 3456 + at.element / 24 +
+                                         (at.element % 24) * 144);
+    const auto x = load_block<4, 4, 24, 1>(a.x + at.row * 3456 + at.element);
+    const auto bias = load_block<4, 4, 0, 1>(a.bias + at.element % 24);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = relu(x[v] + bias[v]);
+    out.commit();
+  }
+};
+
+// The other way: three channels first become the last ones, so that a block is one run.
+struct PixelsOfThree {
+  struct Args {
+    const float* x;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr int kSegment = 3;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return 64 * 3; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {};
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, Cursor at) {
+    auto out = store_block<4, 3, 3, 1>(a.out + at.row * 192 + at.element);
+    const auto x =
+        load_block<4, 3, 1, 64>(a.x + at.row * 192 + at.element / 3 + (at.element % 3) * 64);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = x[v];
+    out.commit();
+  }
+};
+
+#endif
 
 }  // namespace check
 }  // namespace kw

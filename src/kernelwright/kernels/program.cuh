@@ -48,6 +48,23 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kMin) return minimum(x, y);
 }
 
+// V lanes of one number.
+template <int V>
+KW_FN Vec<V> all(float x) {
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out.lanes[v] = x;
+  return out;
+}
+
+// Whether a program leaves before it loads where nothing is to be loaded: padding. On the GPU it
+// loads something else instead, so that nobody waits for one load before the next is made.
+#ifdef __CUDACC__
+constexpr bool kSkips = false;
+#else
+constexpr bool kSkips = true;
+#endif
+
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
 // of widths known to the compiler, which keeps it in vector registers.
 template <Combine C, int Width, int V>

@@ -6,6 +6,8 @@
 // vectorises through.
 #pragma once
 
+#include <utility>
+
 #include "scalar.cuh"
 
 // Before a loop over lanes: unrolled on the device, vectorised on the host.
@@ -66,6 +68,86 @@ KW_FN Vec<1> load_same(const T* at) {
 template <int V, class T>
 KW_FN Strided<T> load_strided(const T* at, int64_t stride) {
   return {at, stride};
+}
+
+// Whether the place of each lane lies in a range. kNone: there is nothing beyond.
+struct Within {
+  static constexpr int64_t kNone = INT64_MIN;
+  int64_t place;
+  int64_t step;
+  int64_t low;
+  int64_t high;
+  KW_FN bool operator[](int v) const {
+    const int64_t at = place + v * step;
+    return (low == kNone || at >= low) && (high == kNone || at < high);
+  }
+};
+
+KW_FN bool holds(bool inside, int) {
+  return inside;
+}
+KW_FN bool holds(const Within& inside, int v) {
+  return inside[v];
+}
+
+// Lanes a stride apart, and 0 where one of the tests does not hold: nothing is read there.
+template <int V, class T, class... Tests>
+KW_FN Vec<V> load_inside(const T* at, int64_t stride, const Tests&... tests) {
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out[v] = (holds(tests, v) && ...) ? to_float(at[v * stride]) : 0.0f;
+  return out;
+}
+
+#if !defined(__CUDACC__) && defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define KW_SHUFFLES 1
+#endif
+#endif
+
+#ifdef KW_SHUFFLES
+
+template <int V>
+using Packed __attribute__((vector_size(V * sizeof(float)))) = float;
+
+template <int V, int... I>
+KW_FN Packed<V> every_second(Packed<V> low, Packed<V> high, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(low, high, (2 * I < V ? 2 * I : 2 * I + 1)...);
+}
+
+// V elements that are S apart, S a power of two, from runs of neighbours: the second one ends at
+// the last element that is wanted, so that nothing beyond it is read. (Compilers take it by
+// itself.)
+template <int V, int S, class T>
+KW_FN Packed<V> packed_every(const T* at) {
+  if constexpr (S == 1) {
+    Packed<V> out;
+    for (int v = 0; v < V; ++v) out[v] = to_float(at[v]);
+    return out;
+  } else {
+    const Packed<V> low = packed_every<V, S / 2>(at);
+    const Packed<V> high = packed_every<V, S / 2>(at + (V - 1) * (S / 2));
+    return every_second<V>(low, high, std::make_integer_sequence<int, V>{});
+  }
+}
+
+#endif
+
+// As load_strided, for a stride that is known.
+template <int V, int S, class T>
+KW_FN auto load_every(const T* at) {
+#ifdef KW_SHUFFLES
+  if constexpr (V >= 4 && (V & (V - 1)) == 0 && (S == 2 || S == 4)) {
+    const Packed<V> packed = packed_every<V, S>(at);
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out.lanes[v] = packed[v];
+    return out;
+  } else
+#endif
+  {
+    return Strided<T>{at, S};
+  }
 }
 
 #ifdef __CUDACC__
@@ -131,6 +213,26 @@ KW_FN Vec<V> load_once(const T* at) {
 #endif
 }
 
+// One instruction: the compiler takes an assignment apart where it does not see the alignment.
+template <class P>
+KW_FN void write_pack(P* at, const P& pack) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(P) == 16) {
+    uint4 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint4*>(at), bits);
+  } else if constexpr (sizeof(P) == 8) {
+    uint2 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint2*>(at), bits);
+  } else {
+    *at = pack;
+  }
+#else
+  *at = pack;
+#endif
+}
+
 // Lanes on their way to memory: one vector store when they are complete.
 template <int V, class T>
 struct RowOut {
@@ -141,7 +243,7 @@ struct RowOut {
     Pack<T, V> pack;
     KW_LANES
     for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(lanes.lanes[v]);
-    *reinterpret_cast<Pack<T, V>*>(at) = pack;
+    write_pack(reinterpret_cast<Pack<T, V>*>(at), pack);
   }
 };
 

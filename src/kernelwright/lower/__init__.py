@@ -1,5 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
+from kernelwright.lower.convolution import ConvKernel, has_tile
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -7,8 +8,10 @@ from kernelwright.lower.lowered import Lowered, lower
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Frozen, Step
+from kernelwright.lower.tail import TailKernel
 
 __all__ = [
+    "ConvKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",
@@ -17,7 +20,9 @@ __all__ = [
     "Panel",
     "Routine",
     "Step",
+    "TailKernel",
     "ThinKernel",
     "Tile",
+    "has_tile",
     "lower",
 ]

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from kernelwright.graph import Dim, Graph, as_dim
-from kernelwright.plan import Coordinate, Program, element_type
+from kernelwright.graph import Dim, Graph, as_dim, hint
+from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
-from kernelwright.plan.limits import geometry, power_of_two
+from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
+from kernelwright.plan.windows import below_each_other, is_window
 from kernelwright.targets import Lanes, Target
 
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.
 ALONE = 16384
+# Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
+# (H200, the sum of 131072: 2.8 us by eight blocks, 2.6 us by all; of a gigabyte: 238 us by all.)
+FEW_ROWS, SHORT = 8, 131072
+# The same where rows lie side by side: blocks of them, as a part of all that run at once.
+FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
+WINDOW_THREADS = 256
 CPU_LANES = 16
+WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
 
@@ -44,13 +53,16 @@ def configure(graph: Graph, program: Program, target: Target) -> Config:
 
 def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     if program.strided:
-        return _strided(graph, program, lanes)
+        together = _together(program)
+        return _windows(program, together) if together else _strided(graph, program, lanes)
     vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
         return _pointwise(graph, program, vec, dynamic)
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
+        if elements <= OWN_WINDOW and not _kept(program) and is_window(program):
+            return _window(program, elements, vec)
         found = _resident(elements, segment, vec, lanes, _kept(program))
         if found is not None:
             return found
@@ -61,6 +73,12 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kCluster", lanes.cluster),
         ("kAlone", ALONE),
     )
+    rows = program.count(program.rows)
+    long = elements > SHORT if isinstance(elements, int) else True
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
+        spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
+        why = f"{rows} long row(s): all blocks that run at once share them"
+        return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
@@ -133,6 +151,44 @@ def _kept(program: Program) -> bool:
     return any(store.level != "row" for store in program.stores)
 
 
+def _together(program: Program) -> int:
+    """Windows that a thread takes, if the planner put them so that it takes some."""
+    *rest, beside, down = program.rows if len(program.rows) > 1 else (0, 0)
+    natural = replace(program, rows=(*rest, down, beside), strided=False)
+    count = program.count(program.elements)
+    if not isinstance(count, int) or count > OWN_WINDOW or _kept(program) or not program.rows:
+        return 0
+    return below_each_other(natural)
+
+
+def _window(program: Program, elements: int, vec: int) -> Config:
+    """A thread to a window; a vector of its elements at once where they lie so."""
+    constants = (
+        ("kVec", vec),
+        ("kLanes", 1),
+        ("kTeams", 1),
+        ("kRows", WINDOW_THREADS),
+        ("kThreads", WINDOW_THREADS),
+        ("kBlocks", 1),
+    )
+    if vec > 1:
+        return Config("resident", constants, f"a thread takes a window of {elements} elements")
+    return _windows(program, 1)
+
+
+def _windows(program: Program, together: int) -> Config:
+    beside, down = program.rows[-2:] if together > 1 else (None, None)
+    constants = (
+        ("kVec", together),
+        ("kAcross", 1 if beside is None else int(str(program.sizes[beside]))),
+        ("kRun", 1 if down is None else int(str(program.sizes[down]))),
+        ("kThreads", WINDOW_THREADS),
+    )
+    elements = program.count(program.elements)
+    several = f"{together} windows below each other" if together > 1 else "a window"
+    return Config("windows", constants, f"a thread takes {several}, of {elements} elements")
+
+
 def _resident(elements: int, segment: int, vec: int, lanes: Lanes, kept: bool) -> Config | None:
     """A warp for each short row that is only read: blocks cannot be started fast enough for it.
 
@@ -181,7 +237,15 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kDepth", depth),
         ("kThreads", width * depth),
     )
-    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
+    why = "neighbours in memory belong to different rows"
+    rows = program.count(program.rows)
+    blocks = math.ceil(rows / (width * vec)) if isinstance(rows, int) else 0
+    long = elements > SHORT_COLUMN if isinstance(elements, int) else True
+    if long and program.stages and 0 < blocks <= lanes.blocks * FEW_BLOCKS:
+        spread = (("kShort", SHORT_COLUMN), ("kParts", lanes.blocks // blocks))
+        why += "; long and few, so that all blocks that run at once share them"
+        return Config("spread_strided", (*constants, *spread), why, dynamic)
+    return Config("strided", constants, why, dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------
@@ -192,31 +256,103 @@ def _cpu(program: Program, cached: int) -> Config:
     elements = program.count(program.elements)
     vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
     if program.ranges:
-        vec = next(v for v in (16, 8, 4, 2, 1) if v <= vec and (v == 1 or _uniform(program, v)))
+        vec = next(v for v in WIDTHS if v <= vec and (v == 1 or _uniform(program, v)))
     if program.strided:
-        return _cpu_strided(program, run, vec)
+        return _cpu_strided(program, run, vec, _interior(program))
     if not program.stages:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
-    whole = not isinstance(run, int)
-    constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
+    if not isinstance(run, int) and run != elements:
+        why = "runs of a length that is only known at launch end inside of the row"
+        return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
+    constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
     if isinstance(elements, int) and elements <= cached:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
 
 
-def _cpu_strided(program: Program, run: Dim, vec: int) -> Config:
+def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int] | None) -> Config:
     why = "neighbours in memory belong to different rows"
-    if (
-        isinstance(run, int)
-        and len(program.stages) == 1
-        and all(store.level == "row" for store in program.stores)
-    ):
-        vec = _cpu_reduction_lanes(run, vec)
-    if run == as_dim(program.count(program.rows)):
-        return Config("strided", (("kVec", vec), ("kRun", 0)), why)
+    rest = (("kRun", 0), ("kLow", 0), ("kHigh", 0))
+    if run == as_dim(program.count(program.rows)) and not isinstance(run, int):
+        return Config("strided", (("kVec", vec), *rest), why)
     if not isinstance(run, int):
-        return Config("strided", (("kVec", 1), ("kRun", 1)), why)
-    return Config("strided", (("kVec", vec), ("kRun", run)), why)
+        return Config("strided", (("kVec", 1), ("kRun", 1), ("kLow", 0), ("kHigh", 1)), why)
+    low, high = 0, run
+    if interior is not None:
+        wide = next(v for v in WIDTHS if v == 1 or v <= interior[1] - interior[0])
+        if wide > vec:
+            vec, (low, high) = wide, interior
+            why += f"; {low} and {run - high} of {run} at the edges have a lane each"
+    vec = next(v for v in WIDTHS if v <= vec)
+    if (low, high) == (0, run) and any(r.at.stride(program.lanes[-1]) != 0 for r in program.ranges):
+        high = run - run % vec  # only vectors that begin at a multiple keep to one side of an end
+    if len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
+        vec = _cpu_reduction_lanes(high - low, vec)
+    ends = (("kRun", run), ("kLow", low), ("kHigh", high))
+    return Config("strided", (("kVec", vec), *ends), why)
+
+
+def _interior(program: Program) -> tuple[int, int] | None:
+    """The longest part of a run of lanes inside of which no range begins or ends.
+
+    Along a padded axis that is all but its edges.
+    """
+    run = program.count(program.lanes)
+    if not isinstance(run, int):
+        return None
+    cuts = {0, run}
+    for part in program.ranges:
+        crossed = _crossings(program, part)
+        if crossed is None:
+            return None
+        cuts |= {place for place in crossed if 0 < place < run}
+    ends = sorted(cuts)
+    return max(pairwise(ends), key=lambda pair: pair[1] - pair[0])
+
+
+def _crossings(program: Program, part: Range) -> list[int] | None:
+    """The lanes before which the answer of a range may change; None: they are not known."""
+    step = part.at.stride(program.lanes[-1]) if program.lanes else 0
+    if step == 0:
+        return []
+    reach = _others(program, part.at)
+    if reach is None or not isinstance(step, int) or step < 0:
+        return None
+    found: list[int] = []
+    for limit in part.limits:
+        if not isinstance(limit, int):
+            return None
+        first, last = (-((near - limit) // step) for near in reversed(reach))
+        found += range(first, last + 1)
+    return found
+
+
+def _others(program: Program, at: Coordinate) -> tuple[int, int] | None:
+    """The smallest and the largest place of the first lane of a run."""
+    terms = [(s, program.sizes[a]) for a, s in at.strides if a not in program.lanes]
+    if not all(isinstance(n, int) for n in (at.offset, *(n for term in terms for n in term))):
+        return None
+    far = [int(str(s)) * (int(str(size)) - 1) for s, size in terms]
+    first = int(str(at.offset))
+    return first + sum(min(0, f) for f in far), first + sum(max(0, f) for f in far)
+
+
+def certain(program: Program, config: Config) -> set[Range]:
+    """The ranges in which all lanes of a vector lie in any case, since it avoids the edges."""
+    numbers = dict(config.constants)
+    if not numbers.get("kHigh"):
+        return set()
+    found = set()
+    for part in program.ranges:
+        reach = _others(program, part.at)
+        step = part.at.stride(program.lanes[-1])
+        if reach is None or not isinstance(step, int) or step <= 0:
+            continue
+        first, last = reach[0] + step * numbers["kLow"], reach[1] + step * (numbers["kHigh"] - 1)
+        low, high = part.low, part.high
+        if (low is None or first >= hint(low)) and (high is None or last < hint(high)):
+            found.add(part)
+    return found
 
 
 def _cpu_reduction_lanes(run: int, vec: int) -> int:

@@ -16,27 +16,32 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim, product
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
-from kernelwright.targets import Target
+from kernelwright.targets import Loop, Target
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 # The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
 DECISIONS = ("tiles", "clusters", "early", "frozen")
-# What a thin product works with: `sums` are those of each part of the depth.
+# What a thin product works with: `sums` are those of each part of the depth. (Of long rows that
+# many blocks share, they are those of each part of a row.)
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
+# What a convolution works with: its weight as the tensor cores want it.
+CONV_OPERANDS = ("packed_weight", "weight_scales")
 # Memory that every product calls the same.
-WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
+WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
 
 
 @dataclass(frozen=True)
 class Guard:
     """A condition: on the machine, on the file's switch, or on a size against a limit.
 
-    For a weight that is `frozen`, the name of its target, the limit is `frozen_limit`.
+    A machine has a `capability`, the one whose instructions a kernel is made of. For a weight that
+    is `frozen`, the name of its target, the limit is `frozen_limit`.
     """
 
     kind: str
@@ -44,13 +49,20 @@ class Guard:
     limit: int = 0
     frozen: str = ""
     frozen_limit: int = 0
+    capability: tuple[int, int] | None = None
 
     def __str__(self) -> str:
+        if self.capability is not None:
+            return f"{self.kind} {self.capability[0]}.{self.capability[1]}"
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind
 
 
 GENERATED = Guard("generated")
-HOPPER = Guard("hopper")
+
+
+def machine_of(loop: Loop) -> Guard:
+    """The machine is one that a main loop is made for."""
+    return Guard("capability", capability=loop.tiling.capability)
 
 
 @dataclass(frozen=True)
@@ -186,11 +198,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A weight that freeze() can keep in halves, and the kernel that knows how to split it."""
+    """A weight that freeze() can keep in halves, and the kernel that knows how to split it.
+
+    `machine` is the guard of that kernel.
+    """
 
     target: str
     weight: str
     kernel: str
+    machine: Guard
     shape: tuple[int, ...]
     rows: int
     depth: int
@@ -227,8 +243,14 @@ class StepMaker:
         found: list[Task] = []
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
+        passes: list[Region] = []
         for region in self.plan.regions:
-            if region.name in self.panels:
+            if region.conv is not None:
+                passes.append(region)
+                if region.conv.library:
+                    found.append(self.convolution(passes))
+                    passes = []
+            elif region.name in self.panels:
                 panel = self.panels[region.name]
                 kernel = by_name[panel.kernel]
                 found.append(_task(kernel, self.in_panels(region, kernel, panel.rows)))
@@ -244,7 +266,9 @@ class StepMaker:
     def plain(self, region: Region) -> list[Step]:
         """A kernel or a library call, as a region says it."""
         if region.program is not None:
-            return [*map(Alloc, region.outputs), self.launch(region.name, self.sizes)]
+            room = self.kernels[region.name].room
+            launch = self.launch(region.name, self.sizes, tuple(b.name for b in room))
+            return [*map(Alloc, (*region.outputs, *room)), launch]
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
@@ -288,7 +312,8 @@ class StepMaker:
                 sums = Buffer("sums", (parts, rows, columns), torch.float32)
                 scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
                 launch = Launch(kernel, (*reads, *THIN_OPERANDS), writes, (rows, parts))
-                ways.append((most, (HOPPER,), (*map(Alloc, (*left, sums, scales)), launch)))
+                made: tuple[Step, ...] = (*map(Alloc, (*left, sums, scales)), launch)
+                ways.append((most, (machine_of(region.thin.loop),), made))
         return ways
 
     # ---- generated products ------------------------------------------------------------------
@@ -300,7 +325,7 @@ class StepMaker:
         if weight is not None and gemm.fewest_frozen != gemm.fewest:
             frozen = self.graph.targets[weight]
             enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
-        guards = [GENERATED, enough, HOPPER]
+        guards = [GENERATED, enough, machine_of(gemm.loop)]
         if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]
@@ -320,10 +345,38 @@ class StepMaker:
         found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
         sizes = (*self.sizes, *DECISIONS[:3], frozen)
         found.append(self.launch(region.name, sizes, tuple(operands)))
-        finish = f"{region.name}_finish"
-        if finish in self.kernels:
-            found.append(self.launch(finish, self.sizes))
-        return found
+        return [*found, *self.finished(region)]
+
+    def finished(self, region: Region) -> list[Step]:
+        """The kernel that puts rows together, if there is one."""
+        name = f"{region.name}_finish"
+        if name not in self.kernels:
+            return []
+        room = self.kernels[name].room
+        launch = self.launch(name, self.sizes, tuple(b.name for b in room))
+        return [*map(Alloc, room), launch]
+
+    # ---- generated convolutions --------------------------------------------------------------
+
+    def convolution(self, passes: list[Region]) -> Task:
+        """Both ways to all that follows a convolution: one generated kernel for each pass."""
+        last = passes[-1]
+        assert last.conv is not None
+        made = [step for region in passes for step in self.convolved(region)]
+        library = [step for r in last.conv.library for step in self.plain(r)]
+        machine = Guard("capability", capability=last.conv.loop.capability)
+        choice = Choice((GENERATED, machine), tuple(made), tuple(library))
+        results = tuple(b.name for region in passes for b in region.outputs)
+        return Task(last.name, (choice,), results)
+
+    def convolved(self, region: Region) -> list[Step]:
+        kernel = self.kernels[region.name]
+        assert isinstance(kernel, ConvKernel)
+        rooms = [replace(b, name=name) for b, name in zip(kernel.room, CONV_OPERANDS, strict=True)]
+        found: list[Step] = [*map(Alloc, (*rooms, *kernel.partials, *region.outputs))]
+        operands = (kernel.conv.form.input, kernel.conv.form.weight, *CONV_OPERANDS)
+        found.append(self.launch(region.name, self.sizes, operands))
+        return [*found, *self.finished(region)]
 
     def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
         """Memory for both operands in halves; a frozen weight brings its own."""
@@ -358,7 +411,8 @@ class StepMaker:
                 gemm, kernel = region.gemm, self.shared[region.name]
                 target, shape = self.graph.targets[weight], self.graph[weight].type.shape
                 sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
-                row = Frozen(target, weight, kernel, tuple(int(str(n)) for n in shape), *sizes)
+                whole_shape = tuple(int(str(n)) for n in shape)
+                row = Frozen(target, weight, kernel, machine_of(gemm.loop), whole_shape, *sizes)
                 found.setdefault(target, row)
         return tuple(found.values())
 

@@ -3,8 +3,8 @@
 Every axis of a kernel's domain is a list of atoms. A reshape that splits or merges axes only
 regroups atoms (splitting one where it must), so a value keeps its coordinates under any view. A
 Layout gives, for each axis of a tensor, its atoms from the outermost in; an axis of size one has
-none. Where a slice is pulled down to what it is taken from, the axis there is a Window: the atoms
-of the slice walk a part of it.
+none. Where a slice or a sliding window is pulled down to what it is taken from, the axis there is a
+Window: atoms walk a part of it, each in steps of its own (an affine index).
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelwright.graph import Dim, Node, Shape, View, as_dim, product, without_floors
+from kernelwright.graph import Dim, Node, Shape, View, Windows, as_dim, product, without_floors
 from kernelwright.plan.model import Access, Coordinate, Range
 
 
 @dataclass(frozen=True)
 class Window:
-    """An axis of `size` places of which `pieces` walk some: every `step`th from `start` on."""
+    """An axis of `size` places of which some are walked: from `start` on, in the sum of all steps.
 
-    pieces: tuple[Piece, ...]
+    `terms` are pieces with the step of each. Of overlapping windows one term counts the places,
+    the other the elements of a window.
+    """
+
+    terms: tuple[tuple[tuple[Piece, ...], int], ...]
     start: Dim
-    step: int
     size: Dim
 
 
@@ -104,34 +107,58 @@ class Atoms:
 
     def window(self, pieces: Axis, start: Dim, step: int, size: Dim) -> Axis:
         """An axis of `size` of which these pieces walk a part, or all."""
+        return self.affine(((pieces, step),), start, size)
+
+    def affine(self, terms: Iterable[tuple[Axis, int]], start: Dim, size: Dim) -> Axis:
+        """An axis of `size` that is walked from `start` on, in the sum of these steps."""
         if size == 1:
             return ()
-        if len(pieces) == 1 and isinstance(pieces[0], Window):
-            inner = pieces[0]
-            start, step = as_dim(start + step * inner.start), step * inner.step
-            return self.window(inner.pieces, start, step, size)
-        if start == 0 and step == 1 and self.size(pieces) == size:
-            return pieces
-        return (Window(pieces, start, step, size),)
+        plain: list[tuple[Axis, int]] = []
+        for pieces, step in terms:
+            if len(pieces) == 1 and isinstance(pieces[0], Window):
+                inner = pieces[0]
+                start = as_dim(start + step * inner.start)
+                plain += [(below, step * by) for below, by in inner.terms]
+            elif pieces:
+                plain.append((pieces, step))
+        joined = self._joined(plain)
+        if start == 0 and len(joined) == 1 and joined[0][1] == 1:
+            pieces = joined[0][0]
+            if self.size(pieces) == size:
+                return pieces
+        return (Window(tuple(joined), start, size),)
+
+    def _joined(self, terms: list[tuple[Axis, int]]) -> list[tuple[Axis, int]]:
+        """Pieces that count on where others end are one: windows that lie side by side."""
+        found: list[tuple[Axis, int]] = []
+        for pieces, step in sorted(terms, key=lambda term: -term[1]):
+            if found and found[-1][1] == as_dim(step * self.size(pieces)):
+                found[-1] = ((*found[-1][0], *pieces), step)
+            else:
+                found.append((pieces, step))
+        return found
 
     def _cut(self, window: Window, inner: Dim) -> list[Piece]:
         """A window on an axis that is two axes below, the inner one of size `inner`."""
-        outer, count = divide(window.size, inner), self.size(window.pieces)
+        if len(window.terms) > 1:
+            raise Misaligned
+        pieces, step = window.terms[0] if window.terms else ((), 1)
+        outer, count = divide(window.size, inner), self.size(pieces)
         numbers = (inner, count, window.start)
         if not all(isinstance(n, int) for n in numbers):
             raise Misaligned
         inner, count, start = (int(str(n)) for n in numbers)
-        step, (block, place) = window.step, divmod(start, inner)
+        block, place = divmod(start, inner)
         if 0 <= place + step * (count - 1) < inner:
-            inside = self.window(window.pieces, place, step, inner)
+            inside = self.window(pieces, place, step, inner)
             return [*self.window((), block, 1, outer), *inside]
         if step % inner == 0:
-            down = self.window(window.pieces, block, step // inner, outer)
+            down = self.window(pieces, block, step // inner, outer)
             return [*down, *self.window((), place, 1, inner)]
         if inner % step or place >= step or count % (inner // step):
             raise Misaligned
         walked = inner // step
-        down, across = self.regroup((window.pieces,), (count // walked, walked))
+        down, across = self.regroup((pieces,), (count // walked, walked))
         inside = self.window(across, place, step, inner)
         return [*self.window(down, block, 1, outer), *inside]
 
@@ -153,17 +180,23 @@ class Atoms:
 
     def coordinate(self, axis: Axis) -> Coordinate:
         """The place along one axis."""
+        return self.place(((axis, 1),), 0)
+
+    def place(self, terms: Iterable[tuple[Axis, int]], start: Dim) -> Coordinate:
+        """The place that is reached from `start` in the sum of these steps."""
         strides: dict[int, Dim] = {}
-        offset = self._spread(axis, 1, strides)
-        return Coordinate(tuple(sorted(strides.items())), offset)
+        for pieces, step in terms:
+            start = as_dim(start + self._spread(pieces, step, strides))
+        return Coordinate(tuple(sorted(strides.items())), start)
 
     def _spread(self, axis: Axis, step: Dim, strides: dict[int, Dim]) -> Dim:
         """Add the strides of an axis whose neighbours are `step` apart; returns the offset."""
         offset: Dim = 0
         for piece in reversed(axis):
             if isinstance(piece, Window):
-                inside = self._spread(piece.pieces, as_dim(step * piece.step), strides)
-                offset = as_dim(offset + inside + step * piece.start)
+                for pieces, by in piece.terms:
+                    offset = as_dim(offset + self._spread(pieces, as_dim(step * by), strides))
+                offset = as_dim(offset + step * piece.start)
             else:
                 strides[piece] = as_dim(strides.get(piece, 0) + step)
             step = as_dim(step * self.extent(piece))
@@ -229,6 +262,34 @@ def replace_atom(layout: Layout, atom: int, parts: tuple[int, int]) -> Layout:
         return parts if piece == atom else (piece,)
 
     return tuple(tuple(p for a in axis for p in cut(a)) for axis in layout)
+
+
+def window_down(atoms: Atoms, node: Node, layout: Layout, shape: Shape) -> Layout:
+    """The coordinates of what windows look at, which has this shape, from those of the windows."""
+    windows = node.payload
+    assert isinstance(windows, Windows)
+    axes = list(layout[: len(shape)])
+    for slide, taps in zip(windows.slides, layout[len(shape) :], strict=True):
+        terms = ((layout[slide.axis], slide.step), (taps, slide.spread))
+        axes[slide.axis] = atoms.affine(terms, -slide.before, shape[slide.axis])
+    return tuple(axes)
+
+
+def window_up(atoms: Atoms, node: Node, layout: Layout, shape: Shape) -> Layout | None:
+    """The coordinates of windows from those of what they look at; None: they have none.
+
+    They have some where they lie side by side: an axis is then cut in two.
+    """
+    windows = node.payload
+    assert isinstance(windows, Windows)
+    axes, taps = list(layout), []
+    for slide in windows.slides:
+        places = node.type.shape[slide.axis]
+        if not slide.exact(places, shape[slide.axis]):
+            return None
+        axes[slide.axis], tap = atoms.regroup((layout[slide.axis],), (places, slide.size))
+        taps.append(tap)
+    return (*axes, *taps)
 
 
 def view_down(atoms: Atoms, node: Node, layout: Layout, shape: Shape) -> Layout:

@@ -1,33 +1,39 @@
 """The walk that turns a primitive graph into regions.
 
-Nodes are taken in running order. Contractions, windows and opaque calls are steps of their own. A
+Nodes are taken in running order. Contractions and opaque calls are steps of their own. A
 map whose operands are all in memory stays lazy: whoever needs it computes it on the way; so does a
 cat, whose parts are in memory or lazy themselves. A
 reduction opens a region, or joins the one that computes its operand; a map over something that a
 region computes joins that region. What cannot join says why, and its operands are then stored.
 
 A lazy value that must be in memory (a call reads it, or it is returned), or that is better stored
-than computed again (sharing.py), opens a region where it is defined, and what follows may join
-that. Where it hangs on a generated product it is left to the epilogue of that, which has no whole
-rows: then reductions stay out of its region.
+than computed again (sharing.py, and under overlapping windows overlaps.py), opens a region where it
+is defined, and what follows may join that. Where it hangs on a generated product it is left to the
+epilogue of that, which has no whole rows: then reductions stay out of its region.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
 from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import Misaligned
-from kernelwright.plan.epilogue import walks_rows
+from kernelwright.plan.epilogue import Unfit, walks_rows
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
 from kernelwright.plan.names import region_name
+from kernelwright.plan.overlaps import overlaps
 from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
+from kernelwright.plan.tiles import check_parts, walk
 from kernelwright.walk import Opened, fold, reach
 
-CALLS = ("contract", "window", "opaque")
+CALLS = ("contract", "opaque")
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
 # made are no loss that anybody has to hear of.
 UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
@@ -35,21 +41,27 @@ Step = Builder | str
 
 
 def plan(
-    graph: Graph, limits: Limits, generated: frozenset[str] = frozenset(), batch: int = 1024
+    graph: Graph,
+    limits: Limits,
+    generated: frozenset[str] = frozenset(),
+    batch: int = 1024,
+    convolutions: Mapping[str, ConvForm] = MappingProxyType({}),
 ) -> Plan:
     """Regions in running order, with the reasons for what was and was not fused.
 
-    `generated` names the contractions that a kernel of ours makes, which then has an epilogue;
-    `batch` is the one to count bytes for.
+    `generated` names the contractions that a kernel of ours makes, which then has an epilogue, and
+    `convolutions` are the forms of those among them; `batch` is the one to count bytes for.
     """
     needed = _in_memory(graph)
-    lazy = _Walk(graph, limits, generated, needed)
+    lazy = _Walk(graph, limits, generated, needed, convolutions)
     lazy.run()
     needed |= lazy.late
-    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits, batch)
+    units = lazy.units(batch)
+    shared = share(graph, units, lazy.homes, lazy.seat, limits, batch, convolutions)
+    shared += overlaps(graph, lazy.homes, {s.value for s in shared if s.stored}, limits, batch)
     stored = frozenset(s.value for s in shared if s.stored)
     if stored or lazy.late:
-        lazy = _Walk(graph, limits, generated, needed | stored)
+        lazy = _Walk(graph, limits, generated, needed | stored, convolutions)
         lazy.run()
     return lazy.plan(shared)
 
@@ -69,9 +81,15 @@ class _Walk:
     """
 
     def __init__(
-        self, graph: Graph, limits: Limits, generated: frozenset[str], stored: frozenset[str]
+        self,
+        graph: Graph,
+        limits: Limits,
+        generated: frozenset[str],
+        stored: frozenset[str],
+        convolutions: Mapping[str, ConvForm],
     ) -> None:
         self.graph = graph
+        self.convolutions = convolutions
         self.limits = limits
         self.generated = generated
         self.stored = stored
@@ -103,7 +121,10 @@ class _Walk:
     # ---- where a node goes -------------------------------------------------------------------
 
     def offer_map(self, node: Node) -> None:
+        windows = [] if node.name in self.stored else self.windows(node.name)
         for region in self.candidates(node.inputs):
+            if windows and not region.nests(node, windows):
+                continue  # the windows compute it from what the region has reduced
             if self.admit(node, region):
                 return
         if node.name in self.stored:
@@ -116,10 +137,47 @@ class _Walk:
             if self.admit(node, region, untold=() if region in bound else UNTOLD):
                 return
         region = self.open(node)
+        region.again = self.again(node.inputs[0])
         region.start(node.inputs[0])
         region.join_reduce(node)
         self.find_barriers(node, region)
         self.settle(node, region)
+
+    def again(self, source: str) -> frozenset[str]:
+        """Maps that windows compute again from a region's reductions instead of having them stored.
+
+        So a norm in front of a pool leaves its statistics and no normalised elements.
+        """
+        if self.graph[source].op != "window":
+            return frozenset()
+
+        def is_map(name: str) -> bool:
+            return self.graph[name].op == "map" and name in self.homes
+
+        def kept(name: str) -> bool:
+            return name in self.anchors or name in self.homes[name].wanted
+
+        def below(name: str) -> tuple[str, ...]:
+            node = self.graph[name]
+            end = node.op not in (*LAZY, "view") or (is_map(name) and kept(name))
+            return () if end else node.inputs
+
+        return frozenset(n for n in reach([source], below) if is_map(n) and not kept(n))
+
+    def windows(self, name: str) -> list[str]:
+        """The windows that look at a value, if nothing else needs it."""
+
+        def above(value: str) -> list[str]:
+            on_the_way = self.graph[value].op in (*LAZY, "view") and value not in self.stored
+            return self.graph.users[value] if on_the_way and not is_window(value) else []
+
+        def is_window(value: str) -> bool:
+            return self.graph[value].op == "window"
+
+        reached = reach([name], above)
+        ends = [v for v in reached if not above(v)]
+        returned = any(v in self.graph.results for v in reached)
+        return ends if not returned and all(map(is_window, ends)) else []
 
     def store(self, node: Node) -> None:
         """Compute a lazy value here and now: with others like it, or in a region of its own."""
@@ -147,8 +205,11 @@ class _Walk:
             (region.join_map if node.op == "map" else region.join_reduce)(node)
             self.find_barriers(node, region)
             self.check_cycle(node, region)
+            self.check_tiles(node, region)
         except Refused as refused:
             region.withdraw(node)
+            if refused.why.code is Code.STATISTICS:
+                return False  # on the way to another reduction it may yet be computed here
             return self.refuse(node, region, refused.why, untold)
         except Misaligned:
             region.withdraw(node)
@@ -226,6 +287,24 @@ class _Walk:
                     return product
         return None
 
+    def check_tiles(self, node: Node, region: Builder) -> None:
+        """What runs over more of a generated convolution than a tile holds leaves parts of rows.
+
+        Nothing there may wait for whole ones: it reads them from memory, and the convolution's
+        result again, or that is made again.
+        """
+        read = self.externals(self.operands(region), region) if region.reduces else []
+        for value in (n for n in read if n in self.convolutions):
+            try:
+                walked = walk(region.draft(), value, self.convolutions[value])
+            except Unfit:
+                continue
+            try:
+                check_parts(walked)
+            except Unfit:
+                op = node.origin.op
+                raise Refused(reason(Code.STATISTICS, op=op, region=region.name)) from None
+
     def is_bias(self, node: Node) -> bool:
         """Whether this only adds the bias of a contraction, which the library's call can."""
         if node.op != "map" or len(node.inputs) != 2:
@@ -267,9 +346,7 @@ class _Walk:
         """What the region reads from memory when it computes these values."""
 
         def pulled(name: str) -> bool:
-            node = self.graph[name]
-            lazy = node.op == "view" or (node.op in LAZY and name not in self.homes)
-            return lazy and name not in region.barriers
+            return region.passes(name) and name not in region.barriers
 
         reached = reach(names, lambda name: self.graph[name].inputs if pulled(name) else ())
         read = [n for n in reached if not pulled(n) and self.homes.get(n) is not region]
@@ -327,6 +404,7 @@ class _Walk:
                 hint(r.atoms.size(r.domain), batch),
                 r.closed is None,
                 frozenset(r.barriers),
+                r.again,
             )
             for r in regions
         ]
@@ -389,9 +467,8 @@ class _Walk:
             return self.graph[name].inputs if carried_out(name) else ()
 
         def carried_out(name: str) -> bool:
-            lazy = self.graph[name].op in (*LAZY, "view") and name not in self.homes
             own = self.homes.get(name) is region
-            return (own or lazy) and name not in region.barriers
+            return (own or region.passes(name)) and name not in region.barriers
 
         found = {n for n in reach(region.placed, below) if carried_out(n)}
         return tuple(n.name for n in self.graph if n.name in found)
@@ -419,8 +496,6 @@ class _Walk:
     def why_library(self, node: Node, flops: Dim, size: Dim) -> Reason:
         if node.op == "contract":
             return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
-        if node.op == "window":
-            return reason(Code.WINDOW)
         op = node.origin.op
         if "rounded" in node.args:
             return reason(Code.ROUNDED, op=op, dtype=str(node.type.dtype)[6:])

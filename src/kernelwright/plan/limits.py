@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from kernelwright.targets import Lanes, Target
 
+# On the CPU and on a GPU: the window of a pool is such a row.
+SHORT_ROW, OWN_WINDOW = 128, 64
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -26,11 +29,15 @@ class Limits:
     """`two_levels(elements, segment)`: whether a kernel can hold such a row with its segments.
 
     `launch_bytes` and `flops_per_byte` are what a launch and arithmetic cost beside memory traffic.
+    Rows of up to `side_by_side` elements lie in the lanes of a vector, if more of them fit there
+    than of their elements; windows of up to `one_thread` elements are a thread's own.
     """
 
     two_levels: Callable[[int, int], bool]
     launch_bytes: int
     flops_per_byte: int
+    side_by_side: int = 0
+    one_thread: int = 0
 
 
 def geometry(elements: int, segment: int, vec: int, on: Lanes) -> Geometry | None:
@@ -89,5 +96,9 @@ def limits_of(target: Target) -> Limits:
     """Registers hold a row on a GPU, elsewhere the second-level cache of one core does."""
     lanes, costs = target.lanes, (target.launch_bytes, target.flops_per_byte)
     if lanes is None:
-        return Limits(lambda elements, segment: elements <= target.row_elements, *costs)
-    return Limits(lambda elements, segment: _fits_registers(elements, segment, lanes), *costs)
+        return Limits(lambda elements, segment: elements <= target.row_elements, *costs, SHORT_ROW)
+    return Limits(
+        lambda elements, segment: _fits_registers(elements, segment, lanes),
+        *costs,
+        one_thread=OWN_WINDOW,
+    )

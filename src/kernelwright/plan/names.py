@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelwright.expr import Expr
 from kernelwright.graph import Node, fresh_name
 
 SHORT = {
@@ -20,7 +21,8 @@ def region_name(nodes: list[Node], taken: set[str]) -> str:
     parts: list[str] = []
     for node in nodes:
         op = node.origin.op
-        word = "bias" if op.startswith("conv") else SHORT.get(op, op)
+        added = isinstance(node.payload, Expr) and node.payload.op == "add"
+        word = "bias" if op.startswith("conv") and added else SHORT.get(op, op)
         word = op if node.op == "contract" else word
         if node.op != "view" and word != "getitem" and (not parts or parts[-1] != word):
             parts.append(word)

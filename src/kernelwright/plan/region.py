@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from kernelwright.expr import Expr, acc, call, index, inside, load, substitute
-from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, as_dim, hint
+from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, Windows, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
     Axis,
@@ -27,13 +27,26 @@ from kernelwright.plan.domain import (
     flat,
     replace_atom,
     view_down,
+    window_down,
+    window_up,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Code, Program, Range, Reason, Stage, Store, flat_run, reason
+from kernelwright.plan.model import (
+    Code,
+    Coordinate,
+    Program,
+    Range,
+    Reason,
+    Stage,
+    Store,
+    flat_run,
+    reason,
+)
+from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 
 # What whoever needs it computes on the way, unless a region has it.
-LAZY = ("map", "cat")
+LAZY = ("map", "cat", "window")
 T = TypeVar("T")
 # Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
 # before that is better stored.
@@ -41,6 +54,8 @@ MOST_PLACES, MOST_RANGES = 32, 8
 # Rows that keep a machine busy (of those that lie side by side in memory, so many are one block),
 # and elements below which it does not matter.
 FEWEST_ROWS, SIDE_BY_SIDE, FEW_ELEMENTS = 64, 32, 1 << 16
+# Lanes of the widest vectors that there are.
+LANES = 16
 # A value at coordinates, and the ranges outside of which nothing may be read.
 Place = tuple[str, Layout, tuple[Range, ...]]
 
@@ -73,7 +88,8 @@ class Builder:
     (under the reduction's name) and of the value the region was opened with, `seen` that of values
     in memory that a reduction walks over whole, `barriers` the reshapes that these coordinates
     cannot express (they are read from memory), `wanted` the values that others read. `homes` is
-    the walk's table of which region computes which value. `closed` says why no reduction may join
+    the walk's table of which region computes which value, `again` has those of other regions that
+    are computed here too, as windows do. `closed` says why no reduction may join
     (and if it is for a library's bias, nothing at all), where that is so. `inferred`, `computed`,
     `pulled` and `places` (how many of them, for each value) remember what one attempt found out.
     """
@@ -90,6 +106,7 @@ class Builder:
     wanted: dict[str, None] = field(default_factory=dict)
     closed: Code | None = None
     homes: Mapping[str, object] = field(default_factory=dict)
+    again: frozenset[str] = frozenset()
     order: list[str] = field(default_factory=list)
     labels: dict[Expr, str] = field(default_factory=dict)
     inferred: dict[tuple[str, bool], Layout | None] = field(default_factory=dict)
@@ -116,6 +133,26 @@ class Builder:
         if frozenset(flat(layout)) not in self._levels(node):
             raise Refused(reason(Code.ROWS_DIFFER, op=node.origin.op, region=self.name))
         self.placed[node.name] = layout
+
+    def nests(self, node: Node, windows: Sequence[str]) -> bool:
+        """Whether windows over a map of what is computed here could be reduced here too.
+
+        They can where they lie side by side within the rows, as segments of these. A map of whole
+        rows' results joins in any case: it is stored in the place of these.
+        """
+        if not self.reduces:
+            return True
+        try:
+            self.placed[node.name] = self._refining(lambda: self._map_layout(node))
+            if frozenset(flat(self.placed[node.name])) != self.domain:
+                return True
+            found = self._refining(lambda: [self.infer(w) for w in windows])
+        except (Refused, Misaligned):
+            return False
+        finally:
+            self.withdraw(node)
+        rows, rank = self._spans()[-1], len(node.type.shape)
+        return all(at is not None and rows >= set(flat(at[rank:])) for at in found)
 
     def join_reduce(self, node: Node) -> None:
         reduction = node.payload
@@ -247,6 +284,8 @@ class Builder:
             return below, lambda of: None if of[0] is None else self._view_up(node, of[0])
         if node.op == "map":
             return below, lambda of: self._joined(node, of)
+        if node.op == "window":
+            return below, lambda of: None if of[0] is None else self._window_up(node, of[0])
         if node.op == "cat" and any(self._computes(i) for i in node.inputs):
             raise Refused(reason(Code.JOINED, op=node.origin.op, region=self.name))
         return [], lambda _: None
@@ -271,8 +310,13 @@ class Builder:
         node = self.graph[value]
         if value in self.placed:
             return (), lambda _: True
-        lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
-        return (node.inputs, any) if lazy else ((), lambda _: False)
+        return (node.inputs, any) if self.passes(value) else ((), lambda _: False)
+
+    def passes(self, value: str) -> bool:
+        """Whether a value is no end: it is computed on the way wherever it is read."""
+        node = self.graph[value]
+        lazy = value not in self.homes or value in self.again
+        return node.op == "view" or (node.op in LAZY and lazy)
 
     def _see(self, value: str, layout: Layout) -> None:
         """Note what a reduction over this value reads, as far as it covers the whole domain."""
@@ -312,6 +356,12 @@ class Builder:
         if view.kind == "expand":
             return (*((),) * (len(node.type.shape) - len(layout)), *layout)
         return self.atoms.regroup(layout, node.type.shape)
+
+    def _window_up(self, node: Node, layout: Layout) -> Layout | None:
+        found = window_up(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
+        if found is None and self._computes(node.inputs[0]):
+            raise Refused(reason(Code.OVERLAPS, op=node.origin.op, region=self.name))
+        return found
 
     # ---- levels ----------------------------------------------------------------------------
 
@@ -381,6 +431,7 @@ class Builder:
             reduction = self.graph[name].payload
             assert isinstance(reduction, Reduction)
             expr = self.pull(self.graph[name].inputs[0], self.sources[name])
+            expr = _skipped(expr) if reduction.kind == "sum" else expr
             segment = len(spans) == 2 and self._reduced(name) == inner
             stages.append(Stage(name, reduction.kind, expr, segment))
         stores = []
@@ -393,10 +444,8 @@ class Builder:
 
     def _needed(self, wanted: list[str]) -> set[str]:
         def below(name: str) -> tuple[str, ...]:
-            node = self.graph[name]
-            lazy = node.op in (*LAZY, "view") and name not in self.homes
-            inside = name in self.placed or (lazy and name not in self.barriers)
-            return node.inputs if inside else ()
+            passes = self.passes(name) and name not in self.barriers
+            return self.graph[name].inputs if passes or name in self.placed else ()
 
         return set(reach(wanted, below))
 
@@ -423,8 +472,33 @@ class Builder:
         rows = tuple(a for a in order if a not in whole)
         outer = tuple(a for a in order if a in whole - inner)
         last = tuple(a for a in order if a in inner)
-        strided = bool(order) and order[-1] not in whole
+        across = bool(order) and order[-1] not in whole
+        strided = across or self._side_by_side(draft, rows, (*outer, *last))
+        if self._short(draft, self.limits.one_thread, (*outer, *last)):
+            nest = Program(used, rows, outer, last, stages, stores, False)
+            if below_each_other(nest):
+                *rest, down, beside = rows
+                rows, strided = (*rest, beside, down), True
         return Program(used, rows, outer, last, stages, stores, strided, self.labels)
+
+    def _side_by_side(
+        self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]
+    ) -> bool:
+        """Whether rows are so short that more of them than of their elements fill a vector."""
+        if not self._short(draft, self.limits.side_by_side, elements) or not rows:
+            return False
+        across, along = (
+            draft.count(flat_run(atoms, draft.sizes, draft.coordinates))
+            for atoms in (rows, elements)
+        )
+        return min(hint(across), LANES) > min(hint(along), LANES)
+
+    def _short(self, draft: Program, most: int, elements: tuple[int, ...]) -> bool:
+        """Whether only results of whole rows are stored, of at most so many elements each."""
+        count = draft.count(elements)
+        whole = all(not s.segment for s in draft.stages)
+        whole = whole and all(s.level == "row" for s in draft.stores)
+        return whole and isinstance(count, int) and count <= most
 
     def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
         if two_levels:
@@ -433,10 +507,15 @@ class Builder:
         best = max(accesses, key=lambda a: len(a.atoms & self.domain), default=None)
         layout = flat(next(iter(self.sources.values())))
         known = best.atoms if best else frozenset()
-        inside = sorted(
+        order = sorted(
             (a for a in layout if a in known), key=lambda a: -hint(best.stride(a)) if best else 0
         )
-        return [a for a in layout if a not in known] + inside
+        # What it does not vary with goes where the domain has it, but not to the very end.
+        for place, atom in reversed(list(enumerate(layout))):
+            if atom not in known:
+                behind = layout[place + 1] if place + 1 < len(layout) else None
+                order.insert(order.index(behind) if behind in order else 0, atom)
+        return order
 
     def pull(self, value: str, layout: Layout, within: tuple[Range, ...] = ()) -> Expr:
         """The scalar expression of a value at these coordinates, down to buffers and stages.
@@ -455,10 +534,9 @@ class Builder:
             return (), lambda _: acc(self.order.index(value))
         if node.op == "view" and value not in self.barriers:
             return [(node.inputs[0], self._view_down(node, layout), within)], lambda known: known[0]
-        if node.op in LAZY and (value in self.placed or value not in self.homes):
+        if node.op in LAZY and (value in self.placed or self.passes(value)):
             self._count(value, len(within))
-            lazy = self._open_cat if node.op == "cat" else self._open_map
-            parts, combine = lazy(node, layout, within)
+            parts, combine = self._opened[node.op](self, node, layout, within)
             return parts, lambda known: self._labelled(combine(known), value)
         return (), lambda _: load(self.atoms.access(value, node.type.shape, layout, within))
 
@@ -498,7 +576,7 @@ class Builder:
             size = self.graph[name].type.shape[axis]
             stop = as_dim(start + size)
             last = position == len(node.inputs) - 1
-            own = Range(at, start, None if last else stop)
+            own = Range(at, None if position == 0 else start, None if last else stop)
             if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
                 alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
                 window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
@@ -514,6 +592,40 @@ class Builder:
             return expr
 
         return parts, combine
+
+    def _open_window(
+        self, node: Node, layout: Layout, within: tuple[Range, ...]
+    ) -> Opened[Place, Expr]:
+        """The operand at an affine place; a number where that is outside of it."""
+        windows, (name,) = node.payload, node.inputs
+        assert isinstance(windows, Windows)
+        shape = self.graph[name].type.shape
+        rank = len(shape)
+        ranges: list[Range] = []
+        for slide, taps in zip(windows.slides, layout[rank:], strict=True):
+            places, extent = node.type.shape[slide.axis], shape[slide.axis]
+            assert isinstance(places, int) and isinstance(extent, int)
+            terms = ((layout[slide.axis], slide.step), (taps, slide.spread))
+            if not slide.inside(places, extent):
+                ranges.append(self._tested(self.atoms.place(terms, -slide.before), extent))
+        part = window_down(self.atoms, node, layout, shape)
+
+        def combine(known: Sequence[Expr]) -> Expr:
+            expr = known[0]
+            for own in reversed(ranges):
+                expr = call("where", inside(own), expr, windows.outside)
+            return expr
+
+        return [(name, part, (*within, *ranges))], combine
+
+    def _tested(self, at: Coordinate, extent: int) -> Range:
+        """Whether a place lies in an axis; what is certain is not asked."""
+        span = self.atoms.span(at)
+        if span is None:
+            return Range(at, 0, extent)
+        return Range(at, 0 if span[0] < 0 else None, extent if span[1] >= extent else None)
+
+    _opened: ClassVar = {"map": _open_map, "cat": _open_cat, "window": _open_window}
 
     def _view_down(self, node: Node, layout: Layout) -> Layout:
         return view_down(self.atoms, node, layout, self.graph[node.inputs[0]].type.shape)
@@ -531,6 +643,14 @@ class Builder:
                 for table in (self.placed, self.sources, self.seen):
                     for name, layout in table.items():
                         table[name] = replace_atom(layout, need.atom, (outer, inner))
+
+
+def _skipped(expr: Expr) -> Expr:
+    """Padding that is multiplied by a weight adds nothing, whatever the weight: as in libraries."""
+    if expr.op != "mul" or expr.args[0].op != "where" or expr.args[0].args[0].op != "inside":
+        return expr
+    (test, value, outside), weight = expr.args[0].args, expr.args[1]
+    return call("where", test, _skipped(call("mul", value, weight)), outside)
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import Convolving, Lanes, Loop, Target, Thin, ThinShape, Tiling
+from kernelwright.targets.target import (
+    ConvLoop,
+    Convolving,
+    Lanes,
+    LibraryConvolutions,
+    Loop,
+    Sums,
+    Target,
+    Thin,
+    ThinShape,
+    Tiling,
+)
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -96,6 +107,58 @@ def _in_memory(name: str, dtype: torch.dtype) -> Loop:
 BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
 FLOAT16 = _in_memory("float16", torch.float16)
 
+
+# ---- convolutions (kernels/conv_sm90.cuh) ------------------------------------------------------
+
+
+def _convolution(
+    *names: str, dtype: torch.dtype, products: int, library: tuple[float, float, float]
+) -> ConvLoop:
+    """The library's rates are those of cuDNN in the layout that is best for it, measured."""
+    name, text, accuracy = names
+    return ConvLoop(
+        name,
+        text,
+        dtype,
+        accuracy,
+        capability=TILING.capability,
+        products=products,
+        rate=400e6,
+        library=library,
+        library_channels=64,
+        memory=3.8e6,
+        overhead=8.0,
+        kernel_overhead=3.0,
+    )
+
+
+CONV_LOOPS = (
+    _convolution(
+        *("split", SPLIT.text, "float32"),
+        dtype=torch.float32,
+        products=3,
+        library=(28e6, 42e6, 5e6),
+    ),
+    _convolution(
+        *("rounded", ROUNDED.text, "tf32"),
+        dtype=torch.float32,
+        products=1,
+        library=(20e6, 345e6, 74e6),
+    ),
+    _convolution(
+        *("bfloat16", "bfloat16", ""),
+        dtype=torch.bfloat16,
+        products=1,
+        library=(40e6, 600e6, 150e6),
+    ),
+    _convolution(
+        *("float16", "float16", ""),
+        dtype=torch.float16,
+        products=1,
+        library=(40e6, 600e6, 150e6),
+    ),
+)
+
 # kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to the runs of benchmarks/conv.py.
 CONVOLVING = Convolving(
     processors=132,
@@ -115,12 +178,25 @@ CONVOLVING = Convolving(
     overhead=8.0,
 )
 
+# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+CONVOLUTIONS = LibraryConvolutions(
+    turn_rate=3.4e6,
+    depthwise_rate=0.8e6,
+    depthwise_last_rate=2.8e6,
+    store_rate=3.6e6,
+    overhead=3.0,
+    weight_overhead=4.0,
+)
+
 # An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
 SM_90 = Target(
     "sm_90",
     "cuda",
     launch_bytes=8 << 20,
     flops_per_byte=12,
-    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, cluster=8),
+    lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+    conv_loops=CONV_LOOPS,
+    convolutions=CONVOLUTIONS,
+    sums=Sums(launch=3.0, memory=4.0e6, loads=7.0e6, slower=1.5, product=1.0e-7, largest=64),
 )

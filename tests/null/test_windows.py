@@ -1,0 +1,243 @@
+"""Sliding windows: what pools and depthwise convolutions become, and where their kernels run."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from program_interpreter import run_plan
+from torch import Tensor, nn
+from written import Written, planned, refusal_codes
+
+from kernelwright.graph import Slide
+from kernelwright.lower.config import certain
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+from kernelwright.plan.domain import Atoms
+from kernelwright.plan.model import Code
+from kernelwright.problem import problem_from_module
+
+TARGETS = ("cpu", "cuda")
+Forward = Callable[[Any, Tensor], Any]
+
+
+def check(forward: Forward, *shape: int, target: str, **parts: Any) -> Compiled:
+    """The plan computes in float64 what torch does."""
+    module = Written(forward, **parts).eval()
+    x = torch.randn(*shape)
+    compiled = compile_problem(problem_from_module(module, (x,)), target=target, policy=ALWAYS)
+    module = module.double()
+    torch.testing.assert_close(
+        run_plan(compiled.planned, module, (x.double(),)), module(x.double())
+    )
+    return compiled
+
+
+def aten(compiled: Compiled) -> list[str]:
+    return [row.op for row in compiled.ledger if row.fate == "aten"]
+
+
+# ---- pools -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("seed", range(12))
+def test_pools_of_any_kind_are_one_kernel(seed: int, target: str) -> None:
+    draw = random.Random(seed)
+    spatial = draw.choice([1, 2, 2, 3])
+    shape = [draw.randint(5, 14) for _ in range(spatial)]
+    kernel = [draw.randint(1, 4) for _ in range(spatial)]
+    stride = [draw.randint(1, 3) for _ in range(spatial)]
+    padding = [draw.randint(0, k // 2) for k in kernel]
+    ceil = draw.random() < 0.5
+    if draw.random() < 0.5:
+        pool = getattr(F, f"max_pool{spatial}d")
+        dilation = [draw.randint(1, 2) for _ in range(spatial)]
+        spread = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+        if all(s <= n for s, n in zip(spread, shape, strict=True)):
+            pool = lambda x, *args, pool=pool: pool(x, *args[:3], dilation, args[3])  # noqa: E731
+        else:
+            pool = lambda x, *args, pool=pool: pool(x, *args[:3], 1, args[3])  # noqa: E731
+    else:
+        counts = draw.random() < 0.5
+        plain = getattr(F, f"avg_pool{spatial}d")
+        pool = lambda x, *args: plain(x, *args, counts)  # noqa: E731
+    compiled = check(
+        lambda m, x: pool(torch.sin(x), kernel, stride, padding, ceil) * 2,
+        2,
+        3,
+        *shape,
+        target=target,
+    )
+    assert len(compiled.kernels) == 1 and not aten(compiled)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("size", [1, (3, 2), (6, 4), (2, None)])
+def test_adaptive_pools_whose_windows_are_alike(size: Any, target: str) -> None:
+    def both(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.adaptive_avg_pool2d(x, size).exp(), F.adaptive_max_pool2d(x, size)
+
+    assert not aten(check(both, 2, 3, 6, 8, target=target))
+
+
+def test_adaptive_windows_of_several_sizes_stay_with_aten() -> None:
+    compiled = planned(lambda m, x: F.adaptive_avg_pool2d(x, 4).exp(), 2, 3, 6, 8)
+    assert aten(compiled) == ["adaptive_avg_pool2d"]
+
+
+def test_indices_stay_with_aten_and_their_values_with_them() -> None:
+    def indices(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, places = F.max_pool2d(x, 2, return_indices=True)
+        return values.exp(), places
+
+    compiled = planned(indices, 2, 3, 6, 8)
+    assert aten(compiled) == ["max_pool2d_with_indices"] and len(compiled.kernels) == 1
+
+
+def test_padding_of_a_function_is_not_the_function_of_padding() -> None:
+    compiled = planned(lambda m, x: F.avg_pool2d(torch.cos(x), 3, 1, 1), 2, 3, 6, 8)
+    (region,) = compiled.planned.regions
+    assert region.program is not None
+    assert str(region.program.stages[0]).count("where(") == 2
+    assert "cos($x" in str(region.program.stages[0])
+
+
+# ---- what fuses with them --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_norm_leaves_its_statistics_to_a_pool(target: str) -> None:
+    def chain(m: nn.Module, x: Tensor) -> Tensor:
+        return F.max_pool2d(F.group_norm(x, 2) * 2, 3, 2).clamp(0, 1)
+
+    compiled = check(chain, 3, 4, 9, 8, target=target)
+    first, second = compiled.planned.regions
+    assert [b.name for b in first.outputs] == ["group_norm_sum", "group_norm_square_sum"]
+    assert "x" in second.reads and Code.OVERLAPS in refusal_codes(compiled)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_windows_within_a_norms_rows_are_its_segments(target: str) -> None:
+    compiled = check(lambda m, x: F.max_pool1d(F.layer_norm(x, (24,)), 4), 3, 5, 24, target=target)
+    (region,) = compiled.planned.regions
+    assert region.program is not None and region.program.segmented
+
+
+def test_what_several_windows_would_compute_at_length_is_stored() -> None:
+    def chain(m: nn.Module, x: Tensor) -> Tensor:
+        return F.avg_pool2d(F.gelu(x.sin()) * F.softplus(x), 5, 1)
+
+    compiled = planned(chain, 16, 64, 64, 64, target="cpu")
+    assert [s.why.code for s in compiled.planned.shared] == [Code.OVERLAPPED]
+    assert len(compiled.kernels) == 2
+    assert len(planned(lambda m, x: F.avg_pool2d(x + 1, 5, 1), 16, 64, 64, 64).kernels) == 1
+
+
+# ---- lanes -----------------------------------------------------------------------------------
+
+
+def test_vectors_keep_to_where_all_lanes_have_one_answer() -> None:
+    compiled = planned(lambda m, x: F.max_pool2d(x, 3, 2, 1), 2, 3, 40, 41, target="cpu")
+    (kernel,) = compiled.kernels
+    numbers = dict(kernel.config.constants)
+    assert kernel.config.shape == "strided"
+    assert (numbers["kRun"], numbers["kLow"], numbers["kHigh"]) == (21, 1, 20)
+    across = [r for r in kernel.program.ranges if r.at.stride(kernel.program.rows[-1]) == 2]
+    assert certain(kernel.program, kernel.config) == set(across)
+    assert "V > 1 ||" in compiled.source
+
+
+def test_a_thread_takes_windows_below_each_other_if_they_share_loads() -> None:
+    def config(forward: Forward) -> tuple[str, int]:
+        (kernel,) = planned(forward, 2, 3, 40, 40).kernels
+        return kernel.config.shape, dict(kernel.config.constants)["kVec"]
+
+    assert config(lambda m, x: F.max_pool2d(x, 3, 2, 1)) == ("windows", 4)
+    assert config(lambda m, x: F.max_pool2d(x, 2)) == ("resident", 2)
+    assert config(lambda m, x: F.max_pool2d(x, 4)) == ("resident", 4)
+    assert config(lambda m, x: F.max_pool2d(x, 3)) == ("windows", 1)
+
+
+def test_rows_of_windows_are_counted_down_before_across() -> None:
+    compiled = planned(lambda m, x: F.max_pool2d(x, 3, 1), 2, 3, 12, 20)
+    (region,) = compiled.planned.regions
+    program = region.program
+    assert program is not None and program.strided
+    assert [program.sizes[a] for a in program.rows[-2:]] == [18, 10]
+    loads = program.loads[0]
+    assert [loads.stride(a) for a in program.rows[-2:]] == [1, 20]
+
+
+# ---- depthwise convolutions ------------------------------------------------------------------
+
+CONVOLUTIONS = {
+    "same": lambda: nn.Conv2d(6, 6, 3, padding="same", groups=6),
+    "stepped": lambda: nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6, bias=False),
+    "dilated, two filters": lambda: nn.Conv2d(6, 12, 3, dilation=2, padding=1, groups=6),
+    "two channels": lambda: nn.Conv2d(6, 9, (3, 1), groups=3),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", CONVOLUTIONS)
+def test_convolutions_of_few_channels_a_group_are_sums_over_windows(kind: str, target: str) -> None:
+    conv = CONVOLUTIONS[kind]()
+    compiled = check(lambda m, x: torch.relu(m.conv(x)), 2, 6, 9, 11, target=target, conv=conv)
+    assert len(compiled.kernels) == 1 and not aten(compiled)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_depthwise_convolutions_of_lines_and_volumes(target: str) -> None:
+    line, volume = nn.Conv1d(4, 4, 7, padding=3, groups=4), nn.Conv3d(4, 4, 3, groups=4)
+
+    def both(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        return m.line(x.flatten(2)).tanh(), m.volume(x)
+
+    assert not aten(check(both, 2, 4, 4, 5, 6, target=target, line=line, volume=volume))
+
+
+def test_the_ledger_says_why_a_depthwise_convolution_is_where_it_is() -> None:
+    def told(conv: nn.Module, target: str, size: int) -> str:
+        module = Written(lambda m, x: torch.relu(m.conv(x)), conv=conv).eval()
+        problem = problem_from_module(module, (torch.randn(64, 32, size, size),))
+        compiled = compile_problem(problem, target=target, policy=WHERE_IT_PAYS)
+        return next(row.why for row in compiled.ledger if row.op == "conv2d")
+
+    small, large = (nn.Conv2d(32, 32, k, padding=k // 2, groups=32) for k in (3, 7))
+    assert "as a sum over windows" in told(small, "cuda", 56)
+    assert "as a sum over windows" in told(small, "cpu", 56)
+    assert "stays with the library" in told(large, "cpu", 56)
+    dense = nn.Conv2d(32, 32, 3, padding=1, groups=2)
+    assert "windows" not in told(dense, "cuda", 56)
+
+
+# ---- coordinates -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_place_is_the_sum_of_its_steps(seed: int) -> None:
+    draw = random.Random(seed)
+    atoms = Atoms()
+    counts = [draw.randint(2, 5) for _ in range(2)]
+    steps = [draw.randint(1, 4) for _ in range(2)]
+    start, size = draw.randint(-2, 2), draw.randint(12, 40)
+    terms = [((atoms.fresh(n),), step) for n, step in zip(counts, steps, strict=True)]
+    axis = atoms.affine(terms, start, size)
+    at = atoms.access("x", (3, size), ((), axis)).at
+    for places in itertools.product(*(range(n) for n in counts)):
+        wanted = start + sum(p * s for p, s in zip(places, steps, strict=True))
+        assert at.offset + sum(at.stride(a) * p for a, p in enumerate(places)) == wanted
+
+
+def test_windows_side_by_side_are_a_cut_of_their_axis() -> None:
+    atoms = Atoms()
+    places, taps = atoms.fresh(4), atoms.fresh(3)
+    assert atoms.affine((((places,), 3), ((taps,), 1)), 0, 12) == (places, taps)
+    assert Slide(0, 3, 3).exact(4, 12) and not Slide(0, 3, 3).exact(4, 13)
+    assert not Slide(0, 3, 2).exact(4, 12)
