@@ -28,7 +28,10 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 
-OWN = ("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs")
+OWN = (
+    *("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs"),
+    "samples",
+)
 LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
 
 

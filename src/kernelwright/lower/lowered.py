@@ -13,6 +13,7 @@ from kernelwright.lower.kernel import Kernel, product, rowwise
 from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.routines import Routine, routines
 from kernelwright.lower.share import key, shared
+from kernelwright.lower.slices import Sliced, slices
 from kernelwright.lower.steps import Frozen, Step, StepMaker
 from kernelwright.plan import Gemm, Plan, Region
 from kernelwright.targets import Target
@@ -33,6 +34,7 @@ class Lowered:
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
     panels: tuple[Panel, ...]
+    slices: tuple[Sliced, ...]
     shared: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
 
@@ -48,12 +50,14 @@ def lower(
     every = _kernels(plan, target, dict(tiles or {}))
     few = few_kernels(plan)
     names = shared(plan.graph, [*every, *few])
-    paired = panels(plan) if target.lanes is None else ()
+    on_cpu = target.lanes is None
+    paired, sliced = (panels(plan), slices(plan)) if on_cpu else ((), ())
     maker = StepMaker(
         plan,
         {k.name: k for k in every},
         names,
         paired,
+        sliced,
         target,
         keeps,
     )
@@ -69,6 +73,7 @@ def lower(
         steps,
         maker.frozen(),
         paired,
+        sliced,
         names,
         users,
     )
