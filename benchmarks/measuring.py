@@ -142,19 +142,13 @@ def launches(model: nn.Module, x: Tensor) -> set[str]:
     kernels = getattr(emitted, "_KW_KERNEL_LIBRARY", None)
     if kernels is None:  # a file without kernels
         return set()
-    names: set[str] = set()
-    start = kernels.start
-
-    def spy(launches: Any, addresses: bytes) -> int:
-        names.update(name.removeprefix("launch_") for name in launches.names)
-        return start(launches, addresses)
-
-    kernels.start = spy
+    names: list[str] = []
+    kernels.watchers.append(names.extend)
     try:
         model(x)
     finally:
-        kernels.start = start
-    return names
+        kernels.watchers.clear()
+    return {name.removeprefix("launch_") for name in names}
 
 
 def complain_of_fallbacks(model: nn.Module, what: str) -> None:

@@ -28,6 +28,7 @@ from kernelwright.plan import (
     Store,
     decompose,
     element_type,
+    needs_whole_tiles,
 )
 from kernelwright.scalars import as_number
 
@@ -37,7 +38,14 @@ Tensor = torch.Tensor
 def run_plan(
     plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
 ) -> Any:
-    """The outputs of the plan, region by region, in the order of the plan.
+    """The outputs of the plan."""
+    return carry_out_plan(plan, module, inputs, block_n)[0]
+
+
+def carry_out_plan(
+    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+) -> tuple[Any, dict[str, Tensor]]:
+    """The outputs of the plan, region by region, in its order; and the buffers after the call.
 
     With `block_n`, generated products run in their two parts, over tiles of so many columns.
     """
@@ -52,9 +60,13 @@ def run_plan(
             dim.subs({sympy.Symbol(k, integer=True, positive=True): v for k, v in sizes.items()})
         )
 
+    wide = interpret.in_float64(inputs)
+
     def look(value: Any) -> Any:
         if isinstance(value, interpret.Ref):
             return value_of(value.name)
+        if isinstance(value, torch.dtype):
+            return torch.float64 if wide and value.is_floating_point else value
         if isinstance(value, sympy.Expr):
             return number(value)
         if isinstance(value, Scalar):
@@ -91,13 +103,15 @@ def run_plan(
         run(seat.epilogue, seat.partials, block_n)
         if seat.finish is not None:
             run(seat.finish)
-    return look(graph.outputs)
+    written = {buffer: value_of(value) for buffer, value in graph.mutations}
+    return look(graph.outputs), written
 
 
 class _Run:
     """One program over grids, one axis an atom.
 
-    In tiles of `width` columns, a stage over the row leaves partial results and is then not known.
+    In tiles of `width` columns, a stage over the row leaves partial results; it is then not known,
+    or for each tile its own.
     """
 
     def __init__(
@@ -162,8 +176,9 @@ class _Run:
         for index, stage in enumerate(program.stages):
             full = evaluate(stage.expr, env).expand(self.shape)
             if self.width and not stage.segment:
-                results[next(names)] = self.by_tiles(full, interpret.COMBINE[stage.kind])
-                env["acc", index] = torch.full([1] * len(self.order), float("nan")).double()
+                partial = self.by_tiles(full, interpret.COMBINE[stage.kind])
+                results[next(names)] = partial
+                env["acc", index] = self.own_results(partial)
                 continue
             for axis in [self.order.index(a) for a in self.span(stage.segment)]:
                 full = interpret.COMBINE[stage.kind](full, axis)
@@ -172,6 +187,12 @@ class _Run:
 
     def span(self, segment: bool) -> tuple[int, ...]:
         return self.program.inner if segment else self.program.elements
+
+    def own_results(self, partial: Tensor) -> Tensor:
+        """What a tile knows of the whole row: its own result, if it may go on with that."""
+        if not needs_whole_tiles(self.program):
+            return torch.full([1] * len(self.order), float("nan")).double()
+        return partial.repeat_interleave(self.width, -1).reshape(self.shape)
 
     def by_tiles(self, full: Tensor, combine: Any) -> Tensor:
         rows = full.flatten(len(self.program.rows))

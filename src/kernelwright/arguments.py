@@ -42,7 +42,17 @@ def parser() -> argparse.ArgumentParser:
     _on_a_model(commands, "explain", "show the plan: what is fused, what is not, and why")
     verify = _on_a_model(commands, "verify", "certify that ModelNew of CANDIDATE is Model of MODEL")
     verify.add_argument("candidate", help="a file with class ModelNew")
-    verify.add_argument("--quick", action="store_true", help="fewer cases of each check")
+    verify.add_argument("--quick", action="store_true", help="the most telling checks alone")
+    verify.add_argument("--thorough", action="store_true", help="ten times the calls and the time")
+    verify.add_argument(
+        "--only", action="append", metavar="NAME", help="one check, by its name; may be repeated"
+    )
+    verify.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help="that of a certificate, to repeat it (default: random)",
+    )
     bench = _on_a_model(commands, "bench", "time CANDIDATE against eager and torch.compile")
     bench.add_argument("candidate", help="a file with class ModelNew")
     bench.add_argument(

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,10 +29,17 @@ DAY = 86400.0
 
 
 def root() -> Path:
-    """The folder; it need not exist."""
-    if own := os.environ.get("TORCH_EXTENSIONS_DIR"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright")
+    """The folder; it need not exist. The rule is that of emitted files (emit/runtime.py)."""
+    wanted = Path(
+        os.environ.get("TORCH_EXTENSIONS_DIR")
+        or Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright")
+    )
+    near = wanted.absolute()
+    while not near.exists():
+        near = near.parent
+    if not near.is_dir() or os.access(near, os.W_OK | os.X_OK):
+        return wanted
+    return Path(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
 
 
 def tiles_file() -> Path:

@@ -57,6 +57,8 @@ SHORT_NAMES = {
     "native_dropout": "dropout",
     "linalg_vector_norm": "norm",
 }
+# Losses by the number of the class: where it stands whether they are reduced.
+LOSSES_OF_CLASSES = {"cross_entropy_loss": 3, "nll_loss": 3, "nll_loss_nd": 3, "nll_loss2d": 3}
 ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
@@ -145,6 +147,9 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
             names[id(problem.module.get_parameter(target))] = name
         elif is_place(target):
             names[id(look_up(problem.module, target))] = name
+    buffers = dict(problem.module.named_buffers(remove_duplicate=False))
+    homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
+    memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
     reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
     changes = f"the forward changes {seen.changes}" if seen.changes else None
     return replace(
@@ -152,6 +157,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
+        memory=memory,
         refused=graph.contract.refused or changes,
     )
 
@@ -323,8 +329,17 @@ class _Reader:
         args = (*positional, *(v for _, v in keywords))
         first = value[0] if isinstance(value, tuple | list) else value
         origin = self._origin(fx_node, packet)
+        if packet in LOSSES_OF_CLASSES and args[LOSSES_OF_CLASSES[packet]] == 0:
+            self._check_losses(origin, fx_node, first)
         name = self._fresh(origin.module or packet)
         return Node(name, op, args, self._type(first), origin, call, (name,))
+
+    def _check_losses(self, origin: Origin, fx_node: Any, losses: Any) -> None:
+        """torch 2.13 gives them no axes where the batch is free, and all that follows is wrong."""
+        classes = fx_node.args[1].meta["val"]
+        read = any(user.op != "output" for user in fx_node.users)
+        if read and losses.ndim == 0 and classes.ndim and classes.dtype is torch.int64:
+            raise UnsupportedError(f"torch lost the shape of {origin} while it traced")
 
     def _value(self, raw: Any) -> Any:
         if isinstance(raw, torch.fx.Node):

@@ -115,9 +115,14 @@ def _verify(arguments: argparse.Namespace, output: Output) -> None:
         arguments.quick,
         output.progress,
         arguments.training,
+        only=arguments.only or (),
+        thorough=arguments.thorough,
+        seed=arguments.seed,
     )
     _show_certificate(certificate, output)
     output.json(certificate.to_json())
+    if certificate.only and not certificate.failures:
+        return
     if not certificate.passed:
         told = f"{arguments.candidate} is not the same function as the model."
         raise VerificationError(told, certificate)

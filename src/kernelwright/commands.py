@@ -172,7 +172,9 @@ def verify_files(
     quick: bool = False,
     progress: Progress | None = None,
     training: bool | None = None,
+    **options: Any,
 ) -> Certificate:
+    """verify with its progress told; `options` are only, thorough and seed."""
     from kernelwright.verify import verify
 
     begun: list[str] = []
@@ -184,7 +186,14 @@ def verify_files(
         begun.append(check)
 
     certificate = verify(
-        model, candidate, device, precision, quick=quick, progress=begin, training=training
+        model,
+        candidate,
+        device,
+        precision,
+        quick=quick,
+        progress=begin,
+        training=training,
+        **options,
     )
     begin("")
     return certificate

@@ -228,7 +228,8 @@ class Contraction:
     `sizes` are those of the nest's axes; `left`, `right` and `out` give, for each axis of a tensor,
     the place in it, and a place outside of the tensor counts for nothing (padding). What an axis of
     the nest is follows from where it occurs. `call` asks the library for it, `biased` for it with a
-    bias added, which stands there as BIAS.
+    bias added, which stands there as BIAS. `by_strides` says that it reads matrices as they lie if
+    their rows or columns lie along memory, and copies others; what other calls copy is not known.
     """
 
     sizes: tuple[Dim, ...]
@@ -237,6 +238,7 @@ class Contraction:
     out: tuple[Affine, ...]
     call: Call
     biased: Call | None = None
+    by_strides: bool = False
 
     def _axes(self, *, left: bool, right: bool, out: bool) -> tuple[int, ...]:
         def occurs(index: tuple[Affine, ...]) -> set[int]:
@@ -334,7 +336,8 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over.
+    over. `memory` names for each leaf the source whose memory eager's result lies in; results that
+    lie in the same memory of their own have the same other name.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -344,6 +347,7 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
+    memory: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -516,3 +520,26 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     if isinstance(dim, int):
         return dim
     return int(dim.subs({s: batch for s in dim.free_symbols}))
+
+
+# Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.
+FEW_SAMPLES = 64
+
+
+def smallest_batch(graph: Graph) -> int:
+    """The smallest batch from which on every slice lies inside of what it is a slice of.
+
+    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
+    """
+
+    def lies_inside(node: Node, view: View, batch: int) -> bool:
+        axis = view.dims[0]
+        start, count = hint(view.start, batch), hint(node.type.shape[axis], batch)
+        whole = hint(graph[node.inputs[0]].type.shape[axis], batch)
+        last = start + (count - 1) * view.step
+        return 0 <= start <= whole and (count == 0 or (count > 0 and last < whole))
+
+    views = [(n, n.payload) for n in graph if isinstance(n.payload, View)]
+    slices = [(node, view) for node, view in views if view.kind == "slice"]
+    few = [b for b in range(FEW_SAMPLES) if not all(lies_inside(*s, b) for s in slices)]
+    return max(few, default=-1) + 1

@@ -65,9 +65,13 @@ def _carried_out(
         for symbol, (name, axis) in graph.symbols.items()
     }
 
+    wide = in_float64(inputs)
+
     def look(value: Any) -> Any:
         if isinstance(value, Ref):
             return values[value.name]
+        if isinstance(value, torch.dtype):
+            return torch.float64 if wide and value.is_floating_point else value
         if isinstance(value, sympy.Expr):
             return int(value.subs(sizes))
         if isinstance(value, Scalar):
@@ -92,6 +96,11 @@ def resolve(target: str) -> Any:
     return reduce(getattr, target.removeprefix("torch.").split("."), torch)
 
 
+def in_float64(inputs: Sequence[Any]) -> bool:
+    """Whether this is a run in float64, so that no operator may ask for less."""
+    return any(isinstance(x, Tensor) and x.dtype is torch.float64 for x in inputs)
+
+
 def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str, Any]:
     held = {
         **dict(module.named_parameters(remove_duplicate=False)),
@@ -103,7 +112,9 @@ def _sources(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> dict[str
         if node.op == "input":
             values[node.name] = next(tensors)
         elif node.op == "constant":
-            values[node.name] = graph.constants[node.name]
+            constant = graph.constants[node.name]
+            wide = constant.is_floating_point() and in_float64(inputs)
+            values[node.name] = constant.double() if wide else constant
         elif node.op in ("parameter", "buffer"):
             target = graph.targets[node.name]
             values[node.name] = (

@@ -24,6 +24,8 @@ from pathlib import Path
 
 from kernelwright.errors import InputError
 
+PREFIX = "kernelwright_user"  # of the modules' names
+
 _models: set[str] = set()  # the folders of models, which are on sys.path for their sake only
 _beside: dict[Path, dict[str, types.ModuleType]] = {}  # their modules, where the process has others
 
@@ -68,9 +70,9 @@ def read_source(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def load_source(path: Path) -> types.ModuleType:
-    """Run a Python file as a fresh module that its own classes can find."""
-    text = read_source(path)
+def load_source(path: Path, text: str | None = None) -> types.ModuleType:
+    """Run a Python file, or a text in its place, as a fresh module that its classes can find."""
+    text = read_source(path) if text is None else text
     place = place_of(path)
     module = types.ModuleType(_module_name(place))
     module.__file__ = str(path)
@@ -168,7 +170,7 @@ def _module_name(place: Place) -> str:
     """
     stem = re.sub(r"\W", "_", place.path.stem)
     digest = hashlib.sha256(str(place.path).encode(errors="surrogateescape")).hexdigest()[:12]
-    name, number = f"kernelwright_user_{stem}_{digest}", 1
+    name, number = f"{PREFIX}_{stem}_{digest}", 1
     while (numbered := name if number == 1 else f"{name}_{number}") in sys.modules:
         number += 1
     return numbered

@@ -33,14 +33,16 @@ class Sighting:
     """`reaches` and `strides` have an entry for each leaf of the outputs.
 
     An entry of `reaches` holds the positions of input leaves and the module's own tensors (by id);
-    one of `strides` is None where the leaf is not a tensor. `follows` holds the input leaves whose
-    order in memory outputs take over, `changes` names an attribute that every call changes, and
-    `warms` says that only the first call changes any.
+    one of `strides` is None where the leaf is not a tensor; one of `memory` says whose memory the
+    leaf lies in, as `reaches` does, or is negative for memory that the call made. `follows`
+    holds the input leaves whose order in memory outputs take over, `changes` names what attribute
+    every call changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...]
     strides: tuple[tuple[int, ...] | None, ...]
     follows: frozenset[int]
+    memory: tuple[int | None, ...]
     changes: str | None
     warms: bool
 
@@ -81,6 +83,9 @@ def _probe(problem: Problem) -> Sighting:
     between = _plain_state(module)
     reaches = [_reached(o, {**own, **_positions(given)}) for o in outputs]
     strides = tuple(_strides(o) for o in outputs)
+    held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
+    held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+    memory = tuple(_memory(o, held) for o in outputs)
     follows: set[int] = set()
     for place, x in enumerate(given):
         for change in (_reversed, _channels_last) if isinstance(x, Tensor) else ():
@@ -90,9 +95,8 @@ def _probe(problem: Problem) -> Sighting:
                     follows |= {place} if moved != strides else set()
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
-    return Sighting(
-        tuple(reaches), strides, frozenset(follows), changes, changes is None and before != between
-    )
+    warms = changes is None and before != between
+    return Sighting(tuple(reaches), strides, frozenset(follows), memory, changes, warms)
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -152,6 +156,17 @@ def _reached(output: Any, sources: dict[int, int]) -> frozenset[int]:
                 seen.add(following)
                 stack.append(following)
     return frozenset(found)
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _memory(output: Any, held: dict[int, int]) -> int | None:
+    """Whose memory it is; what is met for the first time gets a number of its own."""
+    if not isinstance(output, Tensor) or output.layout is not torch.strided:
+        return None
+    return held.setdefault(_storage(output), -1 - len(held))
 
 
 def _strides(value: Any) -> tuple[int, ...] | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from kernelwright.cli import main
 from kernelwright.errors import BuildError
+from kernelwright.toolchain import check_toolchain
 
 MODEL = Path(__file__).parents[1] / "models" / "linear_mish_mish.py"
 
@@ -22,3 +24,9 @@ def test_a_missing_compiler_is_one_sentence(
     assert code == BuildError.exit_code
     assert "no-such-compiler" in said and "set CXX" in said and "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_headers_of_python_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": "/nowhere"})
+    with pytest.raises(BuildError, match=r"Python\.h.*python3-dev"):
+        check_toolchain("cpu")

@@ -8,6 +8,8 @@
 
 namespace {
 
+using OddPairs = Tiles<128, 3, 2, 1>;  // columns that no vector divides
+
 int failures = 0;
 
 void expect(cudaError_t error, const char* what) {
@@ -101,10 +103,11 @@ void products() {
   const auto sums =
       Residual::Args{numbers(1001), numbers(2 * kRows * 1001), room<float>(2 * kRows * 1001)};
   const float nan = __builtin_nanf("");
-  product<kw::SplitFloat, GroupMinimum, Square>(one, kRows, 200, minima, nan, "split, groups");
+  product<kw::SplitFloat, GroupMinimum, Square>(one, kRows, 520, minima, nan, "split, groups");
   product<kw::SplitFloat, Residual, Single, Across>(two, 150, 67, sums, nan, "split, across");
   product<kw::SplitFloat, Residual, Single, Across>(one, 60, 8203, sums, 0.5f, "split, long rows");
-  product<kw::SplitFloat, Residual, Square, Batched>(two, kRows, 203, sums, nan, "split, batched");
+  product<kw::SplitFloat, Residual, OddPairs, Batched>(two, kRows, 203, sums, nan,
+                                                       "split, batched");
   product<kw::RoundedFloat, GroupMinimum, Wide>(one, kRows, 200, minima, 1e30f, "rounded");
   product<kw::Bfloat16, GroupMinimum, WidePairs>(one, kRows, 200, minima, 0.5f, "bfloat16");
   product<kw::Bfloat16, GroupMinimum, WidePairs, Across>(two, 200, 72, minima, 0.5f, "across");

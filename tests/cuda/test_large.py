@@ -45,3 +45,41 @@ def test_more_than_two_to_the_31_elements(tmp_path: Path, extensions: Path) -> N
         part = slice(start, start + (1 << 18))
         assert torch.equal(ours[part], torch.relu(x[part]) * 2.0 + 1.0)
     assert not subject.fallbacks
+
+
+VECTORS = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x, y):
+        return x.sum(), torch.softmax(x, 0), x.var(), F.huber_loss(x, y)
+
+
+def get_inputs():
+    return [torch.randn(1000), torch.randn(1000)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("size", [1, 1000, 131072, 131073, (1 << 20) + 3, 1 << 24])
+def test_a_vector_becomes_one_number(size: int, tmp_path: Path, extensions: Path) -> None:
+    """In however many parts: the same bits in every call, and close to float64."""
+    path = tmp_path / "vectors.py"
+    path.write_text(VECTORS)
+    subject = checking.subject(path, tmp_path, "cuda")
+    model = subject.new_class()
+    x, y = (torch.randn(size, device="cuda") for _ in range(2))
+    ours, again = checking.run(model, (x, y)), checking.run(model, (x, y))
+    exact = checking.run(subject.user.Model(), (x.double(), y.double()))
+    for got, repeated, wanted in zip(ours, again, exact, strict=True):
+        assert torch.equal(got, repeated) or bool(got.isnan().all() and wanted.isnan().all())
+        torch.testing.assert_close(
+            got.double(), wanted, rtol=1e-5, atol=1e-6 * size**0.5, equal_nan=True
+        )
+    assert not subject.fallbacks

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+import verifying
 from rich.console import Console
 from torch import nn
 
-from kernelwright.bench import Timing, Timings, bench
+from kernelwright.bench import Timing, Timings, bench, runner
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.roofline import MACHINES, Floor, Machine, count_work, floor
 from kernelwright.bench.runner import refuse_impossible
@@ -58,6 +60,12 @@ FALLING_BACK = (
 )
 
 
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server for all tests: to start one takes longer than to time a small model."""
+    monkeypatch.setattr(runner, "Server", lambda: nullcontext(verifying.server()))
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "model.py"
@@ -87,10 +95,8 @@ def test_rows_of_a_right_candidate(model: Path) -> None:
     assert json.loads(json.dumps(timings.to_json()))["best_baseline"] == "eager"
 
 
-def test_max_autotune_on_the_cpu_is_a_row_with_a_note(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "compile", _refuse_to_compile)
+def test_max_autotune_on_the_cpu_is_a_row_with_a_note(model: Path) -> None:
+    model.write_text(MODEL + REFUSING)
     timings = run(model, RIGHT, baselines=None)
     notes = {row.name: row.note for row in timings.rows}
     assert notes["max-autotune"] == "not run on the CPU unless asked for"
@@ -98,8 +104,47 @@ def test_max_autotune_on_the_cpu_is_a_row_with_a_note(
     assert timings.row("compile").median_ms is None
 
 
-def _refuse_to_compile(*args: object, **options: object) -> None:
-    raise RuntimeError("no such luck\nand a second line")
+REFUSING = """
+def refuse(*args, **options):
+    raise RuntimeError("no such luck\\nand a second line")
+
+torch.compile = refuse
+"""
+
+LAZY = """
+import threading, time
+
+class ModelNew(Model):
+    def forward(self, x):
+        y = super().forward(x)
+        z = torch.zeros_like(y)
+        threading.Timer(0.05, lambda: z.copy_(y)).start()
+        return z
+"""
+STOPPED = """
+import time
+
+class ModelNew(Model):
+    def forward(self, x):
+        time.sleep(0.01)
+        return super().forward(x)
+
+time.perf_counter = lambda: 0.0
+for module in list(__import__("sys").modules.values()):
+    if hasattr(module, "perf_counter"):
+        module.perf_counter = lambda: 0.0
+"""
+
+
+def test_a_stopped_clock_is_held_against_the_judges(model: Path) -> None:
+    timings = run(model, MODEL + STOPPED)
+    assert timings.verified is False
+    assert any("by the judge's" in problem for problem in timings.problems), timings
+
+
+def test_work_that_goes_on_after_the_call_is_wrong(model: Path) -> None:
+    timings = run(model, MODEL + LAZY)
+    assert timings.verified is False and timings.problems, timings
 
 
 @pytest.mark.parametrize(

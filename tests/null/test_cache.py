@@ -6,8 +6,10 @@ import fcntl
 import json
 import os
 import re
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,8 +57,11 @@ def test_the_package_and_emitted_files_choose_the_same_folder(
         monkeypatch.setenv(name, value)
     assert cache.root() == Path(place)
     assert tile_cache.cache_file() == Path(place) / "tiles.json"
-    emitted = re.search(r"    root = (.*?)\n    folder", runtime.BUILD, re.DOTALL)
-    assert emitted and eval(emitted[1], {"os": os}) == place
+    emitted = re.search(r"^def _cache.*?(?=^\w)", runtime.BUILD + "end", re.DOTALL | re.MULTILINE)
+    assert emitted
+    scope: dict[str, Any] = {"os": os, "tempfile": tempfile}
+    exec(emitted[0].rpartition("\n\n\n")[0], scope)
+    assert scope["_cache"]() == place
 
 
 def test_only_our_own_is_listed_and_removed(root: Path) -> None:

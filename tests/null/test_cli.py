@@ -66,7 +66,7 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
 
 
 def fake_verify(passed: bool) -> Any:
-    def verify(model: Path, candidate: Path, *rest: object) -> Certificate:
+    def verify(model: Path, candidate: Path, *rest: object, **options: object) -> Certificate:
         assert Path(candidate).read_text() == SOURCE
         return Certificate(
             str(model), str(candidate), "cpu", "highest", (Check("oracle", passed, "as told"),)

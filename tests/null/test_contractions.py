@@ -115,6 +115,23 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], dict[str, Any]]] = {
         HEADS,
         {"w": weight(3, 4, 2)},
     ),
+    "einsum of three": (
+        lambda m, x: torch.einsum("bts,to,bsn->bno", x[..., :5], m.w, x.relu()[..., :3]),
+        HEADS,
+        {"w": weight(5, 2)},
+    ),
+    "einsum with a map between": (
+        lambda m, x: torch.einsum(
+            "btn,bsn,hts,bshp->bthp", x, x.relu(), m.w, x.view(BATCH, 5, 3, 4)
+        ),
+        HEADS,
+        {"w": weight(3, 5, 5)},
+    ),
+    "einsum of a map at last": (
+        lambda m, x: torch.einsum("btn,bsn,st->bst", x, x.relu(), m.w),
+        HEADS,
+        {"w": weight(5, 5)},
+    ),
     "conv1d": (lambda m, x: m.c(x), HEADS, {"c": nn.Conv1d(5, 4, 3, padding=1)}),
     "conv1d, same": (lambda m, x: m.c(x), HEADS, {"c": nn.Conv1d(5, 4, 4, padding="same")}),
     "conv2d": (

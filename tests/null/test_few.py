@@ -152,8 +152,8 @@ def test_the_ways_of_a_product_in_their_order() -> None:
     text = of(4096, 1024).source
     ways = [
         "if _KW_GENERATED_GEMM and batch <= 16:",
-        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_hopper(run.device):",
-        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):",
+        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(run.device) == (9, 0):",
+        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(run.device) == (9, 0):",
     ]
     places = [text.index(way) for way in ways]
     assert places == sorted(places)

@@ -6,14 +6,14 @@ import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import checking
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from written import Written, planned
 
 from kernelwright.pipeline import Compiled, compile_problem
@@ -38,7 +38,7 @@ def fused(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_hopper(run.device):"
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_capability(run.device) == (9, 0):"
     assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
@@ -55,7 +55,9 @@ def test_the_product_has_no_address(compiled: Compiled) -> None:
     assert "kw::Vec<V> linear_product;" in epilogue
     assert "const float* linear_product" not in epilogue
     assert "store_partial(kw::Stage<2>, float total" in epilogue
-    assert "finish(kw::Stage<2>" not in epilogue and "store_row(" not in epilogue
+    # What the kernel after the library's product has besides.
+    assert "finish(kw::Stage<2>" in epilogue and "store_row(" in epilogue
+    assert "using BiasGroupNormMin = kw::InMemory<LinearGroupNormMin, float>;" in text
 
 
 def test_operands_are_named_in_order(compiled: Compiled) -> None:
@@ -81,12 +83,12 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if _KW_GENERATED_GEMM and _kw_hopper(run.device):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
     compiled = planned(lambda self, x: torch.softmax(x, 1), 3, 4)
-    for word in ("_KW_GENERATED_GEMM", "_kw_hopper", "functools", FREEZE):
+    for word in ("_KW_GENERATED_GEMM", "_kw_capability", "functools", FREEZE):
         assert word not in compiled.source
 
 
@@ -123,15 +125,21 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
         """A library that starts nothing."""
 
         launch = module._kw_Library.launch
+        calls = SimpleNamespace(
+            Sequence=module._kw_Sequence,
+            Picture=module._kw_Picture,
+            Known=lambda *parts: module._kw_unknown,
+        )
 
-        def table(self, launches: Any, bases: int) -> bytes:
-            return b""
+        def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
+            def note(*tensors: Tensor) -> Tensor:
+                module.launched += [(name, len(bases)) for name, _, _ in launches]
+                return tensors[-1]
 
-        def start(self, launches: Any, addresses: bytes) -> int:
-            module.launched += [(name, len(launches.bases)) for name in launches.names]
-            return 0
+            return "call", (note, tuple(bases), (None,) * len(bases), tuple(bases)[-1])
 
-    module._kw_hopper, module._kw_processors = (lambda device: True), (lambda device: 132)
+    module._kw_capability = lambda device: (9, 0)
+    module._kw_processors = lambda device: 132
     module._KW_KERNEL_LIBRARY = module._KW_FUSION.kernels = Notes()
     yield module
 
@@ -146,13 +154,8 @@ def halves(model: Any) -> tuple[Any, Any, bool]:
     emitted = sys.modules[type(model).__module__]
     memo = emitted._KW_FUSION.memo(model)
     steps = emitted._KW_FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
-    kept = [s for s, _ in steps.steps if isinstance(s, emitted._kw_Kept)]
-    if not kept:
-        return None, None, False
-    values = [*memo.state, *steps.blank]
-    values.insert(0, torch.randn(5, 64))
-    kept[0](values, memo)
-    return *(values[i] for i in kept[0].indices), True
+    found = steps.frozen_halves(memo, (torch.randn(5, 64), *memo.state))
+    return (*found, True) if found else (None, None, False)
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:

@@ -109,7 +109,7 @@ def test_logsumexp_of_tiles_without_a_finite_value() -> None:
     compiled = planned(lambda self, x: torch.logsumexp(F.linear(x, self.weight), 1), 4, 192,
                        weight=nn.Parameter(torch.eye(192)))  # fmt: skip
     (kernel,) = generated(compiled)
-    assert kernel.program.segmented
+    assert kernel.by_tile
     minus, plus = float("-inf"), float("inf")
     x = torch.full((5, 192), minus)
     x[0, 64:] = -300.0

@@ -131,13 +131,16 @@ def test_a_routine_is_named_by_what_its_users_share() -> None:
 class Notes:
     """A library that only remembers what it was told to start."""
 
-    def table(self, launches: Any, bases: int) -> bytes:
-        self.launches, self.bases = launches, bases
-        return b""
+    calls = recording  # whose Sequence runs what is not a kernel
 
-    def start(self, launches: Any, addresses: bytes) -> int:
-        self.started = launches.names
-        return 0
+    def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
+        self.rows = launches
+
+        def note(*tensors: Tensor) -> Tensor:
+            self.started = [name for name, _, _ in launches]
+            return tensors[-1]
+
+        return "call", (note, tuple(bases), (None,) * len(bases), tuple(bases)[-1])
 
 
 class Frozen:
@@ -172,7 +175,7 @@ def test_launches_in_a_row_cross_once_and_share_a_workspace() -> None:
     (out,) = steps.run(Frozen, (torch.ones(3),))
     assert notes.started == ["launch_a", "launch_b", "launch_c", "launch_d"] and out.shape == (3,)
     assert steps.bytes == 3 * 512  # all were asked for before the first launch
-    offsets = [operands[-1] for _, operands, _ in notes.launches[:3]]
+    offsets = [operands[-1] for _, operands, _ in notes.rows[:3]]
     assert len({base for base, _ in offsets}) == 1 and len({at for _, at in offsets}) == 3
 
 
@@ -200,7 +203,7 @@ def test_calls_are_given_tensors_of_their_own_and_freed() -> None:
     steps, notes = recorded(fused, torch.ones(3))
     (out,) = steps.run(Frozen, (torch.ones(3),))
     assert out.shape == (2, 2) and steps.bytes == 0 and notes.started == ["launch_a"]
-    assert [len(done) for _, done in steps.steps] == [0, 0, 1, 1]
+    assert [len(done) for *_, done in steps.steps] == [0, 0, 1, 1]
 
 
 def test_rows_of_a_result_are_bytes_from_its_start() -> None:
@@ -211,4 +214,4 @@ def test_rows_of_a_result_are_bytes_from_its_start() -> None:
         return (out,)
 
     notes = recorded(fused, torch.ones(3))[1]
-    assert [operands[1] for _, operands, _ in notes.launches] == [(1, 0), (1, 40)]
+    assert [operands[1] for _, operands, _ in notes.rows] == [(1, 0), (1, 40)]

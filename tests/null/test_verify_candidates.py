@@ -1,7 +1,7 @@
 """Every way of being wrong that is known here must fail, by the name of the check that finds it.
 
-Each wrong candidate is a small edit of a right one. They run in this process, for speed; the tests
-of the child process are in test_verify_process.py.
+Each wrong candidate is a small edit of a right one. What happens to processes is in
+test_verify_process.py, and many more candidates are in tests/museum.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from verifying import run_all, run_some, write
+from verifying import run_all, run_some, subject
 
 from kernelwright.errors import BuildError, InputError
 from kernelwright.verify.certificate import Certificate, Check
-from kernelwright.verify.checks import MAIN
+from kernelwright.verify.checks import MAIN, ROWS
 from kernelwright.verify.checks.fallbacks import judge_fallbacks
-from kernelwright.verify.child import run_check
-from kernelwright.verify.subject import load_subject
+from kernelwright.verify.session import run_check
 
 LINEAR = """
 class Model(nn.Module):
@@ -98,10 +97,7 @@ class ModelNew(Model):
 
 
 # What a kernel written by hand does not keep, unless it watches for it as the emitted ones do.
-BY_HAND = {
-    *("submodules", "hooks", "sizes: other dimensions"),
-    *("layout: transposed", "layout: permuted"),
-}
+BY_HAND = {"layout: transposed", "layout: permuted"}
 
 
 @dataclass(frozen=True)
@@ -260,8 +256,7 @@ return z"""),
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_wrong_candidate_fails(wrong: Wrong, tmp_path: Path) -> None:
-    subject = load_subject(*write(tmp_path, wrong.model, wrong.source), "cpu", "highest")
-    checks = {name: run_check(subject, name)[0] for name in ("runs", wrong.check)}
+    checks = run_some(tmp_path, wrong.model, wrong.source, "runs", wrong.check)
     assert checks[wrong.check].passed is False, checks[wrong.check]
 
 
@@ -287,7 +282,9 @@ return torch.where(y > 0, y, y * 0.01)""")
     checks = run_all(tmp_path, LINEAR, candidate)
     assert [str(check) for check in checks.values() if check.passed is False] == []
     assert {name for name, check in checks.items() if check.passed is None} == {
-        *("buffers", "random numbers", "layout: permuted", "layout: channels_last")
+        *("buffers", "random numbers", "layout: permuted", "layout: channels_last"),
+        *("stream", "stream: unsynchronised", "graph replay", "weights: buffers"),
+        *("inputs: float16", "inputs: float64"),
     }
 
 
@@ -347,8 +344,9 @@ def test_nothing_is_certified_without_the_oracle() -> None:
 
 
 def test_weak_problem_is_named(tmp_path: Path) -> None:
-    paths = write(tmp_path, SOFTMAX_OF_ONE, SOFTMAX_OF_ONE + SAME)
-    check, weak = run_check(load_subject(*paths, "cpu", "highest"), "null models")
+    loaded = subject(tmp_path, SOFTMAX_OF_ONE, SOFTMAX_OF_ONE + SAME)
+    check, finding = run_check(loaded, ROWS["null models"])
+    weak = finding.weak
     assert check.passed is None
     assert any("a constant" in sentence for sentence in weak)
     assert any("a stale result" in sentence for sentence in weak)
@@ -432,16 +430,15 @@ def test_unusable_candidate_is_the_users_error(
     candidate: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message):
-        load_subject(*write(tmp_path, LINEAR, candidate), device="cpu", precision="highest")
+        subject(tmp_path, LINEAR, candidate)
 
 
 def test_lazy_build_failure_is_a_build_error(tmp_path: Path) -> None:
     candidate = body(
         "from torch.utils.cpp_extension import load\nreturn load('kw_none', ['no_such_file.cpp'])"
     )
-    subject = load_subject(*write(tmp_path, LINEAR, candidate), device="cpu", precision="highest")
     with pytest.raises(BuildError, match="could not be built"):
-        run_check(subject, "runs")
+        run_some(tmp_path, LINEAR, candidate, "runs")
 
 
 @pytest.mark.parametrize(("groups", "bits_dropped"), [(16, 0), (8, 0), (8, 7)])
@@ -457,7 +454,6 @@ def test_accuracy_decides_and_not_luck(groups: int, bits_dropped: int, tmp_path:
         f"y = F.linear(x.flip(1), {weight}, self.linear.bias)\n"
         "        return F.leaky_relu(self.norm(y), 0.01)",
     )
-    subject = load_subject(*write(tmp_path, model, candidate), device="cpu", precision="highest")
     names = ("oracle", "inputs: normal", "batch 1", "batch 37", "larger batch")
-    passed = [run_check(subject, name)[0].passed for name in names]
+    passed = [x.passed for x in run_some(tmp_path, model, candidate, *names).values()]
     assert passed == [not bits_dropped] * len(names)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import shlex
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import verifying
 from rich.console import Console
 
+from kernelwright.cli import main
 from kernelwright.errors import InputError
-from kernelwright.verify import Certificate, verify
+from kernelwright.verify import Certificate, Check, processes, session, verify
 from kernelwright.verify.checks import TABLE
 from kernelwright.verify.render import render
 
@@ -54,6 +59,13 @@ class ModelNew(Model):
 """
 
 
+@pytest.fixture(autouse=True)
+def one_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server for all tests, but for one that kills it."""
+    if "kills" not in request.node.name:
+        monkeypatch.setattr(session, "Server", lambda: nullcontext(verifying.server()))
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     model, candidate = tmp_path / "model.py", tmp_path / "candidate.py"
@@ -66,8 +78,11 @@ def test_right_candidate_is_certified(files: tuple[Path, Path]) -> None:
     heard: list[str] = []
     certificate = verify(*files, device="cpu", precision="highest", progress=heard.append)
     assert certificate.passed, str(certificate)
-    assert heard == [row.name for row in TABLE]
-    assert [check.name for check in certificate.checks] == [*heard, "fallbacks"]
+    names = [row.name for row in TABLE]
+    assert heard[:4] == names[:4] and set(heard) == set(names)
+    assert heard != names  # the seed decides the order
+    assert [check.name for check in certificate.checks] == [*names, "fallbacks", "the file"]
+    assert certificate.sha256 == hashlib.sha256(files[1].read_bytes()).hexdigest()
     _assert_readable(certificate)
 
 
@@ -92,7 +107,7 @@ def test_death_and_silence_are_failed_checks(files: tuple[Path, Path]) -> None:
     assert died in found["inputs: NaN"].detail
     assert "candidate.py" in found["inputs: NaN"].log
     assert found["layout: transposed"].passed is False
-    assert "time limit" in found["layout: transposed"].detail
+    assert "no answer in the time" in found["layout: transposed"].detail
     assert found["side effects"].passed is True
     assert {check.name for check in certificate.failures} == {
         *("inputs: NaN", "layout: transposed")
@@ -110,3 +125,96 @@ def test_users_error_comes_back_as_itself(files: tuple[Path, Path]) -> None:
 def test_missing_file_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         verify(tmp_path / "model.py", tmp_path / "candidate.py")
+
+
+def forward(code: str) -> str:
+    body = code.replace("\n", "\n        ")
+    return f"{MODEL}\nclass ModelNew(Model):\n    def forward(self, x):\n        {body}\n"
+
+
+def first_failure(files: tuple[Path, Path], code: str, **options: object) -> Check:
+    """What the first check says of a candidate; verify itself comes back."""
+    model, candidate = files
+    candidate.write_text("import os, subprocess, sys, time\n" + forward(code))
+    certificate = verify(model, candidate, device="cpu", only=["runs"], **options)  # type: ignore[arg-type]
+    assert not certificate.passed and certificate.failures
+    _assert_readable(certificate)
+    return certificate.failures[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("os.kill(os.getppid(), 9)\ntime.sleep(5)\nreturn super().forward(x)", "process"),
+        ("os._exit(0)", "ended with exit code 0 while running the check runs"),
+        ("time.sleep(60)", "gave no answer in the time that it had"),
+        ("while True:\n    print('x' * 100000)", "wrote more than 64 MB of output"),
+        ("print('\\x1b[31mred\\x07', flush=True)\nos.abort()", "signal 6 (SIGABRT)"),
+    ],
+    ids=["kills its parent", "exits", "hangs", "floods", "aborts"],
+)
+def test_whatever_a_process_does_is_a_named_failure(
+    files: tuple[Path, Path], code: str, told: str
+) -> None:
+    failure = first_failure(files, code, time_limit=40)
+    assert failure.name == "runs" and told in failure.detail, failure
+    assert "\x1b" not in failure.log and "\x07" not in failure.log
+
+
+def test_memory_and_processes_are_bounded(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "MOST_DESCENDANTS", 20)
+    many = "for _ in range(40):\n    subprocess.Popen(['sleep', '60'])\ntime.sleep(30)"
+    assert "started more than 20 processes" in first_failure(files, many).detail
+    monkeypatch.setattr(processes, "available_memory", lambda: 1 << 30)
+    large = "kept = [torch.ones(1 << 26) for _ in range(8)]\ntime.sleep(30)"
+    assert "MB of memory" in first_failure(files, large).detail
+
+
+def test_what_a_process_leaves_behind_ends_with_it(files: tuple[Path, Path]) -> None:
+    """A daemon that has left the process, its group and its session."""
+    model, candidate = files
+    pid = model.with_name("pid")
+    daemon = f"""
+if not os.path.exists({str(pid)!r}) and os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open({str(pid)!r}, 'w').write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+return super().forward(x)"""
+    candidate.write_text("import os, time\n" + forward(daemon.strip()))
+    verify(model, candidate, device="cpu", only=["runs", "repeats"])
+    assert not Path(f"/proc/{pid.read_text()}").exists()
+
+
+def test_seed_decides_everything(files: tuple[Path, Path]) -> None:
+    """The same seed gives the same figures, another gives others; by default nobody knows it."""
+
+    def figures(seed: int | None) -> tuple[object, ...]:
+        found = verify(*files, device="cpu", only=["inputs: normal"], seed=seed)
+        return found.seed, found.checks[0].error, found.checks[0].allowed
+
+    assert figures(3) == figures(3)
+    first, second = figures(None), figures(None)
+    assert first[0] != second[0] and first[2] != second[2]
+
+
+def test_single_check_certifies_nothing_and_repeats_a_failure(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, candidate = files
+    chosen = verify(*files, device="cpu", only=["oracle"])
+    assert chosen.checks[0].passed and not chosen.passed and "only oracle" in chosen.verdict
+    candidate.write_text(forward("return super().forward(x.abs())"))
+    failed = verify(model, candidate, device="cpu", quick=True)
+    failure = next(check for check in failed.failures if check.name == "inputs: normal")
+    command = failed.command(failure)
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(render(failed))
+    assert command in console.export_text()
+    assert main(shlex.split(command)[1:]) == 3
+    assert "inputs: normal" in capsys.readouterr().out
+    with pytest.raises(InputError, match="did you mean 'oracle'"):
+        verify(*files, device="cpu", only=["oracel"])

@@ -128,21 +128,15 @@ def launches(module: nn.Module) -> Iterator[list[str]]:
     names: list[str] = []
     # A user's own name stays what it is; then the emitted one has another.
     values = list(type(module).forward.__globals__.values())
-    library = next((v for v in values if hasattr(v, "compiled") and hasattr(v, "start")), None)
+    library = next((v for v in values if hasattr(v, "compiled") and hasattr(v, "watchers")), None)
     if library is None:
         yield names
         return
-    start = library.start
-
-    def spy(launches: Any, addresses: bytes) -> Any:
-        names.extend(launches.names)
-        return start(launches, addresses)
-
-    library.start = spy
+    library.watchers.append(names.extend)
     try:
         yield names
     finally:
-        library.start = start
+        library.watchers.clear()
 
 
 def fallbacks(module: nn.Module) -> Counter[str]:

@@ -11,15 +11,19 @@ import platform
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Protocol
 
 import torch
 
 CPU_FLUSH_BYTES = 64 << 20
+
+# Taken when this is imported, which for a candidate's process is before the candidate is loaded.
+Event = torch.cuda.Event
+record, elapsed, synchronize = Event.record, Event.elapsed_time, torch.cuda.synchronize
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class CpuClock:
 
     def time(self, call: Callable[[], object]) -> Reading:
         self._junk.add_(1.0)
-        start = time.perf_counter()
+        start = perf_counter()
         call()
-        elapsed = (time.perf_counter() - start) * 1e3
+        elapsed = (perf_counter() - start) * 1e3
         return Reading(lambda: elapsed, elapsed)
 
     def finish(self) -> None:
@@ -67,18 +71,18 @@ class CudaClock:
         self._junk = torch.zeros(self.flush_bytes // 4, device=device)
 
     def time(self, call: Callable[[], object]) -> Reading:
-        before = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        after = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        before = Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        after = Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._junk.zero_()
-        before.record()
-        start = time.perf_counter()
+        record(before)
+        start = perf_counter()
         call()
-        host = (time.perf_counter() - start) * 1e3
-        after.record()
-        return Reading(lambda: float(before.elapsed_time(after)), host)
+        host = (perf_counter() - start) * 1e3
+        record(after)
+        return Reading(lambda: float(elapsed(before, after)), host)
 
     def finish(self) -> None:
-        torch.cuda.synchronize(self._device)
+        synchronize(self._device)
 
 
 def make_clock(device: torch.device) -> Clock:

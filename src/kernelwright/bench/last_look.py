@@ -18,14 +18,14 @@ from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.inputs import Inputs, map_tensors
 from kernelwright.verify.judge import judge
-from kernelwright.verify.sides import Sides
+from kernelwright.verify.sides import Local
 
 
 def last_look(problem: Problem, candidate: nn.Module, sets: InputSets) -> list[Finding]:
     """The findings on the first and the last set that was timed."""
-    sides = Sides(problem.module, candidate, problem.device, "The candidate")
+    sides = Local(problem.module, candidate, problem.device)
     start = time.perf_counter()
-    sides.run(problem.module, _copy(sets, 0))
+    sides.original(_copy(sets, 0))
     sides.seconds = time.perf_counter() - start
     orders = {"first": sets, "last": sets[::-1]} if len(sets) > 1 else {"first": sets}
     return [judge(sides, _case(name, order)) for name, order in orders.items()]

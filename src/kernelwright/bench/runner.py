@@ -1,7 +1,8 @@
-"""bench(): a model file and a candidate file in, Timings out.
+"""bench(): a model file and a candidate file in, Timings out; and the same for live modules.
 
 The one idea: the variants take turns (turns.py), each round on another set of inputs and with a
-flushed cache, so that drift of the machine hits all of them alike.
+flushed cache, so that drift of the machine hits all of them alike. Files are timed in processes of
+their own (isolated.py), live modules where they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from kernelwright.bench import roofline
 from kernelwright.bench.clock import Clock, Reading, device_name, make_clock
 from kernelwright.bench.context import matmul_precision, quiet_warnings, silence
 from kernelwright.bench.inputs import InputSets, make_sets
+from kernelwright.bench.isolated import Isolated, disbelieved, rows_of, wanted
 from kernelwright.bench.last_look import last_look
+from kernelwright.bench.stand import MODES
 from kernelwright.bench.timings import (
     BASELINES,
     CANDIDATE,
@@ -35,20 +38,22 @@ from kernelwright.bench.variants import (
     brief,
     candidate_failure,
     direct,
-    load_candidate,
     prepare_candidate,
     prepare_compiled,
     prepare_graph,
     warm,
 )
-from kernelwright.errors import InputError
-from kernelwright.problem import Problem, in_mode, load_problem
+from kernelwright.errors import InputError, VerificationError
+from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.certificate import Finding
+from kernelwright.verify.processes import Server, unreadable
+from kernelwright.verify.session import job_for
+from kernelwright.verify.side import Broken, Raised
+from kernelwright.verify.subject import Reference, Subject
 
 Progress = Callable[[str, str], None]
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
-MODES = {"compile": "default", "max-autotune": "max-autotune"}
 
 
 def bench(
@@ -71,14 +76,93 @@ def bench(
     five rounds take longer.
     """
     check_baselines(baselines)
-    problem = in_mode(load_problem(model_path, device, precision), training)
-    subject = Timed(
-        problem,
-        lambda: load_candidate(problem, Path(candidate_path)),
-        str(model_path),
-        str(candidate_path),
+    job = job_for(model_path, candidate_path, device, precision, training)
+    with unreadable(), Server() as server:
+        try:
+            reference = Reference(job, server)
+            subject = Subject(job, server, reference)
+        except Broken as error:
+            raise VerificationError(
+                f"The files could not be loaded: {error}. {error.log}"
+            ) from error
+        except Raised as error:
+            raise InputError(f"ModelNew of {candidate_path} cannot be used: {error}") from error
+        try:
+            return _time_apart(Isolated(subject), batch, baselines, seconds, progress, verify_after)
+        finally:
+            subject.close()
+            reference.close()
+
+
+def _time_apart(
+    stands: Isolated,
+    batch: int | None,
+    baselines: Sequence[str] | None,
+    seconds: float,
+    progress: Progress | None,
+    verify_after: bool,
+) -> Timings:
+    """All variants prepared, timed, and judged by what they gave while they were timed."""
+    tell = progress or (lambda name, summary: None)
+    job, subject = stands.subject.job, stands.subject
+    tell("load", f"{Path(job.model).stem} on {job.device}, float32 matmul {job.precision}")
+    _require_weights(subject)
+    sets = stands.sets(batch)
+    work, level = stands.work()
+    tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
+    prepared: dict[str, Timing | None] = {}
+    on_gpu = subject.device.type == "cuda"
+    for name in wanted(baselines, on_gpu):
+        if name == "max-autotune" and not on_gpu and baselines is None:
+            prepared[name] = Timing(name, note="not run on the CPU unless asked for")
+        else:
+            prepared[name] = stands.prepare(name)
+        row = prepared[name]
+        tell(name, "ready" if row is None else row.note)
+    blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
+    tell("time", f"{len(blocks.readings[CANDIDATE])} rounds of {len(blocks.readings) - 1} variants")
+    problems = [f"the candidate fell back {n} times ({why})" for why, n in blocks.fell.items()]
+    findings = stands.judge(sets) if verify_after else []
+    problems += [f.detail for f in findings if f.passed is False]
+    if verify_after:
+        tell("verify", findings[0].detail if not problems else problems[0])
+    floor = roofline.floor_at(work, level, str(stands.about["device"]))
+    rows, impossible = refuse_impossible(rows_of(blocks, prepared), floor)
+    problems = list(dict.fromkeys([*problems, *impossible, *disbelieved(blocks)]))
+    return Timings(
+        model=job.model,
+        candidate=job.candidate,
+        device=str(stands.about["device"]),
+        torch=torch.__version__,
+        precision=job.precision,
+        rows=rows,
+        floor_ms=floor.ms,
+        floor_why=floor.why,
+        verified=_verdict(findings, problems),
+        problems=tuple(problems),
+        conditions={
+            **described_sets(sets),
+            "mode": "train" if subject.training else "eval",
+            "conv_tf32": job.conv_tf32,
+            "flushed_bytes": stands.about["flush_bytes"],
+            "clock": f"{stands.about['clock']}, held against the judge's",
+            "threads": stands.about["threads"],
+            "flops": work.flops,
+            "bytes": work.bytes,
+        },
     )
-    return time_subject(subject, batch, baselines, seconds, progress, verify_after)
+
+
+def _require_weights(subject: Subject) -> None:
+    """A candidate that does not take the model's weights is another model."""
+    state = subject.reference.about["state_dict"]
+    try:
+        subject.side.ask("load strictly", state=state)
+    except Raised as error:
+        path = subject.job.candidate
+        raise InputError(
+            f"ModelNew of {path} does not take the model's weights: {error}"
+        ) from error
 
 
 def check_baselines(baselines: Sequence[str] | None) -> None:
@@ -257,16 +341,22 @@ def refuse_impossible(
 def conditions(
     problem: Problem, sets: InputSets, clock: Clock, work: roofline.Work
 ) -> dict[str, Any]:
-    first = roofline.tensors(sets[0])[0]
     return {
-        "input": list(first.shape),
-        "dtype": str(first.dtype).removeprefix("torch."),
+        **described_sets(sets),
         "mode": "train" if problem.training else "eval",
         "conv_tf32": problem.conv_tf32,
-        "input_sets": len(sets),
         "flushed_bytes": clock.flush_bytes,
         "clock": clock.what,
         "threads": torch.get_num_threads(),
         "flops": work.flops,
         "bytes": work.bytes,
+    }
+
+
+def described_sets(sets: InputSets) -> dict[str, Any]:
+    first = roofline.tensors(sets[0])[0]
+    return {
+        "input": list(first.shape),
+        "dtype": str(first.dtype).removeprefix("torch."),
+        "input_sets": len(sets),
     }

@@ -6,10 +6,11 @@ checker refuses must not occur in them.
 
     products.py   how a generated product is launched
     baked.py      what tracing took for granted, described so that a change can be seen
-    memo.py       what a module remembers between calls
     recorded.py   the kernels inside an autograd function
+    memo.py       what a module remembers between calls
     traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
-    launches.py   kernels in a row, started by one crossing into C
+    launches.py   kernels in a row, as a table of numbers
     steps.py      the steps of a call, recorded once for each kind of call
     fusion.py     which of these ways a call takes
+    calls.cpp     a call like one before, without Python in between
 """

@@ -4,10 +4,9 @@ import operator
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.overrides import _get_current_function_mode_stack
 
-from kernelwright.embedded.memo import Memo
-from kernelwright.embedded.recorded import Recorded
+from kernelwright.embedded.memo import Memo, unknown
+from kernelwright.embedded.recorded import Recorded, is_recomputing, recorded_in_cpp, recording
 from kernelwright.embedded.steps import Steps
 from kernelwright.embedded.traced import Glance, Operator
 
@@ -20,8 +19,7 @@ class Kind:
     """What is known of a kind of call: why the kernels cannot take it, or its recorded steps."""
 
     def __init__(self, cause, types=None):
-        self.cause, self.types = cause, types
-        self.steps = None
+        self.cause, self.types, self.steps = cause, types, None
 
 
 class Fusion:
@@ -31,14 +29,18 @@ class Fusion:
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
     why the kernels cannot take a call; `state(module)` reads parameters and buffers,
     `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
-    that its gradient flows to, `blank` empty results for tracers; `globals` says that some of the
-    state lies in the file, where no memo watches it; `switch` reads what may be set in the file.
+    that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
+    inputs are, where they are arguments themselves; `globals` says that some of the state lies in
+    the file, where no memo watches it; `switch` reads what may be set in the file.
     """
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
         self.operator = Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
+        self.record = self.record_simply = recording(Recorded)
+        if self.kernels and self.kernels.calls:
+            self.record_simply = recording(recorded_in_cpp(self.kernels.calls))
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
@@ -49,7 +51,7 @@ class Fusion:
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
         if needed not in self.parted:
-            flows = [any(needed[i] for i in of) for of in self.reaches]
+            flows = [any(needed[1 + i] for i in of) for of in self.reaches]
             self.parted[needed] = [i for i, flow in enumerate(flows) if not flow]
         return self.parted[needed]
 
@@ -67,21 +69,59 @@ class Fusion:
             memo.state = self.state(module)
         return memo
 
+    def again(self, module, *arguments):
+        """The results of a call like one before it, without a further look; None for any other."""
+        if torch.compiler.is_compiling():
+            return None
+        names = vars(module)
+        memo = names.get("_kernelwright")
+        return None if memo is None else memo.known(names, *arguments)
+
     def look(self, module, *arguments):
         """The module's record, and what is known of calls like this one."""
         memo = self.memo(module)
         if memo.cause is not None:
             return memo, Kind(memo.cause)
         key = None if is_watched(self.device) else self.key(memo, arguments)
-        if key is not None:
-            kind = self.kinds.get(key)
-            if kind is not None and kind.types == list(map(TYPE, memo.state)):
-                return memo, kind
-        kind = Kind(self.outside(memo.state, *arguments))
-        if key is not None and kind.cause is None:
-            kind.types = list(map(TYPE, memo.state))
-            remember(self.kinds, key, kind)
+        if key is None:
+            return memo, Kind(self.outside(memo.state, *arguments))
+        kind, types = self.kinds.get(key), list(map(TYPE, memo.state))
+        if kind is None or kind.types != types:
+            kind = Kind(self.outside(memo.state, *arguments), types)
+            if kind.cause is None:
+                remember(self.kinds, key, kind)
+        if kind.cause is None:
+            self.learn(memo, kind, arguments)
         return memo, kind
+
+    def learn(self, memo, kind, arguments):
+        """From here on, again() knows calls like this one."""
+        state = memo.state
+        if memo.known is unknown or not all(map(is_dense, state)):
+            return
+        inputs = [arguments[i] for i in self.given]
+        if kind.steps is None:
+            kind.steps = self.steps(memo, (*inputs, *state))
+        steps = kind.steps
+        frozen = steps.frozen_halves(memo, (*inputs, *state))
+        weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
+        precise = self.precision.holds if steps.contracts else None
+        kept = (tuple(state), self.switch(), frozen, weights, precise)
+        rewritten = tuple(self.rewritten)
+        call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
+        is_simple = not self.random and not self.recalled
+        record = self.record_simply if is_simple else self.record
+        known = (arguments, self.given, *kept, steps.sequence, record, call)
+        memo.known.add(*known, self.writes(memo.module))
+
+    def writes(self, module):
+        """The buffers that a call changes, those of one type together, and their new values."""
+        buffers, found = self.written(module), {}
+        for i, buffer in enumerate(buffers, len(self.reaches) - len(buffers)):
+            alike, places = found.setdefault(buffer.dtype, ([], []))
+            alike.append(buffer)
+            places.append(i)
+        return tuple((alike, tuple(places)) for alike, places in found.values())
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -109,7 +149,9 @@ class Fusion:
                 return self.operator.call(list(tensors))
             kind.steps = self.steps(memo, tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return Recorded.record(memo, kind.steps, constants, *tensors)
+            frozen = kind.steps.frozen_halves(memo, tensors)
+            call = (memo, kind.steps.sequence, constants, frozen)
+            return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
 
     def steps(self, memo, tensors):
@@ -142,12 +184,8 @@ def is_watched(device):
     )
 
 
-def is_recomputing():
-    """Whether the backward of a module around this one runs its original forward."""
-    if torch._C._len_torch_function_stack() == 0:
-        return False
-    modes = _get_current_function_mode_stack()
-    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
+def is_dense(tensor):
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
 def is_ordinary(value):

@@ -6,7 +6,6 @@ lists and dicts among the attributes) is compared by identity, at once, in C.
 """
 
 import collections
-import itertools
 import operator
 import warnings
 
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from kernelwright.embedded.baked import HOOKS, examine, is_record
+from kernelwright.embedded.recorded import is_recomputing
 
 # What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
 UNWATCHED = (
@@ -26,29 +26,52 @@ UNWATCHED = (
     "_load_state_dict_pre_hooks",
     "_load_state_dict_post_hooks",
 )
-END = object()  # ends both sides of a comparison, so that neither may be longer
+END = object()
 
 
-def live_views(value, seen):
-    """Iterables over everything inside a value that can be replaced, now and later."""
+def containers(value, seen):
+    """Everything inside a value that holds what can be replaced, now and later."""
     if id(value) in seen or isinstance(value, (torch.Tensor, Memo)):
         return
-    if isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, (list, set, collections.deque)):
+    if isinstance(value, (dict, list, set, tuple, collections.deque)):
         inside = value
-    elif isinstance(value, tuple):
-        inside = ()
     elif isinstance(value, nn.Module) or is_record(value):
-        inside = vars(value).values()
+        inside = vars(value)
     else:
         return
     seen.add(id(value))
-    yield inside
+    if not isinstance(value, tuple):
+        yield inside
     if isinstance(value, nn.Module):
-        seen.update(id(vars(value)[name]) for name in UNWATCHED if name in vars(value))
-    for item in list(value if isinstance(value, tuple) else inside):
-        yield from live_views(item, seen)
+        seen.update(id(inside[name]) for name in UNWATCHED if name in inside)
+    for item in list(inside.values() if isinstance(inside, dict) else inside):
+        yield from containers(item, seen)
+
+
+class Picture:
+    """Whether containers hold what they held, and modules are of the classes that they were of.
+
+    Files with kernels have this in C (calls.cpp).
+    """
+
+    def __init__(self, held, modules):
+        self.held, self.modules = held, modules
+        self.seen = self.look()
+
+    def look(self):
+        """All that is held, in order, a mark behind each container, and the classes."""
+        found = []
+        for held in self.held:
+            found += (*held, *held.values(), END) if isinstance(held, dict) else (*held, END)
+        return [*found, *map(type, self.modules)]
+
+    def __call__(self):
+        now = self.look()
+        return len(now) == len(self.seen) and all(map(operator.is_, now, self.seen))
+
+
+def unknown(*call):
+    """No call is known: the file has no kernels, or some of its state lies outside of modules."""
 
 
 class Memo:
@@ -70,25 +93,27 @@ class Memo:
         self.cause = self.fusion.refused or examine(self.module, self.fusion.baked_in)
         self.state = self.fusion.state(self.module) if self.cause is None else ()
         self.namespace["_kernelwright"] = self
-        self.modules = list(self.module.modules())
-        self.types = [type(m) for m in self.modules]
         everywhere = vars(nn.modules.module)
-        self.views = [everywhere[f"_global{name}"].values() for name in HOOKS]
-        if any(self.views) and self.cause is None:
+        hooks = [everywhere[f"_global{name}"] for name in HOOKS]
+        if any(hooks) and self.cause is None:
             self.cause = "there are global hooks"
-        views = [*self.views, *live_views(self.module, set())]
-        self.bare = [view for view in views if not view]  # most tables of hooks are empty
-        self.views = [*filter(None, views), (END,)]
-        self.seen = list(itertools.chain.from_iterable(self.views))
+        held, modules = (*hooks, *containers(self.module, set())), (*self.module.modules(),)
+        calls = self.fusion.kernels and self.fusion.kernels.calls
+        self.picture = (calls.Picture if calls else Picture)(held, modules)
+        self.known = unknown
+        if calls and self.fusion.given is not None and not self.fusion.globals:
+            parts = (self.namespace, self.picture, self.fusion.switch, is_recomputing)
+            self.known = calls.Known(*parts)
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
-        return (
-            self.namespace is vars(module)
-            and not any(self.bare)
-            and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
-            and all(map(operator.is_, map(type, self.modules), self.types))
-        )
+        return self.namespace is vars(module) and self.picture()
+
+    def keep(self, frozen):
+        """Halves of weights from here on: of those that are frozen, or of none."""
+        self.frozen = frozen
+        if self.known is not unknown:
+            self.known.forget()
 
     def fall_back(self, cause):
         """Count and, once per cause, say that the original forward runs instead of the kernels."""

@@ -8,7 +8,7 @@ are eager's own. Generated backward kernels will take the place of `gradients`.
 import contextlib
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
 
 
@@ -31,6 +31,14 @@ class StandIns(TorchFunctionMode):
 
     def replaced(self, value):
         return self.pairs.get(id(value), (value, value))[1]
+
+
+def is_recomputing():
+    """Whether the backward of a module around this one runs its original forward."""
+    if torch._C._len_torch_function_stack() == 0:
+        return False
+    modes = _get_current_function_mode_stack()
+    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
 
 
 @contextlib.contextmanager
@@ -102,27 +110,32 @@ class Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx, memo, steps, constants, *tensors):
+    def forward(ctx, call, *tensors):
+        memo, sequence, _, frozen, *_ = ctx.call = call
         fusion = memo.fusion
-        ctx.memo, ctx.constants = memo, constants
-        ctx.random = random_state(tensors[0].device) if fusion.random else None
+        if fusion.random:
+            ctx.random = random_state(tensors[0].device)
         ctx.save_for_backward(*kept(tensors, fusion))
         ctx.set_materialize_grads(False)
-        results = steps.run(memo, tensors)
-        apart = fusion.apart(ctx.needs_input_grad[3:])
+        results = sequence(tensors, frozen)
+        apart = fusion.apart(ctx.needs_input_grad)
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])
         return results
 
-    @classmethod
-    def record(cls, *arguments):
-        """apply() without its search for wrappers of torch.func, which are known not to be here."""
-        return super(torch.autograd.Function, cls).apply(*arguments)
-
     @staticmethod
     def backward(ctx, *cotangents):
-        wanted = ctx.needs_input_grad[3:]
-        memo, tensors = ctx.memo, ctx.saved_tensors
-        call = (memo.fusion, memo.module, ctx.constants, ctx.random)
-        found = gradients(*call, tensors, wanted, cotangents)
-        return None, None, None, *found
+        wanted = ctx.needs_input_grad[1:]
+        memo, _, constants, *_ = ctx.call
+        call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
+        return None, *gradients(*call, ctx.saved_tensors, wanted, cotangents)
+
+
+def recording(function):
+    """apply() without its search for wrappers of torch.func, which are known not to be here."""
+    return super(torch.autograd.Function, function).apply
+
+
+def recorded_in_cpp(calls):
+    """The same function of autograd with the forward of calls.cpp."""
+    return type("Recorded", (Recorded,), {"forward": calls.forward})

@@ -10,8 +10,6 @@ import math
 
 import torch
 
-from kernelwright.embedded.launches import Launches
-
 APART = 256  # bytes at whose multiples temporaries begin
 
 
@@ -36,19 +34,24 @@ class Value:
 
 
 class Empty:
-    """Memory that has to be a tensor of its own, since it is handed on."""
+    """Memory without values, which some step writes."""
 
-    def __init__(self, value, device):
-        self.index, self.value, self.uses = value.index, value, (value.index,)
-        self.shape, self.strides = tuple(value.shape), dense(value.shape)
-        self.options = {"dtype": value.dtype, "device": device}
+    def __init__(self, value):
+        self.value, self.uses = value, (value.index,)
 
-    def __call__(self, values, memo):
-        values[self.index] = torch.empty_strided(self.shape, self.strides, **self.options)
+    def step(self, device):
+        shape, strides = tuple(self.value.shape), dense(self.value.shape)
+        options = {"dtype": self.value.dtype, "device": device}
+        alike = torch.empty(0, **options)
+
+        def by_torch():
+            return torch.empty_strided(shape, strides, **options)
+
+        return "empty", (self.value.index, shape, strides, alike, by_torch)
 
 
 def dense(shape):
-    """Strides, spelled out: torch takes a third less time for memory that is described so."""
+    """The strides of memory without gaps."""
     return tuple(math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -56,29 +59,32 @@ class Call:
     """A function of tensors, left to torch."""
 
     def __init__(self, function, given, index):
-        self.function, self.index = function, index
-        self.given = [(v.index, v.rows) for v in given]
+        self.function, self.given, self.index = function, given, index
         self.uses = (*(v.index for v in given), index)
 
-    def __call__(self, values, memo):
-        given = [values[i] if rows is None else values[i][rows] for i, rows in self.given]
-        values[self.index] = self.function(*given)
+    def step(self, device):
+        places, rows = tuple(v.index for v in self.given), tuple(v.rows for v in self.given)
+        return "call", (self.function, places, rows, self.index)
 
 
-class Kept:
-    """The halves of a weight that is frozen."""
+class Sequence:
+    """Steps without kernels, run one after another; those with kernels are run by calls.cpp."""
 
-    def __init__(self, target, weight, halves, scales):
-        self.target, self.weight = target, weight.index
-        self.indices = self.uses = (halves.index, scales.index)
+    def __init__(self, count, kept, steps, results):
+        self.count, self.steps, self.results = count, steps, results
 
-    def __call__(self, values, memo):
-        *made, stamp = memo.frozen[self.target]
-        if stamp != stamped(values[self.weight]):
-            again = "call freeze() again or unfreeze()"
-            raise RuntimeError(f"The weight {self.target} changed after freeze(); {again}.")
-        for index, tensor in zip(self.indices, made, strict=True):
-            values[index] = tensor
+    def __call__(self, tensors, frozen):
+        values = [*tensors, *[None] * (self.count - len(tensors))]
+        for name, row, done in self.steps:
+            if name == "empty":
+                values[row[0]] = row[-1]()
+            else:
+                function, given, rows, index = row
+                pairs = [(values[i], part) for i, part in zip(given, rows, strict=True)]
+                values[index] = function(*[v if part is None else v[part] for v, part in pairs])
+            for i in done:
+                values[i] = None
+        return tuple([values[i] for i in self.results])
 
 
 def stamped(weight):
@@ -95,6 +101,7 @@ class Steps:
         self.frozen = set(memo.frozen)
         self.given = self.count = len(tensors)
         self.tape, self.launches = [], {}
+        self.halves, self.contracts = {}, False
         values = [Value(i, t.shape, t.dtype) for i, t in enumerate(tensors)]
         self.finish(fusion.fused(self, *values))
 
@@ -107,7 +114,7 @@ class Steps:
     def empty(self, shape, dtype):
         """Memory without values."""
         value = self.value(shape, dtype)
-        self.tape.append(Empty(value, self.device))
+        self.tape.append(Empty(value))
         return value
 
     def launch(self, name, operands, *numbers):
@@ -123,86 +130,99 @@ class Steps:
 
     def contract(self, function, *given):
         """A product or convolution of the library, at the precision of this file."""
-
-        def precise(*tensors):
-            with self.precision():
-                return function(*tensors)
-
-        return self.call(precise, *given)
+        self.contracts = True
+        return self.call(function, *given)
 
     def kept(self, target, weight, halves, scales):
         """The halves of a frozen weight, or memory for them, and whether they are frozen."""
         if target not in self.frozen:
             return self.empty(*halves), self.empty(*scales), False
         found = self.value(*halves), self.value(*scales)
-        self.tape.append(Kept(target, weight, *found))
+        self.halves[target] = (weight.index, *(value.index for value in found))
         return *found, True
 
     # ---- what is made of it ------------------------------------------------------------------
 
     def finish(self, results):
         """Temporaries of kernels alone share a workspace; launches in a row become one step."""
-        self.results = [v.index for v in results]
-        handed = {*self.results, *(i for s in self.tape if isinstance(s, Call) for i in s.uses)}
-        places, self.bytes = self.placed(handed)
-        steps, row = [], []
+        indices = tuple(v.index for v in results)
+        handed = {*indices, *(i for s in self.tape if isinstance(s, Call) for i in s.uses)}
+        places, room = self.placed(handed)
+        workspace = self.value((room,), torch.uint8)
+        steps, row = [(Empty(workspace).step(self.device), (workspace.index,))] if room else [], []
         for i, step in enumerate(self.tape):
             if i in self.launches:
                 row.append(self.launches[i])
-            elif not isinstance(step, Empty) or step.index in handed:
+            elif not isinstance(step, Empty) or step.value.index in handed:
                 if row and not isinstance(step, Empty):
-                    steps.append(self.in_a_row(row, places))
+                    steps.append(self.in_a_row(row, places, workspace))
                     row = []
-                steps.append(step)
+                steps.append((step.step(self.device), step.uses))
         if row:
-            steps.append(self.in_a_row(row, places))
-        self.steps = list(zip(steps, self.done(steps), strict=True))
-        self.blank = [None] * (self.count + 1 - self.given)  # the workspace is behind all others
-        self.tape = self.launches = None
+            steps.append(self.in_a_row(row, places, workspace))
+        self.steps = self.until_done(steps, indices)
+        kept = tuple(i for _, *pair in self.halves.values() for i in pair)
+        made = self.library.calls.Sequence if self.library else Sequence
+        self.sequence = made(self.count, kept, self.steps, indices)
+        self.bytes, self.tape, self.launches = room, None, None
 
     def placed(self, handed):
         """Where in the workspace temporaries lie, and how large it is; what is over makes room."""
         last = {v.index: i for i, (_, vs, _) in self.launches.items() for v in vs}
         placed, found = [], {}
         for i, step in enumerate(self.tape):
-            if isinstance(step, Empty) and step.index not in handed and step.index in last:
+            index = step.value.index if isinstance(step, Empty) else None
+            if index in last and index not in handed:
                 size = -(-max(1, step.value.bytes) // APART) * APART
                 at = 0
                 for start, stop, end in sorted(placed):
                     if end >= i and at + size <= start:
                         break
                     at = max(at, stop) if end >= i else at
-                placed.append((at, at + size, last[step.index]))
-                found[step.index] = at
+                placed.append((at, at + size, last[index]))
+                found[index] = at
         return found, max([stop for _, stop, _ in placed], default=0)
 
-    def in_a_row(self, row, places):
+    def in_a_row(self, row, places, workspace):
         bases, launches = {}, []
         for name, values, numbers in row:
             operands = []
             for v in values:
-                base, offset = (self.count, places[v.index]) if v.index in places else (v.index, 0)
+                inside = v.index in places
+                base, offset = (workspace.index, places[v.index]) if inside else (v.index, 0)
                 operands.append((bases.setdefault(base, len(bases)), offset + v.offset))
             launches.append((name, operands, numbers))
-        step = Launches(self.library, self.device, launches, list(bases))
-        step.uses = step.bases
-        return step
+        return self.library.launches(self.device, launches, bases), tuple(bases)
 
-    def done(self, steps):
-        """For each step the values that nobody needs behind it."""
-        needed, found = {*range(self.given), *self.results}, []
-        for step in reversed(steps):
-            found.append([i for i in dict.fromkeys(step.uses) if i not in needed])
-            needed.update(step.uses)
-        return reversed(found)
+    def until_done(self, steps, results):
+        """Each step with the values that nobody needs behind it."""
+        needed, found = {*range(self.given), *results}, []
+        for step, uses in reversed(steps):
+            found.append((*step, tuple(i for i in dict.fromkeys(uses) if i not in needed)))
+            needed.update(uses)
+        return tuple(reversed(found))
+
+    # ---- a call of this kind -----------------------------------------------------------------
 
     def run(self, memo, tensors):
-        values = [*tensors, *self.blank]
-        if self.bytes:
-            room = (self.bytes,), (1,)
-            values[-1] = torch.empty_strided(*room, dtype=torch.uint8, device=self.device)
-        for step, done in self.steps:
-            step(values, memo)
-            for i in done:
-                values[i] = None
-        return tuple([values[i] for i in self.results])
+        """The results, from inputs and state."""
+        frozen = self.frozen_halves(memo, tensors)
+        return self.precisely(self.sequence, tuple(tensors), frozen)
+
+    def precisely(self, function, *arguments):
+        """A function's result at the precision of this file, which torch mostly has."""
+        if not self.contracts or self.precision.holds():
+            return function(*arguments)
+        with self.precision():
+            return function(*arguments)
+
+    def frozen_halves(self, memo, tensors):
+        """What freeze() has kept of the weights, which must be as they were."""
+        found = ()
+        for target, (weight, *_) in self.halves.items():
+            *halves, stamp = memo.frozen[target]
+            if stamp != stamped(tensors[weight]):
+                again = "call freeze() again or unfreeze()"
+                raise RuntimeError(f"The weight {target} changed after freeze(); {again}.")
+            found += tuple(halves)
+        return found

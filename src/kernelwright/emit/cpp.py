@@ -103,12 +103,17 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
 
 @dataclass
 class ProgramPrinter:
-    """Prints one kernel's program struct."""
+    """Prints one kernel's program struct, or what a kernel does with that of an `owner`."""
 
     graph: Graph
     kernel: Kernel
+    owner: str = ""
     names: dict[Expr, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(RESERVED))
+
+    @property
+    def struct(self) -> str:
+        return camel(self.owner or self.kernel.name)
 
     @property
     def program(self) -> Program:
@@ -141,7 +146,7 @@ class ProgramPrinter:
         plan = self.kernel.schedule
         lines = [
             f"// {self.title()}",
-            f"struct {camel(self.kernel.name)} {{",
+            f"struct {self.struct} {{",
             *self.args(),
             *self.sizes(),
             "",
@@ -195,7 +200,7 @@ class ProgramPrinter:
         lines = ["  struct Args {"]
         for buffer in self.kernel.reads:
             lines.append(f"    const {self.storage(buffer)}* {self.member(buffer)};")
-        for buffer in self.kernel.writes:
+        for buffer in self.kernel.places:
             lines.append(f"    {self.storage(buffer)}* {self.member(buffer)}_out;")
         lines += [f"    int64_t {symbol};" for symbol in self.symbols()]
         return [*lines, "  };"]

@@ -31,6 +31,7 @@ class EpiloguePrinter(ProgramPrinter):
         return [
             *super().sizes(),
             f"  static constexpr int kColumns = {self.kernel.gemm.columns};",
+            f"  static constexpr bool kByTile = {str(self.kernel.by_tile).lower()};",
         ]
 
     def functions(self) -> Iterator[list[str]]:
@@ -38,9 +39,13 @@ class EpiloguePrinter(ProgramPrinter):
         yield self.begin()
         for index, stage in enumerate(self.program.stages):
             yield self.contribution(index)
-            yield self.finish(index) if stage.segment else self.store_partial(index)
+            yield self.finish(index)
+            if not stage.segment:
+                yield self.store_partial(index)
         yield self.store_elements()
         yield self.store_uniform("segment")
+        if self.kernel.partials:
+            yield self.store_uniform("row")
 
     def touch(self) -> list[str]:
         """Operands with a value for each column are on the way before the accumulators are full."""
@@ -70,7 +75,7 @@ def product_launchers(printer: EpiloguePrinter) -> list[str]:
 
 
 def _launch(printer: EpiloguePrinter) -> str:
-    kernel, struct, gemm = printer.kernel, camel(printer.kernel.name), printer.kernel.gemm
+    kernel, gemm = printer.kernel, printer.kernel.gemm
     given = [*OPERANDS, *(SPLIT_OPERANDS if kernel.splits else ())]
     sizes = len(printer.symbols())
     pointers = {name: _pointer(name, i) for i, name in enumerate(given)}
@@ -94,7 +99,7 @@ def _launch(printer: EpiloguePrinter) -> str:
         *(f"      {d},  // {name}" for d, name in zip(decided, DECISIONS, strict=True)),
         "  };",
         *on_device(sizes + len(DECISIONS)),
-        *fit(f"  return kw::gemm<{_template(kernel, struct)}>(g, how, a, on);"),
+        *fit(f"  return kw::gemm<{_template(kernel, printer.struct)}>(g, how, a, on);"),
     ]
     return c_function(f"launch_{kernel.name}", lines)
 
@@ -102,7 +107,7 @@ def _launch(printer: EpiloguePrinter) -> str:
 def _template(kernel: GemmKernel, struct: str) -> str:
     """The loop, the program, its tile, and, if they are not the plainest, how the operands lie."""
     gemm = kernel.gemm
-    arguments = [f"kw::{MAIN_LOOPS[gemm.loop.name]}", struct, f"{struct}Config"]
+    arguments = [f"kw::{MAIN_LOOPS[gemm.loop.name]}", struct, f"{camel(kernel.name)}Config"]
     batched = gemm.batch != (1, 1)
     if batched or not (gemm.left.along and gemm.right.along):
         majors = ", ".join(_major(x) for x in (gemm.left, gemm.right))

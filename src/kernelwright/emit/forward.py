@@ -18,7 +18,7 @@ from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Node, View, hint
+from kernelwright.graph import SOURCES, Node, Ref, View, hint, smallest_batch
 from kernelwright.lower import Lowered, Step
 from kernelwright.lower.steps import Invoke
 from kernelwright.places import is_place, look_up
@@ -26,7 +26,7 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
 CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
-MANY_BUFFERS = 4
+MANY_BUFFERS = 2
 
 
 class ForwardWriter(Names):
@@ -122,6 +122,10 @@ class ForwardWriter(Names):
             test = PythonPrinter().doprint(guard.test)
             where = f" ({guard.place})" if guard.place else ""
             lines += _when(f"not ({self._inline(test)})", f"compiled for {test}{where}")
+        if smallest := smallest_batch(self.graph):
+            for symbol in self.graph.symbols:
+                test = f"{self.symbol(symbol, inline=True)} < {smallest}"
+                lines += _when(test, f"compiled for at least {smallest} samples")
         for symbol, fewest in self.fewest().items():
             lines += _when(
                 f"{self.symbol(symbol, inline=True)} < {fewest}", "too few samples for a statistic"
@@ -309,43 +313,56 @@ class ForwardWriter(Names):
         lines += [*needed, f"    {outputs} = Model.forward({called})"]
         return [*lines, *listed("    ", "return (", made, ")", margin=0)]
 
+    def given(self) -> tuple[int, ...] | None:
+        """Which of forward's arguments the inputs are; None where one is inside of an argument."""
+        order = list(self.arguments.inside)
+        names = [leaf.given for leaf in self.leaves.values()]
+        if self.arguments.constants or not set(names) <= set(order):
+            return None
+        return tuple(order.index(name) for name in names)
+
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
-        memo, kind = self.local["memo"], self.local["kind"]
+        memo, kind, results = (self.local[word] for word in ("memo", "kind", "results"))
+        fusion = self.own("FUSION")
         handed = ", ".join(["self", *self.arguments.inside])
         given = _tuple([leaf.given for leaf in self.leaves.values()])
         kept = [leaf.given for leaf in self.arguments.constants]
         called = ", ".join([memo, kind, given, *([_tuple(kept)] if kept else [])])
-        names = [self.variable(r.name) for r in self.results]
         lines = [
-            f"    def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):",
-            f"        {memo}, {kind} = {self.own('FUSION')}.look({handed})",
-            f"        if {kind}.cause is not None:",
-            f"            {memo}.fall_back({kind}.cause)",
-            f"            return {self._original_forward()}",
-            *self.sized_in_forward(),
-            *listed("        ", "(", names, f") = {self.own('FUSION')}.run({called})", margin=0),
+            f"{memo}, {kind} = {fusion}.look({handed})",
+            f"if {kind}.cause is not None:",
+            f"    {memo}.fall_back({kind}.cause)",
+            f"    return {self._original_forward()}",
+            f"{results} = {fusion}.run({called})",
+            *self._written_buffers(results),
         ]
-        lines += self._written_buffers()
-        return [*lines, f"        return {self.assembled()}"]
+        if self.given() is not None:
+            known = f"{results} = {fusion}.again({handed})"
+            lines = [known, f"if {results} is None:", *indented(lines)]
+        names = [self.variable(r.name) for r in self.results]
+        lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
+        head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
+        body = [*lines, f"return {self.assembled()}"]
+        return [f"    {head}", *(f"        {line}" for line in body)]
 
-    def _written_buffers(self) -> list[str]:
-        """New values of buffers; many of one type, as BatchNorms leave them, go in one launch."""
-        values = self.results[len(self.results) - len(self.graph.mutations) :]
+    def _written_buffers(self, results: str) -> list[str]:
+        """New values of buffers; several of one type, as BatchNorms leave, go in one launch."""
+        first = len(self.results) - len(self.graph.mutations)
         by_type: dict[Any, list[tuple[str, str]]] = {}
-        for (target, name), value in zip(self.graph.mutations, values, strict=True):
-            pair = self.attribute(target, "self"), self.variable(value.name)
+        for i, (target, name) in enumerate(self.graph.mutations, first):
+            pair = self.attribute(target, "self"), f"{results}[{i}]"
             by_type.setdefault(self.graph[name].type.dtype, []).append(pair)
         lines = []
         for pairs in by_type.values():
             if len(pairs) < MANY_BUFFERS:
-                lines += [f"        {buffer}.copy_({value})" for buffer, value in pairs]
+                lines += [f"{buffer}.copy_({value})" for buffer, value in pairs]
                 continue
             buffers, news = ([pair[i] for pair in pairs] for i in (0, 1))
-            lines.append("        torch._foreach_copy_(")
-            lines += listed("            ", "[", buffers, "],", margin=0)
-            lines += listed("            ", "[", news, "],", margin=0)
-            lines.append("        )")
+            lines.append("torch._foreach_copy_(")
+            lines += listed("    ", "[", buffers, "],")
+            lines += listed("    ", "[", news, "],")
+            lines.append(")")
         return lines
 
     def _original_forward(self) -> str:
@@ -357,7 +374,7 @@ class ForwardWriter(Names):
         """Sizes, if a view of a result needs them."""
         text = self.assembled()
         return [
-            f"        {local} = {self._given_size(symbol)}"
+            f"{local} = {self._given_size(symbol)}"
             for symbol, local in self.local.items()
             if symbol in self.graph.symbols and _mentions([text], local)
         ]
@@ -368,12 +385,22 @@ class ForwardWriter(Names):
 
     def assembled(self) -> str:
         """The outputs, of results and of views of what came in."""
-        order = [n.name for n in self.state()]
         self.known = {name: leaf.given for name, leaf in self.leaves.items()}
-        self.known |= {n: f"{self.local['memo']}.state[{i}]" for i, n in enumerate(order)}
-        text = self.literal(self.graph.outputs)
+        places = {n.name: self.graph.targets[n.name] for n in self.state()}
+        self.known |= {name: self.attribute(place, "self") for name, place in places.items()}
+        text = values.rebuild(self.graph.outputs, self._output, self.names)
         self.known = {}
         return text
+
+    def _output(self, value: Any) -> str | None:
+        """The text of a leaf of the outputs.
+
+        A view outside of autograd's function has the history of what it is a view of; one that
+        gradients do not flow through in eager is cut off from it.
+        """
+        text = self._known(value)
+        cut = isinstance(value, Ref) and self.graph[value.name].op == "view"
+        return f"{text}.detach()" if cut and value.name in self.detached else text
 
 
 def _mentions(texts: list[str], name: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.emit.cpp import ProgramPrinter, camel
+from kernelwright.emit.cpp import ProgramPrinter
 
 # One signature for every launcher, so that Python needs no binding compiled for it. Behind the
 # sizes stand the device and the stream, or the number of threads.
@@ -15,12 +15,20 @@ def c_function(name: str, lines: list[str]) -> str:
 
 def arguments(printer: ProgramPrinter, first: int = 0) -> list[str]:
     """Args `a`, from the addresses behind the `first` ones and the sizes."""
+    values = [f"      {value}," for value in members(printer, printer.kernel.reads, first)]
+    return [f"  const {printer.struct}::Args a{{", *values, "  };"]
+
+
+def members(printer: ProgramPrinter, reads: list[str], first: int) -> list[str]:
+    """What Args hold; a result that another kernel stores has no place here."""
     kernel = printer.kernel
-    types = [f"const {printer.storage(b)}*" for b in kernel.reads]
-    types += [f"{printer.storage(b)}*" for b in kernel.writes]
-    values = [f"static_cast<{t}>(tensors[{i}])" for i, t in enumerate(types, first)]
-    values += [f"numbers[{i}]" for i in range(len(printer.symbols()))]
-    return [f"  const {camel(kernel.name)}::Args a{{", *(f"      {v}," for v in values), "  };"]
+    given = {b: f"tensors[{i}]" for i, b in enumerate((*reads, *kernel.writes), first)}
+    values = [f"static_cast<const {printer.storage(b)}*>({given[b]})" for b in reads]
+    values += [
+        f"static_cast<{printer.storage(b)}*>({given[b]})" if b in given else "nullptr"
+        for b in kernel.places
+    ]
+    return [*values, *(f"numbers[{i}]" for i in range(len(printer.symbols())))]
 
 
 def on_device(at: int) -> list[str]:
@@ -31,14 +39,7 @@ def on_device(at: int) -> list[str]:
     ]
 
 
-ENTRY = """\
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}"""
-
-CUDA_ENTRY = f"""{ENTRY}
-
-extern "C" const char* cuda_error_text(int code) {{
+ERROR_TEXT = """\
+extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
-}}"""
+}"""

@@ -114,19 +114,18 @@ def _runtime(writer: ForwardWriter, device: str) -> str:
     problem = writer.problem
     precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
     if device == "cuda":
-        given, suffix = "cpp_sources=[], cuda_sources=units", "cu"
-        flags, machine = runtime.CUDA_FLAGS, runtime.CUDA_MACHINE
-        together = runtime.CUDA_TOGETHER
+        suffix, machine, together = "cu", runtime.CUDA_MACHINE, runtime.CUDA_TOGETHER
+        flags, calls = runtime.CUDA_FLAGS, runtime.CUDA_CALLS
     else:
-        given, suffix = "cpp_sources=units", "cpp"
-        flags, machine = runtime.CPU_FLAGS, runtime.CPU_NATIVE + runtime.CPU_MACHINE
-        together = runtime.CPU_TOGETHER
-    holes = {"flags": flags, "sources": given, "stem": _stem(problem), "suffix": suffix}
+        machine = runtime.CPU_NATIVE + runtime.CPU_MACHINE
+        suffix, together = "cpp", runtime.CPU_TOGETHER
+        flags, calls = runtime.CPU_FLAGS, runtime.CPU_CALLS
+    holes = {"flags": flags, "calls": calls, "stem": _stem(problem), "suffix": suffix}
     build = _fill(runtime.BUILD, **holes)
     parts = [
         f"import functools\n{runtime.IMPORTS}",
         *(machine, _fill(runtime.UNITS, together=str(together)), build),
-        *(products.HOPPER, precision, runtime.PRECISION, runtime.CONSTANTS),
+        *(products.MACHINE, precision, runtime.PRECISION, runtime.CONSTANTS),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
 
@@ -185,6 +184,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "        written=written,",
             "        baked_in=BAKED_IN,",
             f"        inputs={len(writer.leaves)},",
+            f"        given={writer.given()},",
             f"        reaches={writer.reaches()},",
             f"        rewritten={rewritten},",
             f"        recalled={recalled},",

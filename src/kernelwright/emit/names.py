@@ -29,8 +29,8 @@ from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 
 OWN = (
-    *("memo", "kind", "state", "cause", "module", "run", "panel", "start", "stop", "outputs"),
-    "samples",
+    *("memo", "kind", "results", "state", "cause", "module", "run"),
+    *("panel", "samples", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
 
@@ -93,7 +93,8 @@ class Names:
         """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
         found: dict[str, Result] = {}
         leaves = pytree.tree_leaves(self.graph.outputs)
-        for i, leaf in enumerate(leaves):
+        # A value that is returned both with and without its history is handed back with it.
+        for i, leaf in sorted(enumerate(leaves), key=lambda pair: self._is_detached(pair[1])):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
                 name = self.graph.regrouped(leaf.name)
                 found.setdefault(name, Result(name, i))
@@ -101,6 +102,20 @@ class Names:
             if self.graph[self.graph.base(name)].op not in SOURCES:
                 found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
+
+    @cached_property
+    def detached(self) -> frozenset[str]:
+        """Floating outputs that no gradient flows through, although their type would allow it."""
+        leaves, reaches = pytree.tree_leaves(self.graph.outputs), self.graph.contract.reaches
+        if reaches is None or len(reaches) != len(leaves):
+            return frozenset()
+        names = [leaf.name if isinstance(leaf, Ref) else "" for leaf in leaves]
+        cut = {n for n, of in zip(names, reaches, strict=True) if n and not of}
+        cut -= {n for n, of in zip(names, reaches, strict=True) if of}
+        return frozenset(n for n in cut if self.graph[n].type.dtype.is_floating_point)
+
+    def _is_detached(self, leaf: Any) -> bool:
+        return isinstance(leaf, Ref) and leaf.name in self.detached
 
     def device_of(self) -> str:
         """Where a call runs: in functions of tensors, in forward itself, in recorded steps."""

@@ -17,7 +17,7 @@ from kernelwright import embedded
 from kernelwright.emit.scopes import bound, used
 
 FOLDER = Path(embedded.__file__).parent
-FILES = ("products", "baked", "memo", "recorded", "traced", "launches", "steps", "fusion")
+FILES = ("products", "baked", "recorded", "memo", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 
 
@@ -53,7 +53,14 @@ def embedded_pieces() -> tuple[Piece, ...]:
     for name in FILES:
         text = (FOLDER / f"{name}.py").read_text()
         found += pieces(text, HOME)
-    return tuple(found)
+    return (*found, _calls())
+
+
+def _calls() -> Piece:
+    """What calls kernels: C++, so a string of Python's."""
+    text = (FOLDER / "calls.cpp").read_text()
+    title = "What calls the kernels, in C++."
+    return Piece(f'CALLS = r"""\n{text}"""', frozenset({"CALLS"}), frozenset(), 2, title)
 
 
 def pruned(text: str, roots: Set[str]) -> str:

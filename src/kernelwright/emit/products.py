@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelwright.emit.lines import indented
 from kernelwright.emit.names import Names
+from kernelwright.emit.steps import on_machine
 from kernelwright.emit.values import python
 from kernelwright.lower import Frozen
 from kernelwright.lower.steps import halves
@@ -12,11 +13,11 @@ SWITCH = """
 GENERATED_GEMM = True  # False: every product is the library's
 """
 
-HOPPER = '''
+MACHINE = '''
 @functools.cache
-def _hopper(device):
-    """Whether this is a GPU with the instructions of the generated products."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+def _capability(device):
+    """Which instructions a GPU has; None: this is no GPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 @functools.cache
@@ -39,17 +40,18 @@ FREEZING = '''
         ):
             for name, weight in weights.items():
                 device = weight.device
-                if weight.dtype == torch.float32 and weight.shape == shape and _hopper(device):
+                known = weight.dtype == torch.float32 and weight.shape == shape
+                if known and {machine}:
                     halves = torch.empty(panels, dtype=torch.float16, device=device)
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
                     KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
                     frozen[name] = (halves, scales, stamped(weight))
-        FUSION.memo(self).frozen = frozen
+        FUSION.memo(self).keep(frozen)
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        FUSION.memo(self).frozen = {}
+        FUSION.memo(self).keep({})
         return self
 
     def _apply(self, *args, **kwargs):
@@ -75,4 +77,6 @@ def freezing(names: Names, weights: tuple[Frozen, ...]) -> str:
     lines: list[str] = []
     for kernel, pairs in alike.items():
         lines += [f"({kernel}, {{", *indented([f"{pair}," for pair in pairs]), "}),"]
-    return FREEZING.replace("{weights}", "\n".join(f"{INSIDE}{line}" for line in lines))
+    (machine,) = {on_machine(w.machine, "device") for w in weights}
+    text = "\n".join(f"{INSIDE}{line}" for line in lines)
+    return FREEZING.replace("{weights}", text).replace("{machine}", machine)

@@ -11,10 +11,14 @@ import re
 IMPORTS = """import ctypes
 import fcntl
 import hashlib
+import importlib.util
 import os
 import platform
 import re
+import shutil
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch.utils.cpp_extension import load, load_inline
@@ -22,38 +26,113 @@ from torch.utils.cpp_extension import load, load_inline
 
 BUILD = '''
 def _build():
-    """Compile the kernels, or load what an earlier process compiled from the same text."""
+    """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
     flags = {flags}
-    units = _units()
+    flags_of_calls = {calls}
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(_built, "kw_calls", "cpp", [CALLS], flags_of_calls)
+        kernels = _built("{stem}", "{suffix}", _units(), flags)
+        return ctypes.CDLL(kernels), calls.result()
+
+
+def _built(stem, ending, units, flags):
+    """A library from these texts, in a folder that is named by all that it depends on.
+
+    It is given as its path, or as the Python module that it is.
+    """
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
-    text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _machine()
-    name = "{stem}_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
+    text += [os.environ.get(name, "") for name in NAMED] + _machine()
+    text += [_identity(os.environ.get("CXX") or "c++"), _identity("nvcc")]
+    name = stem + "_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
+    folder = os.path.join(_cache(), name)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, name + ".so")
+    with open(os.path.join(folder, "building"), "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not _is_whole(path):
+            return _compile(name, path, ending, units, flags)
+    if not flags.get("is_python_module", True):
+        return path
+    found = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+# What changes a build without being an argument of it.
+NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
+
+
+def _identity(program):
+    """Which program a name stands for today: another version is another file."""
+    path = shutil.which(program)
+    if path is None:
+        return program
+    found = os.stat(path)
+    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
+
+
+def _cache():
+    """Where builds are kept; where that cannot be written, a private folder for temporary files."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
     )
-    folder = os.path.join(root, name)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, "building"), "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        stale = os.path.join(folder, "lock")
-        if os.path.exists(stale):
-            os.remove(stale)  # torch's own lock outlives a killed build; ours does not
-        flags.update(is_python_module=False)  # plain C functions: no binding to compile
-        flags.update(name=name, build_directory=folder)
-        if len(units) == 1:
-            path = load_inline({sources}, no_implicit_headers=True, **flags)
+    near = os.path.abspath(root)
+    while not os.path.exists(near):
+        near = os.path.dirname(near)
+    if not os.path.isdir(near) or os.access(near, os.W_OK | os.X_OK):
+        return root
+    spare = os.path.join(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
+    os.makedirs(spare, mode=0o700, exist_ok=True)
+    if os.stat(spare).st_uid != os.getuid():
+        raise PermissionError(f"{root} cannot be written, and {spare} belongs to somebody else")
+    return spare
+
+
+def _is_whole(path):
+    """Whether a library is there as it was built: no half of one, as a full disk leaves it."""
+    if not (os.path.exists(path) and os.path.exists(path + ".sha256")):
+        return False
+    with open(path, "rb") as library, open(path + ".sha256") as digest:
+        return digest.read() == hashlib.sha256(library.read()).hexdigest()
+
+
+def _compile(name, path, ending, units, flags):
+    """Build in an empty folder, since nobody knows what a killed build left in this one.
+
+    torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
+    leaves a lock behind when it is killed: so the folder is new, and has a plain name.
+    """
+    with tempfile.TemporaryDirectory(prefix="kw_") as place:
+        flags = dict(flags, name=name, build_directory=place)
+        if len(units) > 1:
+            sources = [_write(place, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
+            made = load(sources=sources, **flags)
         else:
-            path = load(sources=[_write(folder, i, unit) for i, unit in enumerate(units)], **flags)
-    return ctypes.CDLL(path)
+            sources = {"cuda_sources" if ending == "cu" else "cpp_sources": units}
+            made = load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
+        library = os.path.join(place, name + ".so")
+        if not os.path.exists(library):
+            return made
+        with open(library, "rb") as file:
+            content = file.read()
+        _put(path, content)
+        _put(path + ".sha256", hashlib.sha256(content).hexdigest().encode())
+    return made if flags.get("is_python_module", True) else path
 
 
-def _write(folder, number, unit):
-    """A unit as a file, for the compiler; one that is there already is not built again."""
-    path = os.path.join(folder, f"unit_{number}.{suffix}")
-    if not os.path.exists(path):
-        with open(path + ".new", "w") as file:
-            file.write(unit)
-        os.replace(path + ".new", path)
+def _put(path, content):
+    """A file that appears whole or not at all."""
+    with open(path + ".new", "wb") as file:
+        file.write(content)
+    os.replace(path + ".new", path)
+
+
+def _write(folder, name, unit):
+    """A unit as a file, for the compiler."""
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        file.write(unit)
     return path
 '''
 
@@ -82,12 +161,18 @@ def _machine():
 CUDA_FLAGS = """dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *ARCHITECTURE],
+        is_python_module=False,  # plain C functions: no binding to compile
     )"""
 
 CPU_FLAGS = """dict(
-        extra_cflags=["-O3", "-std=c++17", "-fopenmp", NATIVE, *EXACT],
+        extra_cflags=["-O3", "-fopenmp", NATIVE, *EXACT],
         extra_ldflags=["-fopenmp"],
+        is_python_module=False,  # plain C functions: no binding to compile
     )"""
+
+# What calls kernels is compiled against torch, whose headers take most of the time.
+CUDA_CALLS = """dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)"""
+CPU_CALLS = """dict(extra_cflags=["-O1"])"""
 
 CPU_NATIVE = """
 NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
@@ -100,7 +185,7 @@ CUDA_TOGETHER, CPU_TOGETHER = 4, 4
 UNITS = '''
 def _units():
     """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
-    _, *parts = re.split(r"^// ---- A unit .* Cost: (\\d+)\\n", PROGRAMS, flags=re.MULTILINE)
+    shared, *parts = re.split(r"^// ---- A unit .* Cost: (\\d+)\\n", PROGRAMS, flags=re.MULTILINE)
     costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
     count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, {together})))
     units, loads = [[] for _ in range(count)], [0] * count
@@ -108,15 +193,15 @@ def _units():
         least = loads.index(min(loads))
         units[least].append(i)
         loads[least] += costs[i]
-    return [HEADERS + "".join(texts[i] for i in sorted(unit)) for unit in units]
+    return [HEADERS + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
 '''
 
 CUDA_KERNELS = """
-KERNEL_LIBRARY = Library(_build(), on_gpu=True) if ARCHITECTURE else None
+KERNEL_LIBRARY = Library(*_build(), on_gpu=True) if ARCHITECTURE else None
 """
 
 CPU_KERNELS = """
-KERNEL_LIBRARY = Library(_build(), on_gpu=False)
+KERNEL_LIBRARY = Library(*_build(), on_gpu=False)
 """
 
 PRECISION = '''
@@ -136,6 +221,14 @@ class _Precision:
             torch.set_float32_matmul_precision(self.matmul)
         if self.conv != CONV_TF32:
             torch.backends.cudnn.allow_tf32 = self.conv
+
+    @staticmethod
+    def holds():
+        """Whether torch is set to it already."""
+        return (
+            torch._C._get_float32_matmul_precision() == MATMUL_PRECISION
+            and torch._C._get_cudnn_allow_tf32() is CONV_TF32
+        )
 '''
 
 CONSTANTS = '''

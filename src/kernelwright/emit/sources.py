@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
-from kernelwright.emit.launchers import CUDA_ENTRY, ENTRY, arguments, c_function, on_device
+from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
+from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.graph import Graph
-from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, ThinKernel
+from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, TailKernel, ThinKernel
 from kernelwright.plan import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
-LAUNCH_HEADERS = {"cuda": ["launch.cuh", "launches.hpp"], "cpu": ["launches.hpp"]}
-ENTRIES = {"cuda": CUDA_ENTRY, "cpu": ENTRY}
+SHARED = "// ---- Programs that several kernels run."
+TAIL_HEADER = "in_memory.cuh"
+LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
@@ -35,26 +38,43 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     """For each kernel its program, its configuration and its launcher.
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
+    Programs that several kernels run stand before all of them, and are in every unit.
     """
-    parts = [(0, ENTRIES[device])]
+    ahead, parts = [], [(0, ERROR_TEXT)] if device == "cuda" else []
+    runs = Counter(lowered.programs[k.name] for k in lowered.kernels)
     for kernel in lowered.kernels:
-        also = _elsewhere(graph, lowered.users[kernel.name])
+        owner = lowered.programs[kernel.name]
         cost = COSTS.get(kernel.template.symbol, ORDINARY)
-        if isinstance(kernel, GemmKernel):
-            epilogue = EpiloguePrinter(graph, kernel)
-            texts = [epilogue.print(), *_configs(kernel), *product_launchers(epilogue)]
-        else:
-            printer = ProgramPrinter(graph, kernel)
-            texts = [printer.print(), *_configs(kernel), _launcher(printer, device)]
-        parts.append((cost, "\n".join([*also, "\n\n".join(texts)])))
+        also = _elsewhere(graph, lowered.users[kernel.name])
+        program, launchers = _printed(graph, kernel, owner, device)
+        if owner == kernel.name and runs[owner] > 1:
+            ahead.append(program)
+        elif owner == kernel.name or isinstance(kernel, TailKernel):
+            launchers = [program, *launchers]
+        parts.append((cost, "\n".join([*also, "\n\n".join(launchers)])))
     parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
-    programs = "\n\n".join(f"{UNIT}{cost}\n{text}" for cost, text in parts) + "\n"
+    texts = [SHARED, *ahead] if ahead else []
+    programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
     few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
-    headers = [*templates, *LAUNCH_HEADERS[device], *few]
+    tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
+    headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))
+
+
+def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str, list[str]]:
+    """A kernel's program, and what launches it, for which the program may be an `owner`'s."""
+    if isinstance(kernel, GemmKernel):
+        epilogue = EpiloguePrinter(graph, kernel, owner)
+        return epilogue.print(), [*_configs(kernel), *product_launchers(epilogue)]
+    if isinstance(kernel, TailKernel):
+        tail = TailPrinter(graph, kernel, owner)
+        return tail.print(), [*_configs(kernel), _launcher(tail, tail_arguments(tail), device)]
+    printer = ProgramPrinter(graph, kernel)
+    given = arguments(printer, len(kernel.room))
+    return printer.print(), [*_configs(kernel), _launcher(printer, given, device)]
 
 
 def _elsewhere(graph: Graph, users: tuple[Region, ...]) -> list[str]:
@@ -91,20 +111,22 @@ def _config(name: str, constants: dict[str, int], why: str) -> str:
     return "\n".join([*lines, "};"])
 
 
-def _launcher(printer: ProgramPrinter, device: str) -> str:
-    """A C function: addresses and sizes in, an error code out."""
+def _launcher(printer: ProgramPrinter, given: list[str], device: str) -> str:
+    """A C function: addresses and sizes in, an error code out. `given` are the lines of Args."""
     kernel = printer.kernel
     struct, call = camel(kernel.name), kernel.template.symbol
-    lines, sizes = arguments(printer), len(printer.symbols())
+    lines, sizes = [*given], len(printer.symbols())
     run = kernel.config.dynamic_run
+    room = [f"static_cast<float*>(tensors[{i}])" for i in range(len(kernel.room))]
+    inside = ", ".join(["a", *room, "on"])
     if device == "cuda":
         lines += on_device(sizes)
         if run is not None:
             lanes = dict(kernel.config.constants)["kVec"]
             lines.append(f"  if ({dim(run)} % {lanes} != 0) {{")
-            lines.append(f"    return kw::{call}<{struct}, {struct}OneLane>(a, on);")
+            lines.append(f"    return kw::{call}<{struct}, {struct}OneLane>({inside});")
             lines.append("  }")
-        lines.append(f"  return kw::{call}<{struct}, {struct}Config>(a, on);")
+        lines += fit(f"  return kw::{call}<{struct}, {struct}Config>({inside});")
     else:
         lines.append(
             f"  kw::{call}<{struct}, {struct}Config>(a, static_cast<int>(numbers[{sizes}]));"

@@ -28,6 +28,7 @@ from kernelwright.plan import Buffer
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
+    "torch.ops.aten.add.Tensor": "torch.add",
     "torch.ops.aten.mm.default": "torch.mm",
     "torch.ops.aten.bmm.default": "torch.bmm",
     "torch.ops.aten.matmul.default": "torch.matmul",
@@ -38,6 +39,11 @@ FRIENDLY = {
 }
 BODY = 4  # the indentation of fused()
 DEEPEST = 16  # that of an operand in a way inside of a way
+
+
+def on_machine(guard: Guard, device: str) -> str:
+    """Whether the device is one that a kernel is made for."""
+    return f"_capability({device}) == {guard.capability}"
 
 
 class StepPrinter:
@@ -179,8 +185,8 @@ class StepPrinter:
         return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
 
     def guard(self, guard: Guard) -> str:
-        if guard.kind == "hopper":
-            return f"_hopper({self.names.device_of()})"
+        if guard.capability is not None:
+            return on_machine(guard, self.names.device_of())
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from kernelwright.graph import (
     identifier,
     product,
 )
+from kernelwright.interpret import resolve
 
 Lowering = Callable[["Builder", Node], str | None]
 
@@ -48,6 +50,7 @@ class Builder:
         self.taken = set(graph.by_name)
         self.results: dict[str, dict[int, str]] = {}
         self.viewed: dict[str, str] = {}
+        self.called: dict[str, str] = {}
         self.current = graph.nodes[0]
         self.rounds = any(graph[name].type.dtype is torch.float32 for name in graph.results)
 
@@ -204,7 +207,21 @@ class Builder:
     def opaque(self, node: Node, why: str) -> str:
         """A call that stays with ATen; `why` stands as its only argument, for the planner."""
         assert isinstance(node.payload, Call)
+        known = self._known(node)
+        if known is not None:
+            at, twin = next((i, n) for i, n in enumerate(self.nodes) if n.name == known)
+            self.nodes[at] = replace(twin, sources=(*twin.sources, node.name))
+            return self.view("reshape", known, node.type.shape)
         return self._add(None, "opaque", (why,), node.type, node.payload)
+
+    def _known(self, node: Node) -> str | None:
+        """An earlier call that gave the same value, if neither is returned."""
+        assert isinstance(node.payload, Call)
+        several = any(self.graph[user].op == "getitem" for user in self.graph.users[node.name])
+        if several or node.name in self.graph.results or draws(node.payload):
+            return None
+        known = self.called.setdefault(f"{node.payload} {node.type}", node.name)
+        return known if known != node.name else None
 
     def copied(self, value: str) -> str:
         """The value itself under the captured node's name; a copy where the caller gets it."""
@@ -252,6 +269,12 @@ class Builder:
         sources = node.sources or (node.name,)
         self.nodes.append(Node(name, op, args, type, node.origin, payload, sources))
         return name
+
+
+def draws(call: Call) -> bool:
+    """Whether a call draws random numbers, or nobody says that it does not."""
+    tags = getattr(resolve(call.target), "tags", None)
+    return tags is None or torch.Tag.nondeterministic_seeded in tags
 
 
 def widens(old: torch.dtype, new: torch.dtype) -> bool:

@@ -8,11 +8,22 @@ back (plan/biases.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expr import const
-from kernelwright.graph import BIAS, Affine, Call, Contraction, Dim, Node, Ref, Shape
+from kernelwright.graph import (
+    BIAS,
+    Affine,
+    Call,
+    Contraction,
+    Dim,
+    Node,
+    Ref,
+    Shape,
+    product,
+)
 
 BIAS_SLOT = 2
 Index = Sequence[Affine]
@@ -39,8 +50,10 @@ class Nest:
         out: Index,
         call: Call,
         biased: Call | None = None,
+        by_strides: bool = False,
     ) -> Contraction:
-        return Contraction(tuple(self.sizes), tuple(left), tuple(right), tuple(out), call, biased)
+        places = (tuple(left), tuple(right), tuple(out))
+        return Contraction(tuple(self.sizes), *places, call, biased, by_strides)
 
 
 # ---- products ------------------------------------------------------------------------------------
@@ -71,7 +84,7 @@ def _with_bias(
     if not builder.floating(*operands):
         return None
     plain, biased = (_with_slot(payload, value) for value in (None, BIAS))
-    contraction = nest.contraction(*places, plain, biased)
+    contraction = nest.contraction(*places, plain, biased, by_strides=spatial == 0)
     if bias is None:
         return builder.contract(contraction, operands)
     product = builder.contract(contraction, operands, label="product")
@@ -101,7 +114,8 @@ def product_of(left: Shape, right: Shape, call: Call, biased: Call | None = None
     ours, theirs = ([p[i] for p in batch][outer - len(heads[i]) :] for i in (0, 1))
     turned = [depth, *columns] if columns else [depth]
     result = [*(p[2] for p in batch), *rows, *columns]
-    return nest.contraction([*ours, *rows, depth], [*theirs, *turned], result, call, biased)
+    places = ([*ours, *rows, depth], [*theirs, *turned], result)
+    return nest.contraction(*places, call, biased, by_strides=True)
 
 
 def _product(builder: Builder, node: Node) -> str | None:
@@ -138,38 +152,114 @@ def _added(plain: str, biased: str) -> Lowering:
 
 
 def _einsum(builder: Builder, node: Node) -> str | None:
-    """Two operands, every letter in two of the three tensors or in all; others stay with ATen."""
+    """Operands two by two, from the left; every letter once in each, none in one alone.
+
+    Where two have nothing to sum up, they are multiplied by a map, which others compute on the way.
+    """
     equation, operands = str(node.args[0]).replace(" ", ""), node.args[1]
-    if len(operands) != 2 or "->" not in equation or "." in equation:
+    if "->" not in equation or "." in equation:
         return None
     names = [o.name for o in operands]
-    if not builder.floating(*names):
-        return None
     inputs, out = equation.split("->")
-    left, right = inputs.split(",")
-    once = all(len(set(text)) == len(text) for text in (left, right, out))
-    if not once or any((x in left) + (x in right) + (x in out) < 2 for x in left + right + out):
+    texts = inputs.split(",")
+    if not builder.floating(*names) or not _pairs_up(texts, out):
         return None
-    nest = Nest()
-    shapes = dict(zip((left, right), map(builder.shape, names), strict=True))
-    known = {x: d for text, shape in shapes.items() for x, d in zip(text, shape, strict=True)}
-    if any(
-        known[x] != d for text, shape in shapes.items() for x, d in zip(text, shape, strict=True)
-    ):
-        return None  # a size of one that broadcasts
-    place = {x: nest.axis(d) for x, d in known.items()}
-    # The product's own order: what both have, the left's rows, the right's columns.
-    own = [x for x in out if x in left and x in right]
-    own += [x for x in out if x not in right] + [x for x in out if x not in left]
-    text = "".join(own)
-    call = Call("torch.ops.aten.einsum.default", (f"{left},{right}->{text}", list(operands)))
-    ours, theirs, result = ([place[x] for x in letters] for letters in (left, right, text))
-    made = nest.contraction(ours, theirs, result, call)
+    sizes: dict[str, Dim] = {}
+    for text, name in zip(texts, names, strict=True):
+        for x, d in zip(text, builder.shape(name), strict=True):
+            if sizes.setdefault(x, d) != d:
+                return None  # a size of one that broadcasts
+    einsum = _Einsum(builder, sizes, out)
+    made: tuple[str, str] = (texts[0], names[0])
+    for i, other in enumerate(zip(texts[1:], names[1:], strict=True), 1):
+        made = einsum.pair(made, other, set(out).union(*texts[i + 1 :]), i == len(texts) - 1)
+    text, value = made
     if text == out:
-        return builder.contract(made, names)
-    shape = tuple(known[x] for x in text)
-    value = builder.contract(made, names, label="product", shape=shape)
+        return value
     return builder.view("permute", value, node.type.shape, [text.index(x) for x in out])
+
+
+def _pairs_up(texts: list[str], out: str) -> bool:
+    """Whether each step sums over what both of its operands have, and nothing else."""
+    if len(texts) < 2 or any(len(set(text)) != len(text) for text in (*texts, out)):
+        return False
+    made = set(texts[0])
+    for i, text in enumerate(texts[1:], 1):
+        kept = set(out).union(*texts[i + 1 :])
+        if (made ^ set(text)) - kept:
+            return False
+        made = (made | set(text)) & kept
+    return made == set(out)
+
+
+@dataclass(frozen=True)
+class _Einsum:
+    """`sizes` are those of the letters, `out` is what the last pair is to give."""
+
+    builder: Builder
+    sizes: dict[str, Dim]
+    out: str
+
+    def pair(
+        self, left: tuple[str, str], right: tuple[str, str], kept: set[str], last: bool
+    ) -> tuple[str, str]:
+        """Two operands as one: its letters and its value."""
+        (ours, _), (theirs, _) = left, right
+        order = self.out if last else ours + theirs
+        letters = [x for x in dict.fromkeys(order) if x in kept and x in ours + theirs]
+        if all(x in kept for x in ours + theirs):
+            text = "".join(letters)
+            values = [self.laid_out(operand, text) for operand in (left, right)]
+            label = self.builder.current.name if text == self.out and last else "product"
+            return text, self.builder.apply("mul", *values, label=label)
+        # The product's own order: what both have, the left's rows, the right's columns.
+        own = [x for x in letters if x in ours and x in theirs]
+        own += [x for x in letters if x not in theirs] + [x for x in letters if x not in ours]
+        return self.contracted(left, right, "".join(own), last)
+
+    def contracted(
+        self, left: tuple[str, str], right: tuple[str, str], text: str, last: bool
+    ) -> tuple[str, str]:
+        """As torch.matmul of views: what has to be copied for it is then seen, and stored so."""
+        (ours, _), (theirs, _) = left, right
+        batch = [x for x in text if x in ours and x in theirs]
+        rows, columns = ([x for x in text if x not in of] for of in (theirs, ours))
+        depth = [x for x in ours if x in theirs and x not in text]
+        first = self.matrices(left, batch, rows, depth)
+        second = self.matrices(right, batch, depth, columns)
+        call = Call("torch.ops.aten.matmul.default", (Ref(first), Ref(second)))
+        made = product_of(self.builder.shape(first), self.builder.shape(second), call)
+        shape = (*self.shape(batch), self.count(rows), self.count(columns))
+        own = self.shape(text)
+        if last and text == self.out and own == shape:
+            return text, self.builder.contract(made, [first, second])
+        value = self.builder.contract(made, [first, second], label="product", shape=shape)
+        label = None if last and text == self.out else "whole"
+        return text, self.builder.view("reshape", value, own, label=label)
+
+    def matrices(
+        self, operand: tuple[str, str], batch: list[str], down: list[str], across: list[str]
+    ) -> str:
+        """An operand with its letters as a batch of matrices."""
+        value = self.laid_out(operand, "".join([*batch, *down, *across]))
+        shape = (*self.shape(batch), self.count(down), self.count(across))
+        return self.builder.view("reshape", value, shape, label="matrices")
+
+    def shape(self, letters: Sequence[str]) -> Shape:
+        return tuple(self.sizes[x] for x in letters)
+
+    def count(self, letters: Sequence[str]) -> Dim:
+        return product(list(self.shape(letters)))
+
+    def laid_out(self, operand: tuple[str, str], text: str) -> str:
+        """An operand with its letters in this order, and axes of one for the others."""
+        own, value = operand
+        there = "".join(x for x in text if x in own)
+        if there != own:
+            dims = [own.index(x) for x in there]
+            value = self.builder.view("permute", value, self.shape(there), dims, label="turned")
+        wide = tuple(self.sizes[x] if x in own else 1 for x in text)
+        return self.builder.view("reshape", value, wide, label="wide")
 
 
 # ---- convolutions --------------------------------------------------------------------------------

@@ -1,14 +1,19 @@
-"""Outputs lie in memory as eager's do: where they would not, they are stored in eager's order.
+"""Outputs lie in memory as eager's do: in eager's order, and in memory of their own.
 
-In: a Graph of primitives and, in its contract, the strides of eager's outputs. Out: a Graph in
-which each such output is permuted into the order of memory, stored, and permuted back as a view.
-Eager's pointwise operators keep the order of their operand, so `x.transpose(1, 2).relu()` is one.
+In: a Graph of primitives and, in its contract, the strides of eager's outputs and the memory that
+they lie in. Out: a Graph in which an output of another order is permuted into the order of memory,
+stored, and permuted back as a view; eager's pointwise operators keep the order of their operand, so
+`x.transpose(1, 2).relu()` is one. And an output that is a mere view here but not in eager, such as
+`x.sum(1)` over an axis of one or a view of a clone, is stored too: nobody who writes to it may
+change an input, or another output.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import torch
 from torch.utils import _pytree as pytree
 
 from kernelwright.expr import load
@@ -26,9 +31,65 @@ from kernelwright.graph import (
 from kernelwright.strides import lying
 
 Order = tuple[int, ...]
+STORED = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 
 
 def lay_out(graph: Graph) -> Graph:
+    return _in_order(_on_their_own(graph))
+
+
+def _on_their_own(graph: Graph) -> Graph:
+    """Copies of outputs that would share memory which eager's do not."""
+    leaves, memory = pytree.tree_leaves(graph.outputs), graph.contract.memory
+    if memory is None or len(memory) != len(leaves):
+        return graph
+    nodes, taken = list(graph.nodes), set(graph.by_name)
+    homes = {n.name: n.name for n in graph if n.op in SOURCES}
+    made: dict[tuple[str, str], str] = {}
+    outputs: list[Any] = []
+    for leaf, home in zip(leaves, memory, strict=True):
+        outputs.append(leaf)
+        if not isinstance(leaf, Ref) or home is None:
+            continue
+        node = graph[leaf.name]
+        if node.payload is load(0) and graph.base(node.inputs[0]) == home in homes:
+            outputs[-1] = Ref(node.inputs[0])  # torch.export copies what forward only hands on
+            continue
+        same = homes.setdefault(graph.base(leaf.name), home) == home
+        if same or node.type.dtype not in STORED:
+            continue
+        if (leaf.name, home) not in made:
+            added = _apart(graph, leaf.name, taken)
+            nodes += added
+            made[leaf.name, home] = added[-1].name
+        outputs[-1] = Ref(made[leaf.name, home])
+    if outputs == leaves:
+        return graph
+    whole = pytree.tree_unflatten(outputs, pytree.tree_structure(graph.outputs))
+    return replace(graph, outputs=whole).with_nodes(nodes)
+
+
+def _apart(graph: Graph, name: str, taken: set[str]) -> list[Node]:
+    """A copy of what the output is a view of, and the same views of that.
+
+    A slice so keeps its strides. What is expanded is copied behind that, as a repeat is.
+    """
+    output, views = graph[name], list[Node]()
+    while graph[name].op == "view":
+        views.insert(0, graph[name])
+        name = graph[name].inputs[0]
+    wide = max((i for i, n in enumerate(views) if n.payload == View("expand")), default=-2) + 2
+    views, base = views[wide:], (views[:wide] or [graph[name]])[-1]
+    copied = fresh_name(f"{base.name}_apart", taken)
+    told = (output.origin, load(0), output.sources)
+    added = [Node(copied, "map", (Ref(base.name),), base.type, *told)]
+    for view in views:
+        again = fresh_name(f"{view.name}_apart", taken)
+        added.append(replace(view, name=again, args=(Ref(added[-1].name),)))
+    return added
+
+
+def _in_order(graph: Graph) -> Graph:
     leaves = pytree.tree_leaves(graph.outputs)
     strides = graph.contract.strides
     if strides is None or len(strides) != len(leaves):

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
-from kernelwright.expr import OPS, Expr, call, const, load, size
+from kernelwright.expr import OPS, Expr, call, const, index, load, size
 from kernelwright.graph import Node, Ref, Scalar, broadcast
 from kernelwright.scalars import as_expr
 
@@ -117,6 +117,8 @@ FILLS: dict[str, tuple[int, float]] = {
     "ones_like": (0, 1.0),
     "new_ones": (0, 1.0),
 }
+# Places along an axis are compared in float32, which has every integer up to here.
+MOST_PLACES = 1 << 24
 # Values are never written in place here, so a copy matters only where the caller gets it.
 COPIES = ("clone", "contiguous", "lift_fresh_copy")
 NAMES = {*SPECIAL, *OPS} - {"finite_or_zero", "gelu_tanh"}
@@ -171,14 +173,30 @@ def _operand(builder: Builder, name: str, operands: list[str]) -> Expr:
 def _filled(builder: Builder, node: Node) -> str | None:
     """A tensor of one number: whoever needs it has it as a constant."""
     position, value = FILLS[node.op.split(".")[0]]
-    if node.type.dtype not in FLOATS:
+    if node.type.dtype not in (*FLOATS, torch.bool):
         return None
     operands: list[str] = []
     number = _argument(builder, node.args[position] if position else value, operands)
     if number is UNREADABLE or number is None or any(not builder.floating(o) for o in operands):
         return None
     expr = number if isinstance(number, Expr) else const(number)
-    return builder.map(expr, operands, node.type)
+    return builder.map(_true(expr) if node.type.dtype is torch.bool else expr, operands, node.type)
+
+
+def _triangle(op: str) -> Lowering:
+    """tril and triu: (x, diagonal), zero beyond the diagonal."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        value, diagonal = node.args[0].name, node.args[1]
+        shape, dtype = builder.shape(value), builder.type(value).dtype
+        sides = [d for d in shape[-2:] if isinstance(d, int) and d <= MOST_PLACES]
+        if len(sides) < 2 or dtype not in (*FLOATS, torch.bool) or not isinstance(diagonal, int):
+            return None
+        row, column = index(len(shape) - 2), index(len(shape) - 1)
+        kept = call(op, call("sub", column, row), float(diagonal))
+        return builder.map(call("where", kept, load(0), 0.0), [value], node.type)
+
+    return lower
 
 
 def _prelu(builder: Builder, node: Node) -> str | None:
@@ -212,6 +230,8 @@ def _dropout(builder: Builder, node: Node) -> str | None:
 LOWERINGS: dict[str, Lowering] = {
     **{name: lower for name in (*sorted(NAMES), "dropout")},
     **{name: _filled for name in FILLS},
+    "tril": _triangle("le"),
+    "triu": _triangle("ge"),
     "prelu": _prelu,
     "_to_copy": _converted,
 }

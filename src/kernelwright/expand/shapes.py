@@ -259,7 +259,7 @@ def _repeat(builder: Builder, node: Node) -> str | None:
     wide = tuple(d for count, size in zip(times, shape, strict=True) for d in (count, size))
     parted = builder.view("reshape", value.name, single, label="parted")
     repeated = builder.view("expand", parted, wide, label="repeated")
-    return builder.view("reshape", repeated, node.type.shape)
+    return builder.copied(builder.view("reshape", repeated, node.type.shape, label="joined"))
 
 
 def _pixel_shuffle(builder: Builder, node: Node) -> str | None:

@@ -5,9 +5,12 @@
 #include "check_programs.cuh"
 #include "few_rows.cuh"
 #include "gemm_sm90.cuh"
+#include "in_memory.cuh"
 #include "launch.cuh"
 #include "pointwise.cuh"
 #include "resident.cuh"
+#include "spread.cuh"
+#include "spread_strided.cuh"
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
@@ -15,11 +18,18 @@
 
 namespace kw::check {
 
-struct Flat {
+struct Grid {
   static constexpr int kVec = 4;
   static constexpr int kThreads = 256;
   static constexpr int kChunks = 4;
   static constexpr bool kFlat = false;
+};
+
+struct SingleLanes {
+  static constexpr int kVec = 1;
+  static constexpr int kThreads = 256;
+  static constexpr int kChunks = 4;
+  static constexpr bool kFlat = true;
 };
 
 // Half a warp per row, sixteen rows per block; without segments kTeams is one.
@@ -42,6 +52,16 @@ struct Teams {
   static constexpr int kBlocks = 1;
 };
 
+// A block for each row of 512 segments of 16.
+struct Groups {
+  static constexpr int kVec = 4;
+  static constexpr int kLanes = 4;
+  static constexpr int kTeams = 64;
+  static constexpr int kRows = 1;
+  static constexpr int kThreads = 256;
+  static constexpr int kBlocks = 4;
+};
+
 // Eight blocks share a row of more than 16384 elements.
 struct Block {
   static constexpr int kVec = 4;
@@ -50,11 +70,22 @@ struct Block {
   static constexpr int kAlone = 16384;
 };
 
+// All of 132 multiprocessors share two rows.
+struct Everywhere : Block {
+  static constexpr int kShort = 1 << 17;
+  static constexpr int kParts = 132;
+};
+
 struct Columns {
   static constexpr int kVec = 1;
   static constexpr int kWidth = 8;
   static constexpr int kDepth = 8;
   static constexpr int kThreads = 64;
+};
+
+struct HighColumns : Columns {
+  static constexpr int kShort = 4096;
+  static constexpr int kParts = 132;
 };
 
 struct BelowEachOther {
@@ -88,6 +119,10 @@ using Wide = Tiles<256, 4, 2, 4>;
 using WidePairs = Tiles<256, 4, 2, 2>;
 using Single = Tiles<64, 3, 1, 1>;
 
+using Grouped = InMemory<GroupMinimum, float>;
+using Apart = Segments<InMemory<BelowLargest, float>>;
+using AtOnce = Flat<InMemory<Residual, float>>;
+
 using hopper::Major;
 using Batched = GemmLayout<true, Major::kDepth, Major::kRow>;
 using Across = GemmLayout<true, Major::kRow, Major::kRow>;
@@ -109,11 +144,19 @@ static_assert(orders_agree());
 
 using namespace kw::check;
 
-template cudaError_t kw::pointwise<ScaledSigmoid, Flat>(const ScaledSigmoid::Args&, cudaStream_t);
+template cudaError_t kw::pointwise<ScaledSigmoid, kw::check::Grid>(const ScaledSigmoid::Args&,
+                                                                   cudaStream_t);
 template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
+template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMean::Args&, float*,
+                                                                 cudaStream_t);
+
+template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStream_t);
+template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);
+template cudaError_t kw::pointwise<AtOnce, SingleLanes>(const AtOnce::Args&, cudaStream_t);
 template cudaError_t kw::windows<PaddedMaximum, BelowEachOther>(const PaddedMaximum::Args&,
                                                                 cudaStream_t);
 template cudaError_t kw::windows<PaddedMaximum, OneByOne>(const PaddedMaximum::Args&, cudaStream_t);

@@ -12,6 +12,8 @@
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
 //   P::begin(fields, product)                     takes the product's lanes in place of a load
+//   P::kByTile                                    whether stages over the whole row go on with what
+//                                                 they gave for this tile; tiles fill the row then
 //   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
 #pragma once
 
@@ -53,12 +55,13 @@ struct Epilogue {
   static constexpr bool kTurns = C::kVec == 1 && P::kStages == 0 && !P::kStoresSegments;
   static constexpr int V = C::kVec;
   static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
-  static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
+  static constexpr bool kWholeSegments = P::kSegment != 0 || P::kByTile;
+  static constexpr int kSegment = P::kByTile ? C::kBlockN : P::kSegment ? P::kSegment : kSpan;
   static constexpr int kSegments = C::kBlockN / kSegment;
   static constexpr int kChunks = kSegment / (4 * V);
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
   static_assert(C::kBlockN % kSegment == 0 && kSegment % kSpan == 0, "segments must fit the tile");
-  static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
+  static_assert(!kWholeSegments || P::kColumns % kSegment == 0, "segments must fill the row");
 
   const typename P::Args& a;
   int64_t row;   // that of this quad
@@ -79,7 +82,7 @@ struct Epilogue {
   // Without segments the last columns of a row may end inside of a tile's eight.
   template <bool kWhole>
   __device__ __forceinline__ bool inside(int start, int chunk) const {
-    return kWhole || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+    return kWhole || kWholeSegments || column(start, chunk, quad) + V <= P::kColumns;
   }
 
   // The thread's two rows, `row` and eight further down, go through a segment together: what they
@@ -94,9 +97,10 @@ struct Epilogue {
                                          const int64_t (&at_row)[2], int start) {
     if constexpr (I < P::kStages) {
       constexpr Combine kOp = P::kCombine[I];
+      constexpr bool kFinished = P::kOverSegment[I] || P::kByTile;
       float total[2];
       KW_LANES
-      for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
+      for (int i = 0; i < 2; ++i) total[i] = kFinished ? identity<kOp>() : totals[i][I];
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
         if (!inside<kWhole>(start, c)) continue;
@@ -109,11 +113,11 @@ struct Epilogue {
       }
       KW_LANES
       for (int i = 0; i < 2; ++i) {
-        if constexpr (P::kOverSegment[I]) {
-          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{reduce_threads<kOp, 4>(total[i])}}, a);
-        } else {
-          totals[i][I] = total[i];
+        if constexpr (kFinished) {
+          total[i] = reduce_threads<kOp, 4>(total[i]);
+          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{total[i]}}, a);
         }
+        totals[i][I] = total[i];
       }
       stages<kWhole, I + 1>(segment, totals, at_row, start);
     }
@@ -124,7 +128,7 @@ struct Epilogue {
                                            int64_t at_row) {
     if constexpr (I < P::kStages) {
       if constexpr (!P::kOverSegment[I]) {
-        const float total = reduce_threads<P::kCombine[I], 4>(totals[I]);
+        const float total = P::kByTile ? totals[I] : reduce_threads<P::kCombine[I], 4>(totals[I]);
         if (live && quad == 0) {
           P::store_partial(Stage<I>{}, total, a, Cursor{at_row, first / C::kBlockN});
         }

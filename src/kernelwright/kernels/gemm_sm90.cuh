@@ -86,7 +86,8 @@ struct GemmDecision {
 
   // The warps that split on the way read four neighbours at a time.
   __host__ __device__ bool on_the_way(const GemmOperands& g) const {
-    return !frozen && early < g.right_rows() && g.depth % 4 == 0 && g.right.aligned();
+    return !frozen && early < g.right_rows() && g.depth > split::kLongestShort &&
+           g.depth % 4 == 0 && g.right.aligned();
   }
 };
 

@@ -7,6 +7,7 @@ from kernelwright.lower.lowered import Lowered, lower
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Frozen, Step
+from kernelwright.lower.tail import TailKernel
 
 __all__ = [
     "FewKernel",
@@ -17,6 +18,7 @@ __all__ = [
     "Panel",
     "Routine",
     "Step",
+    "TailKernel",
     "ThinKernel",
     "Tile",
     "lower",

@@ -16,6 +16,10 @@ from kernelwright.targets import Lanes, Target
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.
 ALONE = 16384
+# Rows so few that most of a GPU would be idle, and elements up to which that does not matter.
+FEW_ROWS, SHORT = 8, 131072
+# The same where rows lie side by side: blocks of them, as a part of all that run at once.
+FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 WINDOW_THREADS = 256
 CPU_LANES = 16
 WIDTHS = (16, 8, 4, 2, 1)
@@ -68,6 +72,12 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kCluster", lanes.cluster),
         ("kAlone", ALONE),
     )
+    rows = program.count(program.rows)
+    long = elements > SHORT if isinstance(elements, int) else True
+    if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
+        spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
+        why = f"{rows} long row(s): all blocks that run at once share them"
+        return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic
     )
@@ -226,7 +236,15 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
         ("kDepth", depth),
         ("kThreads", width * depth),
     )
-    return Config("strided", constants, "neighbours in memory belong to different rows", dynamic)
+    why = "neighbours in memory belong to different rows"
+    rows = program.count(program.rows)
+    blocks = math.ceil(rows / (width * vec)) if isinstance(rows, int) else 0
+    long = elements > SHORT_COLUMN if isinstance(elements, int) else True
+    if long and program.stages and 0 < blocks <= lanes.blocks * FEW_BLOCKS:
+        spread = (("kShort", SHORT_COLUMN), ("kParts", lanes.blocks // blocks))
+        why += "; long and few, so that all blocks that run at once share them"
+        return Config("spread_strided", (*constants, *spread), why, dynamic)
+    return Config("strided", constants, why, dynamic)
 
 
 # ---- CPU -------------------------------------------------------------------------------------
@@ -242,8 +260,10 @@ def _cpu(program: Program, cached: int) -> Config:
         return _cpu_strided(program, run, vec, _interior(program))
     if not program.stages:
         return Config("pointwise", (("kVec", vec),), "no reduction: blocks of elements")
-    whole = not isinstance(run, int)
-    constants = (("kVec", vec), ("kRun", 0 if whole else int(str(run))))
+    if not isinstance(run, int) and run != elements:
+        why = "runs of a length that is only known at launch end inside of the row"
+        return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
+    constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
     if isinstance(elements, int) and elements <= cached:
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
@@ -263,9 +283,10 @@ def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int]
             vec, (low, high) = wide, interior
             why += f"; {low} and {run - high} of {run} at the edges have a lane each"
     vec = next(v for v in WIDTHS if v <= vec)
-    if (low, high) == (0, run) and any(r.at.stride(program.lanes[-1]) != 0 for r in program.ranges):
+    ends_inside = any(r.at.stride(program.lanes[-1]) != 0 for r in program.ranges)
+    if (low, high) == (0, run) and ends_inside:
         high = run - run % vec  # only vectors that begin at a multiple keep to one side of an end
-    if len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
+    elif len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
         vec = _cpu_reduction_lanes(high - low, vec)
     ends = (("kRun", run), ("kLow", low), ("kHigh", high))
     return Config("strided", (("kVec", vec), *ends), why)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, configure
 from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Buffer, Gemm, Program, Region, decompose
+from kernelwright.plan import Buffer, Gemm, Program, Region, decompose, needs_whole_tiles
 from kernelwright.targets import Target
 
 
@@ -30,13 +32,17 @@ class Template:
         return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
 
 
+# The name of the results of parts, as in thin products.
+PARTS = "sums"
 TEMPLATES = {
     t.symbol: t
     for t in (
         Template("pointwise"),
         Template("resident"),
         Template("streaming"),
+        Template("spread"),
         Template("strided"),
+        Template("spread_strided"),
         Template("windows"),
         Template("gemm_sm90", spares_cache=True),
     )
@@ -66,6 +72,21 @@ class Kernel:
     def writes(self) -> list[str]:
         return [s.access.buffer for s in self.program.stores]
 
+    @property
+    def room(self) -> tuple[Buffer, ...]:
+        """Memory that its launches work with: what the parts of a row leave for the next one."""
+        parts = dict(self.config.constants).get("kParts")
+        if parts is None:
+            return ()
+        program = self.program
+        shape = (program.count(program.rows), len(program.stages), parts)
+        return (Buffer(PARTS, shape, torch.float32),)
+
+    @property
+    def places(self) -> list[str]:
+        """The buffers that its program can write, in the order of its Args; others do some."""
+        return self.writes
+
     def __str__(self) -> str:
         return f"{self.name}: {self.config}"
 
@@ -74,7 +95,7 @@ class Kernel:
 class GemmKernel(Kernel):
     """A product and its epilogue, for which the product is `given`.
 
-    `partials` holds what the tiles leave for a kernel after it.
+    `partials` holds what the tiles leave for a kernel after it, which stores the program's rows.
     """
 
     gemm: Gemm
@@ -114,11 +135,22 @@ class GemmKernel(Kernel):
     def row_partials(self) -> dict[int, str]:
         """For each stage over whole rows, the buffer for its result in each tile."""
         rows = [i for i, s in enumerate(self.program.stages) if not s.segment]
-        return dict(zip(rows, (b.name for b in self.partials), strict=False))
+        return dict(zip(rows, (b.name for b in self.partials), strict=True))
+
+    @property
+    def by_tile(self) -> bool:
+        """Whether the stages of a tile go on with its own results."""
+        return needs_whole_tiles(self.program)
 
     @property
     def writes(self) -> list[str]:
-        return [*super().writes, *self.row_partials.values()]
+        early = [s.access.buffer for s in self.program.stores if s.level != "row"]
+        return [*early, *self.row_partials.values()]
+
+    @property
+    def places(self) -> list[str]:
+        stored = [s.access.buffer for s in self.program.stores]
+        return [*stored, *self.row_partials.values()]
 
 
 def rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
@@ -136,12 +168,12 @@ def product(
         check_fits(gemm, program, chosen)
     tile = chosen or tile_for(gemm, program)
     seat = decompose(program, tile.columns, set(graph.by_name))
-    (given,) = (load(a) for a in seat.epilogue.loads if a.buffer == gemm.product)
-    config = config_of(graph, gemm, tile, seat.epilogue)
-    plan = schedule(seat.epilogue, given)
+    (given,) = (load(a) for a in program.loads if a.buffer == gemm.product)
+    config = config_of(graph, gemm, tile, program)
+    plan = schedule(program, given)
     template = TEMPLATES[config.shape]
     kernels: list[Kernel] = [
-        GemmKernel(region, seat.epilogue, plan, config, template, gemm, given, seat.partials, tile)
+        GemmKernel(region, program, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
         kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))

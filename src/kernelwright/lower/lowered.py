@@ -9,13 +9,14 @@ from kernelwright.errors import InputError
 from kernelwright.graph import Graph
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
-from kernelwright.lower.kernel import Kernel, product, rowwise
+from kernelwright.lower.kernel import GemmKernel, Kernel, product, rowwise
 from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.routines import Routine, routines
-from kernelwright.lower.share import key, shared
+from kernelwright.lower.share import key, programs, shared
 from kernelwright.lower.slices import Sliced, slices
 from kernelwright.lower.steps import Frozen, Step, StepMaker
-from kernelwright.plan import Gemm, Plan, Region
+from kernelwright.lower.tail import tail
+from kernelwright.plan import Gemm, Plan, Program, Region
 from kernelwright.targets import Target
 
 
@@ -25,7 +26,7 @@ class Lowered:
 
     `routines` are what the steps of a call invoke.
     `shared` gives for the name of any kernel that of the first one that is equal to it, `users` for
-    such a name all regions that launch it.
+    such a name all regions that launch it, `programs` for any kernel the one that has its program.
     """
 
     kernels: tuple[Kernel, ...]
@@ -36,6 +37,7 @@ class Lowered:
     panels: tuple[Panel, ...]
     slices: tuple[Sliced, ...]
     shared: Mapping[str, str]
+    programs: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
 
 
@@ -75,6 +77,7 @@ def lower(
         paired,
         sliced,
         names,
+        programs(plan.graph, every, names),
         users,
     )
 
@@ -83,16 +86,27 @@ def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]
     found: list[Kernel] = []
     alike: dict[Hashable, Tile | None] = {}
     for region in plan.regions:
+        made: list[Kernel] = []
         if region.gemm is not None:
             chosen = tiles.pop(region.name, None)
-            found += _product(plan.graph, region, region.gemm, chosen, target, alike)
+            made = _product(plan.graph, region, region.gemm, chosen, target, alike)
+            found += made
         for step in region.gemm.library if region.gemm else (region,):
             if step.program is not None:
-                found.append(rowwise(plan.graph, step, step.program, target))
+                found.append(_after(plan.graph, step, step.program, made, target))
     if tiles:
         names = ", ".join(r.name for r in plan.regions if r.gemm is not None) or "there is none"
         raise InputError(f"{next(iter(tiles))!r} is no generated product; choose from: {names}.")
     return found
+
+
+def _after(
+    graph: Graph, region: Region, program: Program, product: list[Kernel], target: Target
+) -> Kernel:
+    """A kernel over rows; on the library's way, if it can, with the program of the `product`."""
+    first = product[0] if product else None
+    shared = tail(graph, region, first, target) if isinstance(first, GemmKernel) else None
+    return shared or rowwise(graph, region, program, target)
 
 
 def _product(

@@ -3,7 +3,8 @@
 In: kernels of all regions. Out: for each the first one that is equal to it. A kernel is a function
 over slots: buffers are numbered in the order in which they are first used, atoms in the order of
 the loop nest. Two kernels with equal keys are printed, built and named once, and launched with the
-buffers of whoever launches them.
+buffers of whoever launches them. Of products that differ, the programs of their epilogues may still
+be equal, and are printed once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from kernelwright.expr import Expr, index, inside, load, substitute
 from kernelwright.graph import Graph
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
-from kernelwright.plan import Access, Coordinate, Range, element_type
+from kernelwright.lower.tail import TailKernel
+from kernelwright.plan import Access, Coordinate, Gemm, Range, element_type
 
 
 def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel]) -> dict[str, str]:
@@ -27,21 +29,49 @@ def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel]) -> dict[str, str
     }
 
 
+def programs(graph: Graph, kernels: Iterable[Kernel], names: dict[str, str]) -> dict[str, str]:
+    """For each kernel the one whose program is printed for it: products may differ elsewhere.
+
+    `names` are those of `shared`.
+    """
+    first: dict[Hashable, str] = {}
+    found: dict[str, str] = {}
+    for kernel in kernels:
+        owner = kernel.of if isinstance(kernel, TailKernel) else kernel
+        found[kernel.name] = names[owner.name]
+        if isinstance(owner, GemmKernel):
+            found[kernel.name] = first.setdefault(_program(graph, owner), owner.name)
+    return found
+
+
 def key(graph: Graph, kernel: Kernel) -> Hashable:
     """What two kernels must have in common to be one."""
-    slots = _Slots(kernel)
-    program, config = kernel.program, kernel.config
-    types = [element_type(graph, name) for name in (*kernel.reads, *kernel.writes)]
+    config = kernel.config
     return (
         kernel.template,
+        (config.shape, config.constants, config.dynamic_run),
+        _program(graph, kernel),
+        _operands(kernel.gemm) if isinstance(kernel, GemmKernel) else None,
+    )
+
+
+def _program(graph: Graph, kernel: Kernel) -> Hashable:
+    slots, program = _Slots(kernel), kernel.program
+    types = [element_type(graph, name) for name in (*kernel.reads, *kernel.places)]
+    return (
         tuple(types),
         tuple(program.sizes[a] for a in slots.order),
         (len(program.rows), len(program.outer), len(program.inner), program.strided),
         tuple((s.kind, s.segment, slots.expr(s.expr)) for s in program.stages),
         tuple((s.level, slots.access(s.access), slots.expr(s.expr)) for s in program.stores),
-        (config.shape, config.constants, config.dynamic_run),
-        slots.product(kernel) if isinstance(kernel, GemmKernel) else None,
+        slots.product(kernel),
     )
+
+
+def _operands(gemm: Gemm) -> Hashable:
+    """What a product is made of: its loop, its sizes and strides."""
+    operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
+    return gemm.loop, operands, (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
 
 
 class _Slots:
@@ -51,7 +81,7 @@ class _Slots:
         program = kernel.program
         self.order = (*program.rows, *program.outer, *program.inner)
         self.atoms = {atom: i for i, atom in enumerate(self.order)}
-        written = dict.fromkeys(kernel.writes)
+        written = dict.fromkeys(kernel.places)
         named = dict.fromkeys([*(a.buffer for a in program.loads), *written])
         self.buffers = {name: str(i) for i, name in enumerate(named)}
 
@@ -78,12 +108,12 @@ class _Slots:
         strides = sorted((self.atoms[atom], stride) for atom, stride in at.strides)
         return Coordinate(tuple(strides), at.offset)
 
-    def product(self, kernel: GemmKernel) -> Hashable:
-        """What a product adds: its loop, its sizes and strides, where its partial results go."""
-        gemm = kernel.gemm
-        operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
-        sizes = (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
+    def product(self, kernel: Kernel) -> Hashable:
+        """Where the product comes in, and where its partial results go."""
+        if isinstance(kernel, TailKernel):
+            return kernel.grouping, self.expr(kernel.of.given)
+        if not isinstance(kernel, GemmKernel):
+            return None
         partials = tuple((b.shape, b.dtype) for b in kernel.partials)
         rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
-        given = self.expr(kernel.given)
-        return gemm.loop, operands, sizes, partials, rows, given
+        return kernel.gemm.columns, partials, rows, self.expr(kernel.given)

@@ -20,14 +20,15 @@ from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.slices import Sliced
 from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
-from kernelwright.targets import Target
+from kernelwright.targets import Loop, Target
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
 # The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
 DECISIONS = ("tiles", "clusters", "early", "frozen")
-# What a thin product works with: `sums` are those of each part of the depth.
+# What a thin product works with: `sums` are those of each part of the depth. (Of long rows that
+# many blocks share, they are those of each part of a row.)
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
 # Memory that every product calls the same.
 WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
@@ -37,7 +38,8 @@ WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
 class Guard:
     """A condition: on the machine, on the file's switch, or on a size against a limit.
 
-    For a weight that is `frozen`, the name of its target, the limit is `frozen_limit`.
+    A machine has a `capability`, the one whose instructions a kernel is made of. For a weight that
+    is `frozen`, the name of its target, the limit is `frozen_limit`.
     """
 
     kind: str
@@ -45,13 +47,20 @@ class Guard:
     limit: int = 0
     frozen: str = ""
     frozen_limit: int = 0
+    capability: tuple[int, int] | None = None
 
     def __str__(self) -> str:
+        if self.capability is not None:
+            return f"{self.kind} {self.capability[0]}.{self.capability[1]}"
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind
 
 
 GENERATED = Guard("generated")
-HOPPER = Guard("hopper")
+
+
+def machine_of(loop: Loop) -> Guard:
+    """The machine is one that a main loop is made for."""
+    return Guard("capability", capability=loop.tiling.capability)
 
 
 @dataclass(frozen=True)
@@ -210,11 +219,15 @@ class Task:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A weight that freeze() can keep in halves, and the kernel that knows how to split it."""
+    """A weight that freeze() can keep in halves, and the kernel that knows how to split it.
+
+    `machine` is the guard of that kernel.
+    """
 
     target: str
     weight: str
     kernel: str
+    machine: Guard
     shape: tuple[int, ...]
     rows: int
     depth: int
@@ -278,7 +291,9 @@ class StepMaker:
     def plain(self, region: Region) -> list[Step]:
         """A kernel or a library call, as a region says it."""
         if region.program is not None:
-            return [*map(Alloc, region.outputs), self.launch(region.name, self.sizes)]
+            room = self.kernels[region.name].room
+            launch = self.launch(region.name, self.sizes, tuple(b.name for b in room))
+            return [*map(Alloc, (*region.outputs, *room)), launch]
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
@@ -322,7 +337,8 @@ class StepMaker:
                 sums = Buffer("sums", (parts, rows, columns), torch.float32)
                 scales = Buffer("right_scales", (parts, columns, 2), torch.float32)
                 launch = Launch(kernel, (*reads, *THIN_OPERANDS), writes, (rows, parts))
-                ways.append((most, (HOPPER,), (*map(Alloc, (*left, sums, scales)), launch)))
+                made: tuple[Step, ...] = (*map(Alloc, (*left, sums, scales)), launch)
+                ways.append((most, (machine_of(region.thin.loop),), made))
         return ways
 
     # ---- generated products ------------------------------------------------------------------
@@ -334,7 +350,7 @@ class StepMaker:
         if weight is not None and gemm.fewest_frozen != gemm.fewest:
             frozen = self.graph.targets[weight]
             enough = replace(enough, frozen=frozen, frozen_limit=gemm.fewest_frozen)
-        guards = [GENERATED, enough, HOPPER]
+        guards = [GENERATED, enough, machine_of(gemm.loop)]
         if isinstance(gemm.all_rows, int):
             guards.pop(1)  # the planner has compared them
         library = [step for r in gemm.library for step in self.plain(r)]
@@ -392,7 +408,8 @@ class StepMaker:
                 gemm, kernel = region.gemm, self.shared[region.name]
                 target, shape = self.graph.targets[weight], self.graph[weight].type.shape
                 sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
-                row = Frozen(target, weight, kernel, tuple(int(str(n)) for n in shape), *sizes)
+                whole_shape = tuple(int(str(n)) for n in shape)
+                row = Frozen(target, weight, kernel, machine_of(gemm.loop), whole_shape, *sizes)
                 found.setdefault(target, row)
         return tuple(found.values())
 

@@ -94,9 +94,8 @@ def _asked(region: Region) -> Iterator[Copy]:
 
 
 def _library(contraction: Contraction) -> Readable | None:
-    """What torch does not copy of a product's operands; None: nobody knows."""
-    op = contraction.call.target.removeprefix("torch.ops.aten.").partition(".")[0]
-    if not contraction.is_product or op not in ("linear", "mm", "bmm", "matmul"):
+    """What the library does not copy of a product's operands; None: nobody knows."""
+    if not contraction.by_strides:
         return None
     one_matrix = min(len(contraction.left), len(contraction.right)) <= 2
     return _as_rows if one_matrix else _as_matrices

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
-from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
-from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Stage
 from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
@@ -36,7 +35,10 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Seat:
-    """What the tiles of a product run, and what makes rows of their partial results."""
+    """What the tiles of a product run, and what makes rows of their partial results.
+
+    Of a program that needs whole tiles, a tile's later stages use its own earlier results.
+    """
 
     epilogue: Program
     finish: Program | None = None
@@ -118,10 +120,9 @@ def _check(program: Program, loop: Loop) -> None:
         raise Unfit(Code.WHOLE_ROW)
     if len(stored_early) < len(program.stores) and all(s.segment for s in stages):
         raise Unfit(Code.WHOLE_ROW)
-    if needs_whole_tiles(program):
-        single = not program.segmented and len(program.inner) == 1
-        if not single or not any(_columns(program) % w == 0 for w in loop.widths):
-            raise Unfit(Code.WHOLE_ROW)
+    fills = any(_columns(program) % w == 0 for w in loop.widths)
+    if needs_whole_tiles(program) and (program.segmented or not fills):
+        raise Unfit(Code.WHOLE_ROW)
     if program.segmented:
         segment = int(str(program.count(program.inner)))
         if segment % SEGMENT_MULTIPLE or not any(w % segment == 0 for w in loop.widths):
@@ -178,10 +179,9 @@ def decompose(program: Program, block_n: int, taken: set[str]) -> Seat:
     place = Coordinate(tuple(sorted(order.items())))
     places = {i: Access(n, place) for i, n in names.items()}
     early = tuple(s for s in program.stores if s.level != "row")
-    epilogue = replace(program, stores=early)
-    if needs_whole_tiles(program):
-        epilogue = _by_tiles(epilogue, tile, block_n, places)
-    return Seat(epilogue, _finish(program, tile, tiles, places), partials)
+    return Seat(
+        replace(program, stores=early), _finish(program, tile, tiles, places), partials
+    )  # fmt: skip
 
 
 def _finish(program: Program, tile: int, tiles: int, places: dict[int, Access]) -> Program:
@@ -216,43 +216,3 @@ def _results_of(results: dict[int, Expr]) -> Callable[[Expr], Expr | None]:
 
 def _known(expr: Expr, results: dict[int, Expr]) -> bool:
     return all(int(str(leaf.value)) in results for leaf in leaves(expr, "acc"))
-
-
-def _by_tiles(program: Program, tile: int, block_n: int, places: dict[int, Access]) -> Program:
-    """The row cut into tiles as if they were segments, each with results of its own."""
-    (column,) = program.inner
-    inside = tile + 1
-
-    def cut(at: Coordinate) -> Coordinate:
-        step = at.stride(column)
-        kept = [(a, s) for a, s in at.strides if a != column]
-        if column in at.atoms:
-            kept += [(tile, as_dim(step * block_n)), (inside, step)]
-        return Coordinate(tuple(kept), at.offset)
-
-    def cut_access(access: Access) -> Access:
-        within = tuple(replace(r, at=cut(r.at)) for r in access.within)
-        return Access(access.buffer, cut(access.at), within)
-
-    def cut_leaf(e: Expr) -> Expr | None:
-        if isinstance(e.value, Range):
-            return inside_range(replace(e.value, at=cut(e.value.at)))
-        return load(cut_access(_access(e))) if e.op == "load" else None
-
-    def rebuilt(expr: Expr) -> Expr:
-        return substitute(expr, cut_leaf)
-
-    sizes = {a: program.sizes[a] for a in program.rows}
-    sizes |= {tile: _columns(program) // block_n, inside: block_n}
-    stages = tuple(replace(s, expr=rebuilt(s.expr), segment=True) for s in program.stages)
-    early = [replace(s, expr=rebuilt(s.expr), access=cut_access(s.access)) for s in program.stores]
-    partial = [Store(acc(i), place, "segment") for i, place in places.items()]
-    labels = {rebuilt(e): name for e, name in program.labels.items()}
-    return Program(
-        sizes, program.rows, (tile,), (inside,), stages, (*early, *partial), False, labels
-    )
-
-
-def _access(expr: Expr) -> Access:
-    assert isinstance(expr.value, Access)
-    return expr.value

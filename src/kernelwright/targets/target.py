@@ -22,13 +22,15 @@ class Lanes:
     """How a GPU's threads hold a row.
 
     `floats` is what a thread should keep of it (enough loads in flight, few enough registers) and
-    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them.
+    `most_floats` what it may; up to `most_threads` work on one, and `cluster` blocks of them. Of so
+    large blocks `blocks` run at once.
     """
 
     warp: int
     most_threads: int
     floats: int
     most_floats: int
+    blocks: int
     cluster: int = 1
 
 
@@ -227,16 +229,16 @@ class Sums:
 
     In microseconds: a kernel takes `launch` and the larger of two times, that of its bytes at
     `memory` and that of its loads from the nearest cache at `loads`. The library's depthwise kernel
-    makes two loads for each product, `slower` times as slowly; one for groups of several channels
-    takes `product` for each of their products. Windows have at most `largest` elements and lie
-    in rows of at least `fewest`.
+    makes two loads for each product, `slower` times as slowly; the one for groups of several
+    channels takes `tap` for each place of a window, however few they are. Windows have at most
+    `largest` elements and lie in rows of at least `fewest`.
     """
 
     launch: float
     memory: float
     loads: float
     slower: float
-    product: float
+    tap: float
     largest: int
     fewest: int = 1
 
@@ -248,7 +250,7 @@ class Sums:
             return self.launch + max(moved / self.memory, outputs * 2 * window / self.loads) * (
                 self.slower
             )
-        return self.launch + max(moved / self.memory, outputs * window * self.product)
+        return self.launch + max(moved / self.memory, outputs * window / channels * self.tap)
 
 
 @dataclass(frozen=True)

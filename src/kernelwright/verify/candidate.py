@@ -1,8 +1,7 @@
 """A candidate file becomes a module, or an error that says whose fault it is.
 
 In: a path. Out: an instance of its ModelNew; a BuildError when the compiler refused its extension,
-an InputError for everything else. `first_difference` compares a fresh one with a fresh Model, and
-`fallbacks_of` reads how often one ran the original forward.
+an InputError for everything else. `fallbacks_of` reads how often one ran the original forward.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from kernelwright.errors import BuildError, InputError
-from kernelwright.problem import describe, load_source
-from kernelwright.verify.compare import same_bits
+from kernelwright.problem import load_source
 
 LINES = 6
 
 
-def candidate_class(path: Path) -> type[nn.Module]:
-    """ModelNew of the candidate file, which is run for it."""
+def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
+    """ModelNew of the candidate file, which is run for it, or of a text that stands for it."""
     try:
-        module = load_source(path)
+        module = load_source(path, text)
     except InputError as error:
         if error.__cause__ is not None and (reason := build_failure(error.__cause__)) is not None:
             raise BuildError(f"{path} could not be built: {reason}") from error
@@ -64,24 +62,6 @@ def fallbacks_of(module: nn.Module) -> Counter[str] | None:
     counters = (getattr(place, "fallbacks", None) for place in places)
     counted = next((counter for counter in counters if isinstance(counter, Mapping)), None)
     return None if counted is None else Counter({str(k): int(v) for k, v in counted.items()})
-
-
-def first_difference(original: nn.Module, candidate: nn.Module) -> str | None:
-    """How two freshly built modules differ in their state_dict, in one sentence."""
-    theirs, ours = original.state_dict(), candidate.state_dict()
-    if list(theirs) != list(ours):
-        missing = [k for k in theirs if k not in ours]
-        extra = [k for k in ours if k not in theirs]
-        if not missing and not extra:
-            return f"the keys are in another order: {list(ours)} instead of {list(theirs)}"
-        return f"the keys differ: missing {missing}, unexpected {extra}"
-    for name, value in theirs.items():
-        if isinstance(value, Tensor):
-            if ours[name].shape != value.shape or ours[name].dtype != value.dtype:
-                return f"{name} is {describe(ours[name])} instead of {describe(value)}"
-            if not same_bits(ours[name], value):
-                return f"{name} has other initial values than Model's under the same seed"
-    return None
 
 
 def build_failure(error: BaseException) -> str | None:

@@ -1,7 +1,7 @@
 """Inputs that find mistakes: distributions, layouts and batch sizes.
 
-In: a Subject. Out: Cases, which make the same inputs again from the same seed, so that every module
-gets its own copy in the very same layout. The one idea: both tables map a tensor to a tensor.
+In: a Subject. Out: Cases, which make the inputs of a numbered draw; every process gets its own copy
+of them, in the very same layout. The one idea: both tables map a tensor to a tensor.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, tensors_in
+from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, seeded, tensors_in
 from kernelwright.verify.subject import Subject
+
+MIXED = "of mixed sizes"
+SIZES = 4
 
 Transform = Callable[[Tensor], Tensor]
 Relaid = Callable[[Tensor], Tensor | None]
@@ -22,12 +25,17 @@ Relaid = Callable[[Tensor], Tensor | None]
 
 @dataclass(frozen=True)
 class Case:
-    """Named inputs; `must_raise` where the candidate may accept no more than the original does."""
+    """Named inputs; `must_raise` where the candidate may accept no more than the original does.
+
+    `strides` tells whether those of the outputs must be eager's; where `dense`, candidates may keep
+    the layout of their inputs although eager's kernel happens to return contiguous memory.
+    """
 
     name: str
     make: Callable[[int], Inputs]
     strides: bool = True
     must_raise: bool = False
+    dense: bool = False
 
 
 def own(subject: Subject, batch: int | None = None) -> Case:
@@ -44,10 +52,10 @@ def distribution(subject: Subject, name: str) -> Case:
     """The file's inputs with every floating tensor drawn from, or changed by, a named rule."""
     transform = DISTRIBUTIONS[name]
 
-    def make(seed: int) -> Inputs:
-        inputs = subject.draw(subject.small, seed)
-        torch.manual_seed(seed)
-        return map_floating(transform, inputs)
+    def make(draw: int) -> Inputs:
+        inputs = subject.draw(subject.small, draw)
+        with seeded(subject.job.number("distribution", name, draw)):
+            return map_floating(transform, inputs)
 
     return Case(f"{name} inputs at batch {subject.small}", make)
 
@@ -62,10 +70,20 @@ def layout(subject: Subject, name: str) -> Case | None:
         changed = change(x)
         return x if changed is None else changed
 
-    def make(seed: int) -> Inputs:
-        return map_tensors(one, subject.draw(subject.small, seed))
+    def make(draw: int) -> Inputs:
+        return map_tensors(one, subject.draw(subject.small, draw))
 
-    return Case(f"{name} inputs at batch {subject.small}", make)
+    return Case(f"{name} inputs at batch {subject.small}", make, dense=True)
+
+
+def together(case: Case, count: int, first: int = 0) -> Case:
+    """Several draws of a case as the arguments of one act."""
+
+    def make(draw: int) -> Inputs:
+        start = first + count * draw
+        return Inputs(tuple(case.make(start + i) for i in range(count)), {})
+
+    return Case(f"{count} of {case.name}", make, case.strides)
 
 
 def _ties(x: Tensor) -> Tensor:
@@ -81,6 +99,23 @@ def _with_values(values: dict[float, float], x: Tensor) -> Tensor:
     return changed
 
 
+def _denormal(x: Tensor) -> Tensor:
+    """Numbers below the smallest normal one, a few of their own spacings large."""
+    limits = torch.finfo(x.dtype)
+    spacing = limits.tiny * limits.eps
+    steps = min(1 / limits.eps, 2**20)
+    return torch.randn_like(x).mul_(steps / 4).round_().mul_(spacing).to(x.dtype)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Each row a hundred times larger or smaller than the next, over SIZES rows."""
+    if x.ndim < 2:
+        return x
+    powers = torch.arange(x.shape[0], device=x.device).remainder(SIZES).sub(2).mul(2)
+    scale = torch.pow(10.0, powers.double()).to(x.dtype)
+    return torch.randn_like(x) * scale.view(-1, *[1] * (x.ndim - 1))
+
+
 NAN, INF = float("nan"), float("inf")
 
 DISTRIBUTIONS: dict[str, Transform] = {
@@ -89,6 +124,10 @@ DISTRIBUTIONS: dict[str, Transform] = {
     "1e4 times smaller": lambda x: x * 1e-4,
     "offset by 100": lambda x: x + 100,
     "tied": _ties,
+    "zeros and ones": lambda x: torch.randint_like(x, 0, 2),
+    "denormal": _denormal,
+    MIXED: _mixed,
+    "zero": torch.zeros_like,
     "NaN": partial(_with_values, {0.15: NAN, 0.5: NAN, 1.0: NAN}),
     "infinite": partial(_with_values, {0.15: INF, 0.5: -INF, 0.9999: INF, 1.0: -INF}),
 }

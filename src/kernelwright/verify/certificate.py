@@ -6,10 +6,12 @@ In: findings of the checks. Out: frozen values that print as plain text and as J
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ESSENTIAL = "oracle"
+SUMMARIES = ("fallbacks", "the file")  # checks that are made of all the others
 MARKS = {True: "pass", False: "FAIL", None: "n/a"}
 
 
@@ -23,6 +25,7 @@ class Finding:
     eager_error: float | None = None
     allowed: float | None = None
     weak: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,22 @@ class Check:
     fallbacks: dict[str, int] | None = None
     log: str = ""
 
+    @property
+    def reproducible(self) -> bool:
+        """Whether it can be run alone; those that sum up the others cannot."""
+        return self.name not in SUMMARIES
+
     def __str__(self) -> str:
         return f"{MARKS[self.passed]:4}  {self.name}: {self.detail}"
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Every check of one candidate against one model, and what weakens the evidence."""
+    """Every check of one candidate against one model, and what weakens or limits the evidence.
+
+    `sha256` is that of the candidate's file, taken before it was run; `seed` gives the same numbers
+    again. A certificate of a selection of checks (`only`) never passes as a whole.
+    """
 
     model: str
     candidate: str
@@ -54,6 +66,11 @@ class Certificate:
     checks: tuple[Check, ...]
     weak: tuple[str, ...] = ()
     fallbacks: dict[str, int] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
+    seed: int | None = None
+    sha256: str = ""
+    model_sha256: str = ""
+    only: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -67,18 +84,26 @@ class Certificate:
     def passed(self) -> bool:
         """Nothing failed, and the values on the file's own inputs were really compared."""
         compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
-        return compared and not self.failures
+        return compared and not self.failures and not self.only
 
     @property
     def verdict(self) -> str:
         if self.failures:
             names = ", ".join(check.name for check in self.failures)
             return f"FAILED: {len(self.failures)} of {len(self.checks)} checks ({names})"
+        if self.only:
+            return f"NOT CERTIFIED: nothing failed, but only {', '.join(self.only)} ran"
         if not self.passed:
             return "NOT CERTIFIED: nothing failed, but the values could not be compared"
         passed = sum(check.passed is True for check in self.checks)
         skipped = len(self.checks) - passed
         return f"PASSED: {passed} checks" + (f", {skipped} not applicable" if skipped else "")
+
+    def command(self, check: Check) -> str:
+        """What runs one check again, on the same numbers."""
+        parts = ["kernelwright", "verify", self.model, self.candidate, "--only", check.name]
+        parts += ["--seed", str(self.seed), "--device", self.device.partition(":")[0]]
+        return shlex.join([*parts, "--precision", self.precision])
 
     def to_json(self) -> dict[str, Any]:
         return {"passed": self.passed, "verdict": self.verdict, **asdict(self)}
@@ -86,6 +111,7 @@ class Certificate:
     def __str__(self) -> str:
         lines = [self.title, *(str(check) for check in self.checks)]
         lines += [f"weak  {sentence}" for sentence in self.weak]
+        lines += [f"limit The candidate {sentence}." for sentence in self.limits]
         return "\n".join([*lines, self.verdict])
 
     def __repr__(self) -> str:

@@ -6,7 +6,8 @@ so that drawing, resizing and widening are written once for every nesting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,7 +24,14 @@ class Inputs(NamedTuple):
     kwargs: dict[str, Any]
 
 
-Call = Callable[[nn.Module, Inputs], Any]
+class Named(dict[str, Any]):
+    """What an act returns that observes more than outputs; findings name the keys."""
+
+
+pytree.register_pytree_node(
+    Named, lambda d: (list(d.values()), list(d)), lambda v, k: Named(zip(k, v, strict=True))
+)
+
 Tree = TypeVar("Tree")
 
 
@@ -75,3 +83,11 @@ def with_size(x: Tensor, dim: int, size: int) -> Tensor:
     shape: Sequence[int] = [*x.shape[:dim], size, *x.shape[dim + 1 :]]
     flat = x.reshape(-1)
     return flat[torch.randint(flat.numel(), tuple(shape), device=x.device)]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's own generator at a seed, and afterwards where it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,10 +1,10 @@
 """One case through candidate, eager and the float64 oracle, and the finding that follows.
 
-In: the three modules and a Case. Out: a Finding. verify asks for one for each of its checks, bench
-once more after it has timed. The candidate always runs first, so that memory which still holds the
-reference's result cannot pass for its own. A near miss is decided over several draws, and over
-eager runs whose inputs differ in the last bit, all pooled: where few elements carry most of the
-error, a single run of eager may be exact there by luck.
+In: Sides and a Case. Out: a Finding. verify asks for one for each of its checks, bench once more
+after it has timed. The candidate always runs first: there is no result yet that it could find. A
+near miss is decided over several draws, and over eager runs whose inputs differ in the last bit,
+all pooled: where few elements carry most of the error, a single run of eager may be exact there by
+luck.
 
 All runs of a comparison start from one seed, and the oracle gets eager's random numbers. A
 candidate that draws others is judged by `statistic` instead.
@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kernelwright.errors import BuildError
 from kernelwright.problem import describe
 from kernelwright.verify import statistic
 from kernelwright.verify.cases import Case
@@ -34,24 +33,19 @@ from kernelwright.verify.compare import (
     measure,
     real,
 )
-from kernelwright.verify.inputs import Call, forward, map_floating
-from kernelwright.verify.replay import Recorder, Replay, Unreplayable
-from kernelwright.verify.sides import Sides
+from kernelwright.verify.inputs import Named, map_floating, seeded
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import ONCE, Act, Sides
+from kernelwright.verify.wire import seen
 
 DRAWS = 4
 NUDGES = 8
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
+# Eager's error counts this many times where nudges do not move it, as with inputs of all zeros: one
+# sample of what rounding leaves is all there is.
+UNSAMPLED = 8.0
 AFFORDABLE_SECONDS = 10.0
-MESSAGE = 160  # characters of an exception that a finding quotes
-
-
-class Named(dict[str, Any]):
-    """What a call of ours returns when it observes more than outputs; findings name the keys."""
-
-
-pytree.register_pytree_node(
-    Named, lambda d: (list(d.values()), list(d)), lambda v, k: Named(zip(k, v, strict=True))
-)
+SHOWN = 320  # characters of a tree that a finding quotes
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,7 @@ class Trial:
     labels: list[str]
     drew: bool = False
     by_eager: bool = False
+    by_rounding: bool = False
 
     @property
     def ratio(self) -> float:
@@ -77,83 +72,94 @@ class Trial:
     @property
     def close(self) -> bool:
         """Whether more draws may turn the verdict."""
-        return self.ratio > 1.0 and (self.by_eager or self.ratio < HOPELESS)
+        lenient = self.by_eager or self.by_rounding
+        return self.ratio > 1.0 and (lenient or self.ratio < HOPELESS)
 
 
-def judge(subject: Sides, case: Case, call: Call = forward) -> Finding:
+def judge(subject: Sides, case: Case, act: Act = ONCE) -> Finding:
     """Whether the candidate is right on this case."""
-    first = attempt(subject, case, 0, call)
+    first = attempt(subject, case, 0, act)
     if isinstance(first, Finding):
-        return first if first.passed is not False else _or_statistic(subject, case, call, first)
+        return first if first.passed is not False else _or_statistic(subject, case, act, first)
     if not first.close:
         finding = conclude(case.name, first)
-        return finding if finding.passed else _or_statistic(subject, case, call, finding)
-    pooled = _nudged(subject, case, 0, call, first)
+        return finding if finding.passed else _or_statistic(subject, case, act, finding)
+    pooled = _nudged(subject, case, 0, act, first)
     for seed in range(1, _draws(subject)):
-        more = attempt(subject, case, seed, call)
+        more = attempt(subject, case, seed, act)
         if isinstance(more, Finding):
             return more
-        figures = _nudged(subject, case, seed, call, more)
+        figures = _nudged(subject, case, seed, act, more)
         pooled = [a + b for a, b in zip(pooled, figures, strict=True)]
     return conclude(case.name, replace(first, figures=pooled))
 
 
-def _or_statistic(subject: Sides, case: Case, call: Call, finding: Finding) -> Finding:
+def settle(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> Trial:
+    """The trial with eager's error from several runs, if that may turn the verdict."""
+    if not trial.close:
+        return trial
+    return replace(trial, figures=_nudged(subject, case, draw, act, trial))
+
+
+def _or_statistic(subject: Sides, case: Case, act: Act, finding: Finding) -> Finding:
     """The finding stands, unless the candidate draws random numbers of its own."""
-    if not statistic.draws_other_numbers(subject, case, call):
+    if not statistic.draws_other_numbers(subject, case, act):
         return finding
-    return statistic.judge_distribution(subject, case, call)
+    return statistic.judge_distribution(subject, case, act)
 
 
-def _nudged(subject: Sides, case: Case, seed: int, call: Call, trial: Trial) -> list[Figures]:
-    """The trial's figures with eager's error sampled on inputs that differ in the last bit."""
+def _nudged(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> list[Figures]:
+    """The trial's figures with eager's error sampled on inputs that differ in the last bit.
+
+    Where torch may round products to TF32, a run that does so is a sample as well: whether eager
+    itself does is up to an algorithm that may differ for another layout.
+    """
     samples = [trial.figures]
+    inputs = case.make(draw)
     for nudge in range(NUDGES):
-        inputs = case.make(seed)
-        torch.manual_seed(nudge)
-        eager = subject.run(subject.original, map_floating(_nudge, inputs), call, seed)
-        compared = trial_of(case.name, eager, eager, trial.exact)
-        if isinstance(compared, Trial):
-            samples.append(compared.figures)
-    by_output = zip(*samples, strict=True)
-    return [own.with_eager(of) for own, of in zip(trial.figures, by_output, strict=True)]
+        with seeded(nudge):
+            other = map_floating(_nudge, inputs)
+        samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
+    if subject.may_round:
+        samples += _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
+    by_output = list(zip(*samples, strict=True))
+    luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
+    return [own.with_eager(of, luck) for own, of in zip(trial.figures, by_output, strict=True)]
+
+
+def _sampled(case: Case, eager: Any, trial: Trial) -> list[list[Figures]]:
+    if isinstance(eager, Exception):
+        return []
+    compared = trial_of(case.name, eager, eager, trial.exact)
+    return [compared.figures] if isinstance(compared, Trial) else []
 
 
 def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
 
 
-def attempt(subject: Sides, case: Case, seed: int, call: Call = forward) -> Trial | Finding:
+def attempt(subject: Sides, case: Case, draw: int, act: Act = ONCE) -> Trial | Finding:
     """One draw: a Finding when it is decided already, else the figures to decide by."""
-    ours = attempted(lambda: subject.run_candidate(case.make(seed), call, seed))
-    theirs = attempted(lambda: subject.run(subject.original, case.make(seed), call, seed))
-    if isinstance(theirs, Exception):
+    inputs = case.make(draw)
+    ours = attempted(lambda: subject.candidate(inputs, act, draw))
+    theirs = attempted(lambda: subject.original(inputs, act, draw))
+    if isinstance(theirs, Raised):
         return _both_raise(case, ours, theirs)
-    if isinstance(ours, Exception):
-        return Finding(False, f"on {case.name} the candidate raised {in_short(ours)}")
-    if (wrong := structure(ours, theirs, case.strides)) is not None:
+    if isinstance(ours, Raised):
+        return Finding(False, f"on {case.name} the candidate raised {ours}")
+    if (wrong := structure(ours, theirs, case.strides, case.dense)) is not None:
         return Finding(False, f"on {case.name} {wrong}")
     drew = subject.drew
-    exact = attempted(lambda: exactly(subject, case, seed, call, drew))
-    if isinstance(exact, Unreplayable):
+    exact = attempted(lambda: subject.oracle(inputs, act, draw, replay=drew))
+    if isinstance(exact, Raised) and exact.unreplayable:
         trial = trial_of(case.name, ours, theirs, map_floating(Tensor.double, theirs))
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
-    if isinstance(exact, Exception):
-        return Finding(
-            None, f"there is no oracle: the original in float64 raised {in_short(exact)}"
-        )
+    if isinstance(exact, Raised):
+        return Finding(None, f"there is no oracle: the original in float64 raised {exact}")
     trial = trial_of(case.name, ours, theirs, exact)
-    return replace(trial, drew=drew) if isinstance(trial, Trial) else trial
-
-
-def exactly(subject: Sides, case: Case, seed: int, call: Call, drew: bool) -> Any:
-    """The oracle's result; with eager's own random numbers if it `drew` any."""
-    if not drew:
-        return subject.run_oracle(case.make(seed), call, seed)
-    with Recorder(subject.device) as recorder:
-        subject.run(subject.original, case.make(seed), call, seed)
-    with Replay(recorder.draws, subject.device):
-        return subject.run_oracle(case.make(seed), call, seed)
+    if isinstance(trial, Finding):
+        return trial
+    return replace(trial, drew=drew, by_rounding=subject.may_round)
 
 
 def trial_of(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
@@ -202,7 +208,7 @@ def _numbers(trial: Trial) -> str:
     return ", under one seed, float64 with eager's random numbers" if trial.drew else ""
 
 
-def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
+def structure(ours: Any, theirs: Any, strides: bool, dense: bool = False) -> str | None:
     """How the candidate's outputs differ from eager's in anything but their values."""
     left, left_tree = pytree.tree_flatten(ours)
     right, right_tree = pytree.tree_flatten(theirs)
@@ -210,21 +216,36 @@ def structure(ours: Any, theirs: Any, strides: bool) -> str | None:
         return f"the candidate returns {_shown(ours)} instead of {_shown(theirs)}"
     for label, a, b in zip(_labels(ours), left, right, strict=True):
         if type(a) is not type(b) and not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-            return f"{label} is a {type(a).__name__} instead of a {type(b).__name__}"
+            return f"{label} is {_shown(a)} instead of {_shown(b)}"
         if not isinstance(a, Tensor):
             continue
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"{label} is {describe(a)} instead of {describe(b)}"
-        if a.device != b.device:
-            return f"{label} is on {a.device} instead of {b.device}"
-        if strides and _strides(a) != _strides(b):
+        if seen(a) != seen(b):
+            return f"{label} is a {_shown_kind(a)} instead of a {_shown_kind(b)}"
+        if strides and _strides(a) != _strides(b) and not (dense and _keeps_layout(a, b)):
             return f"{label} has strides {a.stride()} instead of {b.stride()}"
     return None
 
 
+def _keeps_layout(ours: Tensor, theirs: Tensor) -> bool:
+    """Whether eager returns contiguous memory and the candidate dense memory in another order."""
+    sizes = sorted((s, n) for n, s in zip(ours.shape, ours.stride(), strict=True) if n > 1)
+    expected = 1
+    for stride, size in sizes:
+        if stride != expected:
+            return False
+        expected *= size
+    return theirs.is_contiguous()
+
+
+def _shown_kind(x: Tensor) -> str:
+    return f"{seen(x).kind} on {seen(x).device}"
+
+
 def _shown(outputs: Any) -> str:
     """A tree of outputs in short: its tensors by dtype and shape."""
-    return str(pytree.tree_map(lambda x: _Bare(describe(x)), outputs))[: 2 * MESSAGE]
+    return str(pytree.tree_map(lambda x: _Bare(describe(x)), outputs))[:SHOWN]
 
 
 class _Bare(str):
@@ -248,26 +269,19 @@ def _strides(x: Tensor) -> list[int]:
     return [stride for size, stride in pairs if size > 1] if x.numel() else []
 
 
-def _both_raise(case: Case, ours: object, theirs: Exception) -> Finding:
-    if isinstance(ours, Exception):
-        return Finding(True, f"on {case.name} both raise: {in_short(theirs)}")
-    said = f"on {case.name} the original raises {in_short(theirs)}, the candidate does not"
+def _both_raise(case: Case, ours: object, theirs: Raised) -> Finding:
+    if isinstance(ours, Raised):
+        return Finding(True, f"on {case.name} both raise: {theirs}")
+    said = f"on {case.name} the original raises {theirs}, the candidate does not"
     return Finding(False if case.must_raise else None, said)
 
 
 def attempted(function: Callable[[], Any]) -> Any:
-    """The function's result, or the exception that it raised."""
+    """The function's result, or what user code raised."""
     try:
         return function()
-    except BuildError:
-        raise
-    except Exception as error:
+    except Raised as error:
         return error
-
-
-def in_short(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:MESSAGE]
 
 
 def _leaves(outputs: Any) -> list[Any]:

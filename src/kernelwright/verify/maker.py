@@ -1,12 +1,12 @@
-"""How the original, the candidate and their inputs are made, as often as the checks ask for.
+"""How a process of verify makes its module and its inputs, as often as the judge asks.
 
-In: the paths of two files. Out: a Maker. All that `verify` knows of where modules come from is in
+In: a request that names files. Out: a Maker. All that is known of where modules come from is in
 here, so that another source (a live module) is another Maker and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.problem import example_inputs, init_inputs, load_problem
-from kernelwright.verify.candidate import candidate_class, construct
+from kernelwright.problem import Problem, example_inputs, init_inputs, load_problem
+from kernelwright.verify import saved
+from kernelwright.verify.candidate import candidate_class
+from kernelwright.verify.candidate import construct as construct_candidate
 from kernelwright.verify.inputs import Inputs, on_device
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Those of the constructor."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        named = [f"{name}={value!r}" for name, value in self.kwargs.items()]
-        return ", ".join([*(repr(value) for value in self.args), *named])
 
 
 @dataclass(frozen=True)
@@ -36,37 +26,71 @@ class Maker:
     """Everything is made on `device`; `arguments` is None where nothing can be constructed anew."""
 
     device: torch.device
-    precision: str
-    original: nn.Module
-    model_class: type[nn.Module]
-    candidate_path: Path
-    candidate_class: type[nn.Module]
-    arguments: Arguments | None
+    first: nn.Module | None
+    arguments: Inputs | None
+    build: Callable[[Inputs], nn.Module]
     draw: Callable[[], Inputs]
+    problem: Problem | None = None
 
-    def make_original(self, arguments: Arguments, seed: int) -> nn.Module:
+    def make(self, given: Inputs | None, seed: int) -> nn.Module:
+        """The module that was loaded, or one that is constructed now."""
+        return (
+            self.first if self.first is not None else self.construct(given or self.arguments, seed)
+        )
+
+    def construct(self, given: Inputs | None, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return self.model_class(*arguments.args, **arguments.kwargs).to(self.device)
-
-    def make_candidate(self, arguments: Arguments, seed: int) -> nn.Module:
-        torch.manual_seed(seed)
-        chosen, path = self.candidate_class, self.candidate_path
-        return construct(chosen, arguments.args, path, arguments.kwargs).to(self.device)
+        return self.build(given or Inputs((), {})).to(self.device)
 
 
-def from_files(model: Path, candidate: Path, device: str, precision: str, seed: int) -> Maker:
-    """The Model of one file and the ModelNew of another, the first built under the seed."""
-    problem = load_problem(model, device, precision, seed)
+def made(request: dict[str, Any]) -> Maker:
+    model, candidate = Path(request["model"]), request["candidate"]
+    is_candidate = request["role"] == "candidate"
+    if model.suffix == saved.SUFFIX:
+        return _of_saved(model, Path(candidate) if is_candidate else None, request)
+    return _of_candidate(request) if is_candidate else _of_model(model, request)
+
+
+def _of_model(model: Path, request: dict[str, Any]) -> Maker:
+    problem = load_problem(model, request["device"], request["precision"], request["seed"])
     user = problem.user
     assert user is not None
-    torch.manual_seed(seed)
+    model_class = type(problem.module)
     return Maker(
         problem.device,
-        problem.precision,
         problem.module,
-        type(problem.module),
-        candidate,
-        candidate_class(candidate),
-        Arguments(*init_inputs(user, model)),
+        Inputs(*init_inputs(user, model)),
+        lambda given: model_class(*given.args, **given.kwargs),
         lambda: on_device(Inputs(*example_inputs(user, model)), problem.device),
+        problem,
     )
+
+
+def _of_candidate(request: dict[str, Any]) -> Maker:
+    """ModelNew of the text that the judge has read; its own arguments if they cannot be sent."""
+    path, device = Path(request["candidate"]), torch.device(request["device"])
+    chosen = candidate_class(path, request["text"])
+    given = request["arguments"]
+    if given == "own":
+        problem = load_problem(Path(request["model"]), "cpu", request["precision"])
+        given = Inputs(problem.init_args, problem.init_kwargs)
+    return Maker(
+        device,
+        None,
+        given,
+        lambda arguments: construct_candidate(chosen, arguments.args, path, arguments.kwargs),
+        _nothing,
+    )
+
+
+def _of_saved(model: Path, candidate: Path | None, request: dict[str, Any]) -> Maker:
+    device, module, draw = saved.loaded(model, candidate, request["precision"], request.get("text"))
+    return Maker(device, module, None, _never, draw)
+
+
+def _never(arguments: Inputs) -> nn.Module:
+    raise AssertionError("a live module cannot be constructed again")
+
+
+def _nothing() -> Inputs:
+    raise AssertionError("the candidate draws no inputs")

@@ -6,6 +6,11 @@ the float64 oracle in place, so that big weights are never allocated twice.
 
 from __future__ import annotations
 
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -44,31 +49,60 @@ def write_buffers(module: nn.Module, state: State) -> None:
 
 
 @torch.no_grad()
-def randomised(module: nn.Module, initial: State, seed: int) -> State:
-    """Random values for everything that starts at 0 or 1, fresh draws of the rest at its scale.
-
-    The initial weight of a normalisation is all 1 and its bias 0: they hide mistakes.
-    """
-    torch.manual_seed(seed)
-    drawn: dict[int, Tensor] = {}
-    for name, parameter in module.named_parameters():
-        drawn[id(parameter)] = _draw_parameter(initial[name])
-    for name, buffer in module.named_buffers():
-        drawn[id(buffer)] = _draw_buffer(name, initial[name])
-    return {name: drawn[id(value)] for name, value in tensors(module).items()}
+def step(module: nn.Module) -> None:
+    """One step of SGD with gradients that depend on nothing."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    for index, value in enumerate(module.parameters()):
+        if value.requires_grad:
+            steps = torch.arange(value.numel(), device=value.device).add(index).remainder(5).sub(2)
+            value.grad = steps.view(value.shape).to(value)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
-def _draw_parameter(value: Tensor) -> Tensor:
-    if not value.is_floating_point():
-        return value
-    is_matrix = sum(size > 1 for size in value.shape) >= 2
-    spread = float(value.std()) if is_matrix and value.numel() > 1 else 1.0
-    return torch.randn_like(value).mul_(spread or 1.0)
+def _load(module: nn.Module, state: State) -> None:
+    known = module.state_dict()
+    module.load_state_dict({name: state.get(name, value) for name, value in known.items()})
 
 
-def _draw_buffer(name: str, value: Tensor) -> Tensor:
-    if name.endswith("running_mean"):
-        return torch.randn_like(value)
-    if name.endswith("running_var"):
-        return torch.rand_like(value) + 0.5
-    return value
+def _save_and_load(module: nn.Module, state: State) -> None:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    _load(module, torch.load(file, weights_only=True))
+
+
+def _write_data(module: nn.Module, state: State) -> None:
+    """Through `.data`, which bumps no version counter."""
+    for name, value in tensors(module).items():
+        if name in state and state[name].shape == value.shape:
+            value.data.copy_(state[name])
+
+
+# How new weights get into a module, by name.
+WAYS: dict[str, Callable[[nn.Module, State], None]] = {
+    "copy": write,
+    "load_state_dict": _load,
+    "save and load": _save_and_load,
+    ".data": _write_data,
+}
+
+
+def pickled(module: nn.Module) -> nn.Module:
+    loaded: nn.Module = pickle.loads(pickle.dumps(module))
+    return loaded
+
+
+@contextmanager
+def types_kept(module: nn.Module, rounded_to: torch.dtype | None = None) -> Iterator[None]:
+    """The data of all tensors as it was; inside of the block perhaps rounded to another type."""
+    kept = [(x, x.data) for x in tensors(module).values()]
+    for x, data in kept:
+        if rounded_to is not None and x.is_floating_point():
+            x.data = data.to(rounded_to).to(data.dtype)
+    try:
+        yield
+    finally:
+        for (x, data), now in zip(kept, tensors(module).values(), strict=True):
+            x.data = data
+            now.data = data

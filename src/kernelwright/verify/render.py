@@ -22,7 +22,12 @@ def render(certificate: Certificate) -> Group:
         parts.append(Text(f"{check.name}: {check.detail}", style="red"))
         if check.log:
             parts.append(Text(check.log, style="dim"))
+        if certificate.seed is not None and check.reproducible:
+            parts.append(Text(f"again: {certificate.command(check)}", style="dim"))
     parts += [Text(f"weak: {sentence}", style="yellow") for sentence in certificate.weak]
+    parts += [Text(f"limit: the candidate {x}", style="yellow") for x in certificate.limits]
+    if certificate.sha256:
+        parts.append(Text(f"sha256 {certificate.sha256}, seed {certificate.seed}", style="dim"))
     parts.append(Text(certificate.verdict, style=STYLES[certificate.passed]))
     return Group(*parts)
 

@@ -1,6 +1,6 @@
-"""A live module in another process: saved in a folder by the parent, a Maker in the child.
+"""A live module in another process: saved in a folder by the judge, loaded by others.
 
-In: a Problem and a candidate. Out: files that `load_subject` takes in the place of a model's and a
+In: a Problem and a candidate. Out: files that verify takes in the place of a model's and a
 candidate's. The one idea: pickle finds classes by name, so the child gets the parent's import path,
 and classes of a script or a notebook from the text that an emitted file has of them. Model and
 candidate are saved apart, since an optimized module shares the parameters of its original.
@@ -8,11 +8,10 @@ candidate are saved apart, since an optimized module shares the parameters of it
 
 from __future__ import annotations
 
-import copy
 import json
 import sys
 import types
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from kernelwright.live import adopt
 from kernelwright.problem import Problem, problem_from_module
 from kernelwright.verify.candidate import candidate_class
 from kernelwright.verify.inputs import Inputs, map_tensors
-from kernelwright.verify.maker import Arguments, Maker
 
 SUFFIX = ".pt"
 CONTEXT = "context.json"
@@ -40,7 +38,7 @@ def save(folder: Path, problem: Problem, candidate: nn.Module | Path) -> tuple[P
     if isinstance(candidate, Path):
         return model, candidate
     path = folder / f"candidate{SUFFIX}"
-    _pickle(candidate, candidate, path)
+    _pickle((candidate, str(problem.device)), candidate, path)
     return model, path
 
 
@@ -66,39 +64,26 @@ def _main_text(problem: Problem) -> str | None:
         return None
 
 
-@dataclass(frozen=True)
-class SavedMaker(Maker):
-    """Nothing can be constructed anew: there is one candidate."""
+def loaded(
+    model: Path, candidate: Path | None, precision: str, text: str | None
+) -> tuple[torch.device, nn.Module, Callable[[], Inputs]]:
+    """What `save` wrote down: the original, or the candidate in a process of its own.
 
-    candidate: nn.Module
-
-    def make_candidate(self, arguments: Arguments, seed: int) -> nn.Module:
-        return self.candidate
-
-
-def from_saved(model: Path, candidate: Path, precision: str) -> SavedMaker:
-    """What `save` wrote down; a file's ModelNew takes over a copy of the original's state."""
+    A file's ModelNew takes over a copy of the original's state.
+    """
     context = json.loads((model.parent / CONTEXT).read_text(encoding="utf-8"))
     sys.path.extend(entry for entry in context["path"] if entry not in sys.path)
     if context["main"] is not None:
         _define_in_main(context["main"])
+    if candidate is not None and candidate.suffix == SUFFIX:
+        new, device = _unpickle(candidate)
+        return torch.device(device), new, lambda: Inputs((), {})
     module, inputs = _unpickle(model)
     problem = problem_from_module(module, inputs[0], precision, inputs[1])
-    if candidate.suffix == SUFFIX:
-        new = _unpickle(candidate)
-    else:
-        new = adopt(candidate_class(candidate), copy.deepcopy(module))
-    return SavedMaker(
-        problem.device,
-        problem.precision,
-        module,
-        type(module),
-        candidate,
-        type(new),
-        None,
-        lambda: map_tensors(torch.clone, Inputs(problem.inputs, problem.kwargs)),
-        new,
-    )
+    if candidate is not None:
+        module = adopt(candidate_class(candidate, text), module)
+    given = Inputs(problem.inputs, problem.kwargs)
+    return problem.device, module, lambda: map_tensors(torch.clone, given)
 
 
 def _define_in_main(text: str) -> None:

@@ -1,63 +1,69 @@
-"""The parent of verify: children do the work, and their death or silence is a failed check.
+"""verify: the judge, which runs no user code, and the two processes that do.
 
-In: two paths. Out: a Certificate. The one idea: the child names each check before it starts it, so
-whatever happens to the process is charged to that check, and a new child goes on with the rest.
+In: two paths. Out: a Certificate. The one idea: the judge holds the seed, the inputs, the results
+and the verdict, and believes of the candidate's process nothing but tensors. Whatever happens to a
+process is charged to the check that was running, and a new one goes on with the rest.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
+import hashlib
+import random
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any
 
 import torch
 
 from kernelwright.errors import BuildError, InputError, KernelwrightError
+from kernelwright.loading import read_source
 from kernelwright.problem import resolve_device, resolve_precision
-from kernelwright.verify.certificate import Certificate, Check
-from kernelwright.verify.checks import MAIN, TABLE
+from kernelwright.verify import saved
+from kernelwright.verify.certificate import Certificate, Check, Finding
+from kernelwright.verify.checks import MAIN, ROWS, TABLE, Row
 from kernelwright.verify.checks.fallbacks import count_fallbacks, judge_fallbacks
+from kernelwright.verify.judge import attempted
+from kernelwright.verify.processes import Server, printable, unreadable
+from kernelwright.verify.side import Broken, Raised
+from kernelwright.verify.subject import Job, Reference, Subject
 
 RESTARTS = 4
-LOG_LINES = 15
 FIRST = TABLE[0].name
-KINDS: dict[str, type[KernelwrightError]] = {"InputError": InputError, "BuildError": BuildError}
+FILE = "the file"
+MOST_PADDING = 3  # calls between two checks, drawn from the seed
 
 
 @dataclass
 class Session:
-    """A verification under way: what is left to do, what was found, and until when."""
+    """A verification under way: what was found so far, and until when."""
 
-    job: dict[str, Any]
+    job: Job
     time_limit: float
     progress: Callable[[str], None] | None
-    remaining: list[str]
     checks: list[Check] = field(default_factory=list)
     weak: list[str] = field(default_factory=list)
+    limits: list[str] = field(default_factory=list)
+    restarts: int = 0
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.time_limit
+        self.chance = random.Random(self.job.number("order"))
 
-    def record(self, check: Check) -> None:
-        self.checks.append(check)
-        self.remaining.remove(check.name)
+    def patience(self, check: str) -> float:
+        """Until when a check may take: none may take all of the time from the others."""
+        share = 0.5 if check == FIRST else 0.25
+        return min(self.deadline, time.monotonic() + self.time_limit * share)
 
-    def patience(self, check: str | None) -> float:
-        """How long a child may stay silent: no check may take all of the time from the others."""
-        left = max(0.0, self.deadline - time.monotonic())
-        share = {None: 1.0, FIRST: 0.5}.get(check, 0.25)
-        return min(left, self.time_limit * share)
+    def order(self, rows: Sequence[Row]) -> list[Row]:
+        """Those that are first, then the others as the seed has it."""
+        others = [row for row in rows if not row.first]
+        self.chance.shuffle(others)
+        return [row for row in rows if row.first] + others
 
 
 def verify(
@@ -66,139 +72,219 @@ def verify(
     device: str = "auto",
     precision: str = "current",
     *,
-    time_limit: float = 600.0,
+    time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
     quick: bool = False,
+    thorough: bool = False,
+    only: Sequence[str] = (),
+    seed: int | None = None,
     training: bool | None = None,
 ) -> Certificate:
     """Certify that ModelNew in one file computes the same function as Model in another.
 
-    `training` is the mode to start from, by default the one in which Model is constructed.
+    `training` is the mode to start from, by default the one in which Model is constructed. `only`
+    names single checks, `thorough` gives all of them ten times the time, and `seed`, which is the
+    operating system's by default, repeats a run.
     """
+    job = job_for(model_path, candidate_path, device, precision, training, seed, thorough)
+    rows = chosen(only, quick)
+    limit = time_limit or (6000.0 if thorough else 600.0)
+    with unreadable(), Server() as server:
+        return certify(Session(job, limit, progress), server, rows, tuple(only))
+
+
+def job_for(
+    model_path: str | Path,
+    candidate_path: str | Path,
+    device: str = "auto",
+    precision: str = "current",
+    training: bool | None = None,
+    seed: int | None = None,
+    thorough: bool = False,
+) -> Job:
+    """What is to be verified; the candidate's text is read here, once and for all."""
     for path in (model_path, candidate_path):
         if not Path(path).is_file():
             raise InputError(f"There is no file {path}; give the path of a Python file.")
-    job: dict[str, Any] = {
-        "model": str(model_path),
-        "candidate": str(candidate_path),
-        "device": str(resolve_device(device)),
-        "precision": resolve_precision(precision),
-        "conv_tf32": bool(torch.backends.cudnn.allow_tf32),
-        "training": training,
-    }
-    names = [row.name for row in TABLE if row.quick or not quick]
-    session = Session(job, time_limit, progress, names)
-    for _ in range(1 + RESTARTS):
-        if session.remaining and time.monotonic() < session.deadline:
-            _run_child(session)
-    for name in list(session.remaining):
-        session.record(Check(name, None, "not run: the candidate ended or outlasted its process"))
-    checks = (*session.checks, judge_fallbacks(session.checks, MAIN))
-    return Certificate(
-        job["model"],
-        job["candidate"],
-        job["device"],
-        job["precision"],
-        checks,
-        tuple(session.weak),
-        count_fallbacks(checks),
+    candidate = Path(candidate_path)
+    return Job(
+        str(model_path),
+        str(candidate),
+        None if candidate.suffix == saved.SUFFIX else read_source(candidate),
+        str(resolve_device(device)),
+        resolve_precision(precision),
+        bool(torch.backends.cudnn.allow_tf32),
+        training,
+        secrets.randbits(48) if seed is None else seed,
+        thorough,
     )
 
 
-def _run_child(session: Session) -> None:
-    """One child until it has done all checks, or died, or been silent for too long."""
-    current: str | None = None
-    before = len(session.checks)
-    with tempfile.TemporaryDirectory(prefix="kernelwright-verify-") as folder:
-        log = Path(folder, "stderr")
-        job = Path(folder, "job.json")
-        job.write_text(json.dumps({**session.job, "checks": session.remaining}))
-        with log.open("w") as errors, _child(job, errors) as (process, lines):
-            while True:
-                patience = session.patience(current)
-                try:
-                    line = lines.get(timeout=patience)
-                except queue.Empty:
-                    share = f"{patience:.0f} s of the time limit of {session.time_limit:g} s"
-                    _charge(session, current, f"the process was silent for {share}", log)
-                    return
-                if line is None:
+def chosen(only: Sequence[str], quick: bool = False) -> list[Row]:
+    """The rows of the table to run."""
+    for name in only:
+        if name not in ROWS:
+            near = get_close_matches(name, ROWS, 1) or [TABLE[3].name]
+            raise InputError(f"There is no check {name!r}; did you mean {near[0]!r}?")
+    if only:
+        return [row for row in TABLE if row.name in only]
+    return [row for row in TABLE if row.quick or not quick]
+
+
+def certify(
+    session: Session,
+    server: Server,
+    rows: Sequence[Row],
+    only: tuple[str, ...] = (),
+    reference: Reference | None = None,
+) -> Certificate:
+    """Run the checks of some rows, each of which can fail in its own way, and sum them up."""
+    job = session.job
+    before = {path: sha256(path) for path in (job.candidate, job.model)}
+    with _subject(session, server, rows, reference) as subject:
+        if subject is not None:
+            for row in session.order(rows):
+                if not _run(session, subject, row):
                     break
-                current = _hear(session, json.loads(line))
-            status = process.wait()
-        if current is not None or len(session.checks) == before:
-            _charge(session, current, f"the process {_fate(status)}", log)
-
-
-def _hear(session: Session, event: dict[str, Any]) -> str | None:
-    """Take one line of the child in; the name of the check that runs now, if one does."""
-    if "fatal" in event:
-        raise KINDS[event["fatal"]["kind"]](event["fatal"]["message"])
-    if "start" in event:
-        name: str = event["start"]
-        if session.progress is not None:
-            session.progress(name)
-        return name
-    session.weak += event["weak"]
-    session.record(Check(**event["done"]))
-    return None
-
-
-def _charge(session: Session, current: str | None, fate: str, log: Path) -> None:
-    """Write the end of a child down as the failure of the check it was running."""
-    doing = f"running the check {current}" if current else "loading the files"
-    detail = f"{fate} while {doing}"
-    name = current or session.remaining[0]
-    session.record(Check(name, False, detail, log=_last_words(log)))
-
-
-def _fate(status: int) -> str:
-    if status >= 0:
-        return f"ended with exit code {status}"
-    return f"died with signal {-status} ({signal.Signals(-status).name})"
-
-
-def _last_words(log: Path) -> str:
-    """The stack of a crash, which Python prints most recent call first, else the last lines."""
-    lines = [
-        line
-        for line in log.read_text(errors="replace").splitlines()
-        if line.strip() and not line.startswith("Extension modules:")
+    found = {check.name: check for check in session.checks}
+    checks = [
+        found.get(
+            row.name,
+            Check(row.name, None, "not run: the candidate ended or outlasted its processes"),
+        )
+        for row in rows
     ]
-    crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python")), None)
-    kept = lines[-LOG_LINES:] if crash is None else lines[crash:][:LOG_LINES]
-    return "\n".join(kept)
+    checks += [judge_fallbacks(checks, MAIN), _same_file(job.candidate, before[job.candidate])]
+    return Certificate(
+        job.model,
+        job.candidate,
+        job.device,
+        job.precision,
+        tuple(checks),
+        tuple(session.weak),
+        count_fallbacks(checks),
+        tuple(dict.fromkeys(session.limits)),
+        job.seed,
+        before[job.candidate],
+        before[job.model],
+        only,
+    )
 
 
 @contextmanager
-def _child(
-    job: Path, errors: IO[str]
-) -> Iterator[tuple[subprocess.Popen[str], queue.Queue[str | None]]]:
-    """A running child and the queue of its lines, which ends with None; killed on the way out."""
-    package_root = str(Path(__file__).resolve().parents[2])
-    search_path = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "kernelwright.verify.child", str(job)],
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        env={**os.environ, "PYTHONPATH": search_path},
-        start_new_session=True,
-    )
-    lines: queue.Queue[str | None] = queue.Queue()
-    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
-    reader.start()
+def _subject(
+    session: Session, server: Server, rows: Sequence[Row], reference: Reference | None
+) -> Iterator[Subject | None]:
+    """The two processes, loaded; None if the candidate cannot even be loaded."""
+    kept = reference is not None
     try:
-        yield process, lines
+        reference = reference or Reference(session.job, server)
+    except Broken as error:
+        raise InputError(f"The model could not be run: {error}. {error.log}") from error
+    subject: Subject | None = None
+    try:
+        subject = Subject(session.job, server, reference, session.deadline)
+    except Broken as error:
+        _charge(session, rows[0].name, error, "loading the files")
+    except Raised as error:
+        raise InputError(f"{session.job.candidate} raised {error} while it was loaded.") from error
+    try:
+        yield subject
     finally:
-        # The whole group, so that a compiler which the candidate started ends with it.
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        reader.join(timeout=1.0)
+        if subject is not None:
+            subject.close()
+        if not kept:
+            reference.close()
 
 
-def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
+def _run(session: Session, subject: Subject, row: Row) -> bool:
+    """One check, and whether there is anything left that can run the next."""
+    if time.monotonic() > session.deadline:
+        return False
+    if session.progress is not None:
+        session.progress(row.name)
+    subject.until(session.patience(row.name))
+    start = time.perf_counter()
+    try:
+        if not row.first:
+            _pad(session, subject)
+        check, finding = run_check(subject, row)
+        subject.side.ask("reset")
+    except Broken as error:
+        seconds = time.perf_counter() - start
+        _charge(session, row.name, error, f"running the check {row.name}", seconds)
+        return _restarted(session, subject)
+    except Raised as error:
+        session.checks.append(Check(row.name, False, f"the device did not recover: {error}"))
+        return _restarted(session, subject)
+    session.checks.append(check)
+    session.weak += finding.weak
+    session.limits += finding.limits
+    return True
+
+
+def _restarted(session: Session, subject: Subject) -> bool:
+    session.restarts += 1
+    if session.restarts > RESTARTS or time.monotonic() > session.deadline:
+        return False
+    subject.until(session.deadline)
+    try:
+        subject.restart()
+    except (Broken, Raised, KernelwrightError, OSError):
+        return False
+    return True
+
+
+def _pad(session: Session, subject: Subject) -> None:
+    """A few calls that nobody looks at: a candidate cannot count on being the n-th."""
+    for _ in range(session.chance.randint(0, MOST_PADDING)):
+        inputs = subject.draw(subject.small, session.chance.randrange(3))
+        attempted(lambda: subject.candidate(inputs))  # noqa: B023
+
+
+def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
+    """One check, with what it found."""
+    before = Counter(subject.fallbacks or {})
+    start = time.perf_counter()
+    try:
+        subject.use(row.parameters)
+        finding = row.find(subject)
+    except (BuildError, Broken):
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
+        finding = Finding(False, f"the check was ended by {printable(said)[:300]}")
+        if subject.side.running and subject.reference.side.running:
+            subject.restart()
+    after = subject.fallbacks
+    check = Check(
+        row.name,
+        finding.passed,
+        printable(finding.detail),
+        finding.error,
+        finding.eager_error,
+        finding.allowed,
+        round(time.perf_counter() - start, 3),
+        None if after is None else dict(Counter(after) - before),
+    )
+    return check, finding
+
+
+def _charge(session: Session, name: str, error: Broken, doing: str, seconds: float = 0.0) -> None:
+    """Write the end of a process down as the failure of the check it was running."""
+    told = Check(name, False, f"{error} while {doing}", seconds=round(seconds, 3), log=error.log)
+    session.checks.append(told)
+
+
+def _same_file(path: str, before: str) -> Check:
+    """What is certified is the content that was hashed before anything ran."""
+    try:
+        same = sha256(path) == before
+    except OSError:
+        same = False
+    told = "is what was hashed before it ran" if same else "was changed while it was verified"
+    return Check(FILE, same, f"{path} {told}")
+
+
+def sha256(path: str | Path) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

@@ -1,106 +1,109 @@
-"""Original, candidate and float64 oracle side by side, and how any of them is run.
+"""Original, candidate and float64 oracle, and how any of them is run.
 
-In: two modules that have the same weights. Out: runs that leave no traces for each other: each
-starts from the same buffers, plain attributes and random numbers. verify's Subject is one with
-inputs of its own to draw; bench makes one of the modules that it has timed.
+In: an act and inputs. Out: results. verify's Subject runs them in processes of their own; bench,
+which has timed live modules in this process, runs these here (Local).
 """
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from kernelwright.errors import BuildError
-from kernelwright.verify import attributes, parameters
-from kernelwright.verify.attributes import Attributes
-from kernelwright.verify.candidate import build_failure, fallbacks_of
-from kernelwright.verify.inputs import Call, Inputs, forward, map_floating, widen
-from kernelwright.verify.parameters import State
-from kernelwright.verify.replay import moved, rng_state
-
-NOISE_SEED = 1000  # of the generator at the start of a call, plus the number of the draw
+from kernelwright.verify.inputs import Inputs
+from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL, Seat
+from kernelwright.verify.side import Raised
 
 
-class Sides:
-    """The three modules; `seconds` is what eager takes on the inputs that it is judged on."""
+@dataclass(frozen=True)
+class Act:
+    """What to do with a module: the name of one of ACTS, and its parameters."""
 
-    def __init__(
-        self, original: nn.Module, candidate: nn.Module, device: torch.device, name: str
-    ) -> None:
-        self.device = device
-        self.name = name
+    name: str = "once"
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+ONCE = Act()
+
+
+class Sides(Protocol):
+    """`seconds` is what eager takes on its own inputs, `case_seconds` on those of a case.
+
+    `drew` tells whether the last run of the original drew random numbers.
+    """
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def drew(self) -> bool: ...
+
+    @property
+    def case_seconds(self) -> float: ...
+
+    @property
+    def may_round(self) -> bool: ...
+
+    def candidate(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any: ...
+
+    def original(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any: ...
+
+    def oracle(
+        self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False
+    ) -> Any: ...
+
+    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any: ...
+
+
+class Local:
+    """Live modules, in this process."""
+
+    def __init__(self, original: nn.Module, candidate: nn.Module, device: torch.device) -> None:
         self.seconds = 0.0
         self.drew = False
-        self.counted: Counter[str] = Counter()
-        self.seat(original, candidate)
-
-    def seat(self, original: nn.Module, candidate: nn.Module) -> None:
-        """Take two modules in, with what a run of either starts from."""
-        self.original, self.candidate = original, candidate
-        self.oracle = attributes.widen_attributes(copy.deepcopy(original).double())
-        self.state: State = parameters.snapshot(original)
-        self.begin: Attributes = attributes.plain(original)
-        self.volatile: Attributes = {}
+        self.seats = {ORIGINAL: Seat(), CANDIDATE: Seat()}
+        for (role, seat), module in zip(self.seats.items(), (original, candidate), strict=True):
+            seat.device = device
+            seat.seat(role, module)
+        self.seats[ORACLE] = self.seats[ORIGINAL]
 
     @property
     def case_seconds(self) -> float:
-        """What one eager run of a case takes."""
         return self.seconds
 
-    def run(self, module: nn.Module, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        """One call that has finished when it returns.
+    @property
+    def may_round(self) -> bool:
+        return False
 
-        It starts from the current buffers, from the attributes that the original was constructed
-        with, and from the same generator for the same `draw`; `drew` tells whether it used that.
-        """
-        parameters.write_buffers(module, self.state)
-        self._rewind(module)
-        torch.manual_seed(NOISE_SEED + draw)
-        before = rng_state(self.device)
-        with torch.no_grad():
-            outputs = call(module, inputs)
-        self.finish()
-        self.drew = moved(before, self.device)
-        if module is self.original:
-            self._note_volatile()
-        return outputs
+    def candidate(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        return self._run(CANDIDATE, inputs, act, draw)
 
-    def _note_volatile(self) -> None:
-        """Attributes that forward changes are set back before every run from now on."""
-        now = attributes.plain(self.original)
-        for name in attributes.changed(self.begin, now):
-            self.volatile[name] = self.begin.get(name, attributes.ABSENT)
+    def original(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        return self._run(ORIGINAL, inputs, act, draw)
 
-    def _rewind(self, module: nn.Module) -> None:
-        if self.volatile:
-            wide = module is self.oracle
-            start = map_floating(Tensor.double, self.volatile) if wide else self.volatile
-            attributes.assign(module, start)
+    def oracle(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False) -> Any:
+        return self._run(ORACLE, inputs, act, draw, replay)
 
-    def run_candidate(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        before = fallbacks_of(self.candidate) or Counter()
-        try:
-            return self.run(self.candidate, inputs, call, draw)
-        except Exception as error:
-            if (reason := build_failure(error)) is not None:
-                raise BuildError(f"{self.name} could not be built: {reason}") from error
-            raise
-        finally:
-            self.counted += (fallbacks_of(self.candidate) or Counter()) - before
+    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        return self.original(inputs, act, draw)
 
-    def run_oracle(self, inputs: Inputs, call: Call = forward, draw: int = 0) -> Any:
-        """The original in float64; tensors made inside of forward are float64 too."""
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            return self.run(self.oracle, widen(inputs), call, draw)
-        finally:
-            torch.set_default_dtype(before)
-
-    def finish(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+    def _run(self, role: str, inputs: Inputs, act: Act, draw: int, replay: bool = False) -> Any:
+        request = {
+            "do": "run",
+            "role": role,
+            "act": act.name,
+            "parameters": act.parameters,
+            "inputs": inputs,
+            "noise": draw,
+            "replay": replay,
+            "volatile": self.seats[ORIGINAL].volatile,
+        }
+        answer = self.seats[role].answer(request)
+        if "raised" in answer or "fatal" in answer:
+            kind = str(answer.get("raised", answer.get("fatal")))
+            raise Raised(kind, answer["message"], answer.get("unreplayable") is True)
+        if role == ORIGINAL:
+            self.drew = answer["drew"]
+        return answer["value"]

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Call, tensors_in
-from kernelwright.verify.sides import Sides
+from kernelwright.verify.inputs import tensors_in
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import Act, Sides
 
 DRAWS = 128
 FEWEST_DRAWS = 48
@@ -33,15 +34,15 @@ ALIKE = 0.1  # of the difference that another seed makes
 CERTAIN = 1e-4  # relative spread under which a number is taken for not random
 
 
-def draws_other_numbers(subject: Sides, case: Case, call: Call) -> bool:
+def draws_other_numbers(subject: Sides, case: Case, act: Act) -> bool:
     """Whether eager is random here, and the candidate is no nearer to it than another seed is."""
     try:
-        theirs = flat(subject.run(subject.original, case.make(0), call, 0))
+        theirs = flat(subject.original(case.make(0), act, 0))
         if not subject.drew:
             return False
-        others = flat(subject.run(subject.original, case.make(0), call, 1))
-        ours = flat(subject.run_candidate(case.make(0), call, 0))
-    except Exception:
+        others = flat(subject.original(case.make(0), act, 1))
+        ours = flat(subject.candidate(case.make(0), act, 0))
+    except Raised:
         return False
     return are_other_numbers(ours, theirs, others)
 
@@ -55,7 +56,7 @@ def are_other_numbers(ours: Tensor, theirs: Tensor, others: Tensor) -> bool:
     return bool((ours - theirs)[keep].square().sum() > ALIKE**2 * between)
 
 
-def judge_distribution(subject: Sides, case: Case, call: Call) -> Finding:
+def judge_distribution(subject: Sides, case: Case, act: Act) -> Finding:
     """Two samples, one of each; only a difference that a second pair of samples shows counts."""
     draws = _affordable(subject)
     if draws < FEWEST_DRAWS:
@@ -73,10 +74,9 @@ def judge_distribution(subject: Sides, case: Case, call: Call) -> Finding:
         def sample(run: Callable[[int], Any], first: int) -> Tensor:
             return torch.stack([_features(run(first + i)) for i in range(draws)])
 
-        ours = sample(lambda i: subject.run_candidate(case.make(0), call, i), start)
-        theirs = sample(
-            lambda i: subject.run(subject.original, case.make(0), call, i), start + draws
-        )
+        inputs = case.make(0)
+        ours = sample(lambda i: subject.candidate(inputs, act, i), start)  # noqa: B023
+        theirs = sample(lambda i: subject.original(inputs, act, i), start + draws)  # noqa: B023
         level, what = two_samples(ours, theirs)
         if level > LEVEL:
             return Finding(

@@ -1,105 +1,147 @@
-"""The model under test: original, candidate and float64 oracle side by side, with their inputs.
+"""The model under test: the reference's process and the candidate's, with inputs and weights.
 
-In: a Maker. Out: a Subject that draws inputs of any batch size and keeps the weights of the three
-modules the same; how one of them is run is in sides.py.
+In: a job, which names the files and the seed, and a Server. Out: a Subject that draws inputs of any
+batch size, keeps the weights of the three modules the same, and runs acts on them. Every random
+number comes from one seed, which the candidate never sees: inputs and weights reach it as data.
 """
 
 from __future__ import annotations
 
 import functools
-import time
+import hashlib
+import math
+import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kernelwright.errors import InputError
 from kernelwright.problem import describe
-from kernelwright.verify import parameters, saved
-from kernelwright.verify.candidate import fallbacks_of, first_difference
-from kernelwright.verify.compare import same_bits
-from kernelwright.verify.inputs import Inputs, tensors_in, with_size
-from kernelwright.verify.maker import Arguments, Maker, from_files
+from kernelwright.verify import weights
+from kernelwright.verify.inputs import Inputs, map_floating, seeded, tensors_in, with_size
 from kernelwright.verify.parameters import State
-from kernelwright.verify.sides import Sides
+from kernelwright.verify.processes import Server
+from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL
+from kernelwright.verify.side import Raised, Side
+from kernelwright.verify.sides import ONCE, Act
+from kernelwright.verify.weights import Names
+from kernelwright.verify.wire import written
 
-SEED = 0
 SMALL_SECONDS = 0.04  # what one eager run at the reduced batch may take
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
+REFERENCE = "reference"
+TF32_DROPPED_BITS = 13
 
 
-def load_subject(
-    model: Path, candidate: Path, device: str, precision: str, training: bool | None = None
-) -> Subject:
-    """The Subject of two files, or of a saved live module, in a mode (None: as constructed)."""
-    if model.suffix == saved.SUFFIX:
-        return Subject(saved.from_saved(model, candidate, precision))
-    maker = from_files(model, candidate, device, precision, SEED)
-    if training is not None:
-        maker.original.train(training)
-    return Subject(maker)
+@dataclass(frozen=True)
+class Job:
+    """What is verified, and by which numbers. `text` is the candidate that was hashed."""
+
+    model: str
+    candidate: str
+    text: str | None
+    device: str
+    precision: str
+    conv_tf32: bool
+    training: bool | None
+    seed: int
+    thorough: bool = False
+
+    def number(self, *labels: object) -> int:
+        """A number that depends on the seed and on what it is for, and tells nothing of either."""
+        text = "\0".join(str(x) for x in (self.seed, *labels))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+
+    def to_load(self, role: str, arguments: Any = None) -> dict[str, Any]:
+        return {
+            "role": role,
+            "model": self.model,
+            "candidate": self.candidate if role == CANDIDATE else None,
+            "text": self.text if role == CANDIDATE else None,
+            "arguments": arguments,
+            "device": self.device,
+            "precision": self.precision,
+            "conv_tf32": self.conv_tf32,
+            "training": self.training,
+            "seed": self.number("construction") % 2**31,
+        }
 
 
-class Subject(Sides):
-    """One problem and its candidate, loaded."""
+class Reference:
+    """The original and the oracle in their process, and all that is known of the model.
 
-    def __init__(self, maker: Maker) -> None:
-        self.maker = maker
-        self.precision = maker.precision
-        self._random_by_mode: dict[bool, bool] = {}
-        candidate = maker.make_candidate(maker.arguments or Arguments((), {}), SEED)
-        self.initial_mismatch = first_difference(maker.original, candidate)
-        candidate.train(maker.original.training)
-        super().__init__(maker.original, candidate, maker.device, str(maker.candidate_path))
-        self.states: dict[str, State] = {"initial": self.state}
-        parameters.write(self.candidate, self.state)
+    Several candidates of one model may be compared with one Reference, one after the other.
+    """
+
+    def __init__(self, job: Job, server: Server) -> None:
+        self.job = job
+        self.side = Side(server, REFERENCE, job.model)
         self.draw_all = functools.lru_cache(maxsize=3)(self._draw_all)
-        first = tensors_in(self.draw_all(SEED))[0]
+        self.load()
+        self.training: bool = self.about["training"]
+        self.arguments: Any = self.about["arguments"]
+        self.first: State = self.about["state"]
+        self.names = _names(self.about)
+        self.drew = False
+        self.volatile: dict[str, Any] = {}
+        self.random_by_mode: dict[bool, bool] = {}
+        first = tensors_in(self.draw_all(0))[0]
         self.batch = int(first.shape[0]) if first.ndim else 1
         self.resized = self._find_resized()
         self.seconds = self._estimate_seconds()
         self.small = self._affordable_batch()
 
-    @contextmanager
-    def rebuilt(self, original: nn.Module, candidate: nn.Module) -> Iterator[None]:
-        """Two other modules in the place of original and candidate, as they were constructed."""
-        kept = dict(vars(self))
-        candidate.train(original.training)
-        self.seat(original, candidate)
-        try:
-            yield
-        finally:
-            vars(self).update(kept)
+    def load(self) -> None:
+        """A fresh process, with the model as it is constructed."""
+        self.side.start()
+        self.about = self.side.ask("load", **self.job.to_load(REFERENCE))
 
-    # Inputs
+    def run(
+        self, role: str, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False
+    ) -> Any:
+        answer = self.side.ask(
+            "run",
+            role=role,
+            act=act.name,
+            parameters=act.parameters,
+            inputs=inputs,
+            noise=self.job.number("noise", draw),
+            replay=replay,
+        )
+        if role == ORIGINAL:
+            self.drew = bool(answer["drew"])
+            self.volatile.update(answer["volatile"])
+        self.ran = float(answer["ran"])
+        return answer["value"]
 
-    def _draw_all(self, seed: int) -> Inputs:
-        torch.manual_seed(seed)
-        return self.maker.draw()
+    def _draw_all(self, draw: int) -> Inputs:
+        return self.side.ask("draw", seed=self.job.number("inputs", draw))["value"]  # type: ignore[no-any-return]
 
-    def draw(self, batch: int, seed: int) -> Inputs:
+    def draw(self, batch: int, draw: int) -> Inputs:
         """Fresh copies of the file's own inputs, cut or resampled to the batch size."""
-        leaves, tree = pytree.tree_flatten(self.draw_all(seed))
-        torch.manual_seed(seed)
-        sized = [
-            with_size(x, 0, batch)
-            if i in self.resized
-            else x.clone()
-            if isinstance(x, Tensor)
-            else x
-            for i, x in enumerate(leaves)
-        ]
+        leaves, tree = pytree.tree_flatten(self.draw_all(draw))
+        with seeded(self.job.number("rows", draw)):
+            sized = [
+                with_size(x, 0, batch)
+                if i in self.resized
+                else x.clone()
+                if isinstance(x, Tensor)
+                else x
+                for i, x in enumerate(leaves)
+            ]
         drawn: Inputs = pytree.tree_unflatten(sized, tree)
         return drawn
 
     def _find_resized(self) -> frozenset[int]:
         """Which inputs carry the batch: all of the first one's size, or it alone, or none."""
-        leaves = pytree.tree_leaves(self.draw_all(SEED))
+        leaves = pytree.tree_leaves(self.draw_all(0))
         batched = [
             i
             for i, x in enumerate(leaves)
@@ -113,8 +155,8 @@ class Subject(Sides):
 
     def _runs(self, batch: int) -> bool:
         try:
-            self.run(self.original, self.draw(batch, SEED))
-        except Exception:
+            self.run(ORIGINAL, self.draw(batch, 0))
+        except Raised:
             return False
         return True
 
@@ -122,17 +164,13 @@ class Subject(Sides):
         """What eager takes on the file's own inputs, extrapolated from a part of the batch."""
         trial = min(self.batch, TRIAL_BATCH) if self.resized else self.batch
         try:
-            self.run(self.original, self.draw(trial, SEED))
-            inputs = self.draw(trial, SEED)
-            start = time.perf_counter()
-            self.run(self.original, inputs)
-        except Exception as error:
-            given = ", ".join(describe(x) for x in pytree.tree_leaves(self.draw_all(SEED)))
-            kind = type(error).__name__
-            raise InputError(
-                f"Model raised {kind} on its own inputs ({given}): {error}."
-            ) from error
-        return (time.perf_counter() - start) * self.batch / max(trial, 1)
+            inputs = self.draw(trial, 0)
+            self.run(ORIGINAL, inputs)
+            self.run(ORIGINAL, inputs)
+        except Raised as error:
+            given = ", ".join(describe(x) for x in pytree.tree_leaves(self.draw_all(0)))
+            raise InputError(f"Model raised {error} on its own inputs ({given}).") from error
+        return self.ran * self.batch / max(trial, 1)
 
     def _affordable_batch(self) -> int:
         if not self.resized:
@@ -140,7 +178,85 @@ class Subject(Sides):
         affordable = int(self.batch * SMALL_SECONDS / max(self.seconds, 1e-9))
         return min(self.batch, max(SMALLEST_BATCH, affordable))
 
-    # Runs
+    def close(self) -> None:
+        self.side.close()
+
+
+class Subject:
+    """One problem and its candidate, each in its process."""
+
+    def __init__(
+        self, job: Job, server: Server, reference: Reference, deadline: float = math.inf
+    ) -> None:
+        self.job = job
+        self.precision, self.device = job.precision, torch.device(job.device)
+        self.reference = reference
+        self.side = Side(server, CANDIDATE, job.candidate)
+        self.until(deadline)
+        self.counted: Counter[str] = Counter()
+        self._modes: list[bool] = []
+        self.counts = False
+        self._files: dict[str, int] = {}
+        self.states: dict[str, State] = {"initial": self.reference.first}
+        self.state: State = self.reference.first
+        self.start_reference()
+        self.start_candidate()
+
+    # Processes
+
+    def start_candidate(self) -> None:
+        """A fresh process with the candidate in it, its weights those of the others."""
+        self._modes = []
+        self.side.start()
+        request = self.job.to_load(CANDIDATE, self.reference.arguments)
+        self.about = self.side.ask("load", **{**request, "training": self.training})
+        self._write(self.side, self.state)
+
+    def start_reference(self) -> None:
+        """The reference as in the beginning, in a new process if it has lost its own."""
+        if not self.reference.side.running:
+            self.reference.load()
+        self._write(self.reference.side, self.state)
+
+    def restart(self) -> None:
+        """After something broke: new processes, and the first weights."""
+        self.state = self.reference.first
+        if not self.reference.side.running:
+            self.start_reference()
+        self.start_candidate()
+
+    def until(self, deadline: float) -> None:
+        self.side.deadline = self.reference.side.deadline = deadline
+
+    # Facts
+
+    @property
+    def names(self) -> Names:
+        return self.reference.names
+
+    @property
+    def training(self) -> bool:
+        return self.reference.training
+
+    @property
+    def batch(self) -> int:
+        return self.reference.batch
+
+    @property
+    def small(self) -> int:
+        return self.reference.small
+
+    @property
+    def resized(self) -> frozenset[int]:
+        return self.reference.resized
+
+    @property
+    def seconds(self) -> float:
+        return self.reference.seconds
+
+    @property
+    def drew(self) -> bool:
+        return self.reference.drew
 
     @property
     def case_seconds(self) -> float:
@@ -150,51 +266,154 @@ class Subject(Sides):
     @property
     def random(self) -> bool:
         """Whether eager draws random numbers, in the mode it is in now."""
-        mode = self.original.training
-        if mode not in self._random_by_mode:
-            self.run(self.original, self.draw(self.small, SEED))
-            self._random_by_mode[mode] = self.drew
-        return self._random_by_mode[mode]
+        known = self.reference.random_by_mode
+        if self._mode not in known:
+            self.original(self.draw(self.small, 0))
+            known[self._mode] = self.drew
+        return known[self._mode]
 
-    # Parameters
+    @property
+    def may_round(self) -> bool:
+        """Whether torch is allowed TF32 here, so that eager's error is TF32's by right."""
+        if self.device.type != "cuda":
+            return False
+        convolves = any(x.ndim >= 3 for x in self.state.values())
+        return self.precision != "highest" or (self.job.conv_tf32 and convolves)
+
+    @property
+    def fallbacks(self) -> dict[str, int] | None:
+        """What the candidate says of its own fallbacks so far; None when it does not count them."""
+        return dict(self.counted) if self.counts else None
+
+    # Runs
+
+    def draw(self, batch: int, draw: int) -> Inputs:
+        return self.reference.draw(batch, draw)
+
+    def draw_all(self, draw: int) -> Inputs:
+        return self.reference.draw_all(draw)
+
+    def candidate(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        answer = self.side.ask(
+            "run",
+            role=CANDIDATE,
+            act=act.name,
+            parameters=act.parameters,
+            inputs=inputs,
+            noise=self.job.number("noise", draw),
+            volatile=self.reference.volatile,
+        )
+        self._count(answer.get("fell"))
+        return answer["value"]
+
+    def original(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        return self.reference.run(ORIGINAL, inputs, act, draw)
+
+    def oracle(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False) -> Any:
+        return self.reference.run(ORACLE, inputs, act, draw, replay)
+
+    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        """The original on inputs and matrices that are rounded to TF32's ten bits of mantissa."""
+        state = {k: round_to_tf32(v) if v.ndim >= 2 else v for k, v in self.state.items()}
+        self.reference.side.ask("write", state=state, way="copy")
+        try:
+            return self.original(map_floating(round_to_tf32, inputs), act, draw)
+        finally:
+            self._write(self.reference.side, self.state)
+
+    def _count(self, fell: Any) -> None:
+        if isinstance(fell, dict):
+            self.counts = True
+            self.counted += Counter({str(k): int(v) for k, v in fell.items()})
+
+    # Weights and modes
 
     def use(self, name: str) -> None:
         """Set the parameters of all three modules to a named state: `initial` or `random`."""
         if name not in self.states:
-            self.states[name] = parameters.randomised(self.original, self.states["initial"], SEED)
+            seed = self.job.number("weights")
+            self.states[name] = weights.randomised(self.names, self.states["initial"], seed)
         if self.state is not self.states[name]:
             self.set_state(self.states[name])
 
     def set_state(self, state: State) -> None:
         self.set_reference_state(state)
-        parameters.write(self.candidate, state)
+        self._write(self.side, state)
 
     def set_reference_state(self, state: State) -> None:
         """New parameters for original and oracle; the candidate gets them in its own way."""
         self.state = state
-        parameters.write(self.original, state)
-        parameters.write(self.oracle, state)
+        self._write(self.reference.side, state)
+
+    def _write(self, side: Side, state: State) -> None:
+        """All weights; those of a named state lie in a file that is written once."""
+        name = next((name for name, known in self.states.items() if known is state), None)
+        if name is not None and name not in self._files:
+            self._files[name] = written(state, opaque=False)[1].file(sealed=True)
+        side.ask("write", self._files[name] if name else None, state=state, way="copy")
+
+    def close(self) -> None:
+        """End the candidate's process; the reference may serve others."""
+        self.side.close()
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    @property
+    def _mode(self) -> bool:
+        return self._modes[-1] if self._modes else self.training
 
     @contextmanager
     def mode(self, training: bool) -> Iterator[None]:
-        roots = (self.original, self.candidate, self.oracle)
-        before = [(module, module.training) for root in roots for module in root.modules()]
-        for root in roots:
-            root.train(training)
+        for side in (self.side, self.reference.side):
+            side.ask("mode", training=training)
+        self._modes.append(training)
         try:
             yield
         finally:
-            for module, was_training in before:
-                module.training = was_training
+            self._modes.pop()
+            for side in (self.side, self.reference.side):
+                if side.running:
+                    side.ask("mode", training=None)
 
-    @property
-    def fallbacks(self) -> dict[str, int] | None:
-        """What the candidate says of its own fallbacks so far; None when it does not count them."""
-        return None if fallbacks_of(self.candidate) is None else dict(self.counted)
+    @contextmanager
+    def constructed(self, arguments: Inputs, seed: int) -> Iterator[dict[str, Any]]:
+        """Another original in the place of the first; yields what is known of it."""
+        side = self.reference.side
+        request: dict[str, Any] = {
+            "arguments": arguments,
+            "seed": seed,
+            "training": self._mode,
+        }
+        about = side.ask("construct", **request)
+        kept, names = self.state, self.reference.names
+        self.state, self.reference.names = about["state"], _names(about)
+        volatile, self.reference.volatile = self.reference.volatile, {}
+        try:
+            yield about
+        finally:
+            self.state, self.reference.names = kept, names
+            self.reference.volatile = volatile
+            if side.running:
+                side.ask("back")
+
+    @contextmanager
+    def candidate_instead(self, do: str, **request: Any) -> Iterator[dict[str, Any]]:
+        """Another candidate in the place of the first: one constructed now, or a copy of it."""
+        about = self.side.ask(do, **request)
+        try:
+            yield about
+        finally:
+            if self.side.running:
+                self.side.ask("back")
 
 
-def equal_leaves(left: list[Any], right: list[Any]) -> bool:
-    return len(left) == len(right) and all(
-        same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
-        for a, b in zip(left, right, strict=True)
-    )
+def _names(about: dict[str, Any]) -> Names:
+    return Names(tuple(about["parameters"]), tuple(about["buffers"]), dict(about["tied"]))
+
+
+def round_to_tf32(value: Tensor) -> Tensor:
+    if value.dtype != torch.float32:
+        return value
+    bits = value.clone().contiguous().view(torch.int32)
+    bits.add_(1 << (TF32_DROPPED_BITS - 1)).bitwise_and_(-(1 << TF32_DROPPED_BITS))
+    return bits.view(torch.float32)

@@ -1,6 +1,6 @@
 """Many variations of one thing, told as one finding: the first that is wrong, or the worst one.
 
-In: variations, each a case and a call. Out: a Finding that counts them. A check has only so much
+In: variations, each a case and an act. Out: a Finding that counts them. A check has only so much
 time; what it leaves out for want of it, it says.
 """
 
@@ -10,13 +10,18 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from torch.utils import _pytree as pytree
+
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Call, forward
+from kernelwright.verify.compare import equal_leaves
 from kernelwright.verify.judge import attempted, judge
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
 
 SECONDS = 4.0
+THOROUGH = 10.0  # times as long
 
 
 @dataclass(frozen=True)
@@ -24,19 +29,21 @@ class Variation:
     """One of them; an `optional` one says nothing where eager does not accept it."""
 
     case: Case
-    call: Call = forward
+    act: Act = ONCE
     optional: bool = False
 
 
 class Tally:
     """Findings as they come in, until one is wrong or the time is over."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.deadline = time.monotonic() + seconds
+    def __init__(self, subject: Subject, seconds: float = SECONDS) -> None:
+        patience = THOROUGH if subject.job.thorough else 1.0
+        self.deadline = time.monotonic() + patience * seconds
         self.tried = 0
         self.passed: list[Finding] = []
         self.wrong: Finding | None = None
         self.reason: str | None = None
+        self.limits: dict[str, str] = {}
         self.left_out = 0
 
     @property
@@ -57,6 +64,9 @@ class Tally:
         """`noun` names what was varied, in the plural; `nothing` says why nothing was."""
         if self.wrong is not None:
             return self.wrong
+        limits = tuple(dict.fromkeys(self.limits.values()))
+        if limits:
+            return Finding(None, f"the candidate {'; it '.join(limits)}", limits=limits)
         if not self.passed:
             return Finding(None, (self.reason or nothing) + self._left_out)
         worst = max(self.passed, key=_ratio)
@@ -72,21 +82,60 @@ def judge_all(
     subject: Subject, variations: Iterable[Variation], noun: str, nothing: str
 ) -> Finding:
     """Every variation in turn, behind a first call of the candidate."""
-    tally = Tally()
-    attempted(lambda: subject.run_candidate(subject.draw(subject.small, 0)))
+    tally = Tally(subject)
+    attempted(lambda: subject.candidate(subject.draw(subject.small, 0)))
     for variation in variations:
         if tally.over:
             tally.left_out += tally.wrong is None
         elif not variation.optional or eager_accepts(subject, variation):
-            tally.add(judge(subject, variation.case, variation.call))
+            tally.add(judge(subject, variation.case, variation.act))
         else:
             tally.tried += 1
     return tally.finding(noun, nothing)
 
 
+def judge_or_limit(
+    subject: Subject,
+    variations: Iterable[tuple[str, Variation]],
+    noun: str,
+    nothing: str,
+    limit: str,
+) -> Finding:
+    """The same for changes of a part; a candidate that never looks at the part has a limit there.
+
+    It has one if its result with the change is bit for bit its result without, or if it raises.
+    """
+    tally = Tally(subject)
+    attempted(lambda: subject.candidate(subject.draw(subject.small, 0)))
+    for where, variation in variations:
+        if where in tally.limits:
+            continue
+        if tally.over:
+            tally.left_out += tally.wrong is None
+        elif eager_accepts(subject, variation):
+            finding = judge(subject, variation.case, variation.act)
+            if finding.passed is False and _is_declined(subject, variation):
+                tally.limits[where] = limit.format(where=where or "itself")
+            else:
+                tally.add(finding)
+        else:
+            tally.tried += 1
+    return tally.finding(noun, nothing)
+
+
+def _is_declined(subject: Subject, variation: Variation) -> bool:
+    inputs = variation.case.make(0)
+    changed = attempted(lambda: subject.candidate(inputs, variation.act))
+    unchanged = attempted(lambda: subject.candidate(inputs))
+    if isinstance(changed, Raised) or isinstance(unchanged, Raised):
+        return isinstance(changed, Raised)
+    leaves = pytree.tree_leaves(changed["the result"]), pytree.tree_leaves(unchanged)
+    return equal_leaves(*leaves)
+
+
 def eager_accepts(subject: Subject, variation: Variation) -> bool:
-    ran = attempted(lambda: subject.run(subject.original, variation.case.make(0), variation.call))
-    return not isinstance(ran, Exception)
+    ran = attempted(lambda: subject.original(variation.case.make(0), variation.act))
+    return not isinstance(ran, Raised)
 
 
 def _ratio(finding: Finding) -> float:

@@ -1,7 +1,8 @@
-"""The table of all checks, in the order in which they run.
+"""The table of all checks.
 
 A row names a check, the function that finds, and the parameters the models have meanwhile: the
-initial ones, or random ones, because initial weights of 1 and biases of 0 hide mistakes.
+initial ones, or random ones, because initial weights of 1 and biases of 0 hide mistakes. The first
+rows run first, in this order; the order of the others is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
+
+from kernelwright.verify import weights
 from kernelwright.verify.cases import DISTRIBUTIONS, LAYOUTS
 from kernelwright.verify.certificate import ESSENTIAL, Finding
 from kernelwright.verify.checks import (
@@ -17,10 +21,12 @@ from kernelwright.verify.checks import (
     changes,
     construction,
     effects,
+    execution,
     gradients,
     hooks,
     memory,
     nulls,
+    rare,
     sizes,
     state,
     values,
@@ -30,20 +36,24 @@ from kernelwright.verify.subject import Subject
 
 @dataclass(frozen=True)
 class Row:
-    """`main` checks must run the candidate's own kernels; `quick` ones run always."""
+    """`main` checks must run the candidate's own kernels; `quick` ones run always.
+
+    `first` ones come before all others.
+    """
 
     name: str
     find: Callable[[Subject], Finding]
     parameters: str = "random"
     quick: bool = False
     main: bool = False
+    first: bool = False
 
 
 TABLE: tuple[Row, ...] = (
-    Row("runs", values.runs, "initial", quick=True),
-    Row("state_dict", state.state_dict, "initial", quick=True),
-    Row("structure", values.same_structure, "initial", quick=True),
-    Row(ESSENTIAL, values.oracle, "initial", quick=True, main=True),
+    Row("runs", values.runs, "initial", quick=True, first=True),
+    Row("state_dict", state.state_dict, "initial", quick=True, first=True),
+    Row("structure", values.same_structure, "initial", quick=True, first=True),
+    Row(ESSENTIAL, values.oracle, "initial", quick=True, main=True, first=True),
     Row("null models", nulls.null_models, "initial", quick=True),
     Row("random parameters", values.on_own_inputs, quick=True, main=True),
     *(
@@ -54,6 +64,10 @@ TABLE: tuple[Row, ...] = (
             main=name == "normal",
         )
         for name in DISTRIBUTIONS
+    ),
+    *(
+        Row(f"inputs: {str(x).removeprefix('torch.')}", partial(values.in_dtype, dtype=x))
+        for x in (torch.float64, torch.float16)
     ),
     *(
         Row(f"batch {size}", partial(values.at_batch, size=size), quick=size in (1, 7))
@@ -67,8 +81,10 @@ TABLE: tuple[Row, ...] = (
         for name in LAYOUTS
     ),
     Row("side effects", effects.side_effects, quick=True),
+    Row("aliasing", effects.aliasing, quick=True),
     Row("buffers", effects.buffers, quick=True),
     Row("Python state", effects.python_state, quick=True),
+    Row("global state", effects.global_state, quick=True),
     Row("eval mode", values.in_eval_mode),
     Row("eval and train", state.switched),
     Row("random numbers", values.random_numbers, quick=True),
@@ -77,20 +93,45 @@ TABLE: tuple[Row, ...] = (
     Row("seeds", construction.other_seed, "initial", quick=True),
     Row("attributes", changes.attributes, quick=True),
     Row("submodules", changes.submodules),
-    Row("hooks", hooks.hooks, quick=True),
-    Row("weights: load_state_dict", state.after_load_state_dict),
-    Row("weights: .data write", state.after_data_write, quick=True),
-    Row("weights: save and load", state.after_saving),
+    Row("hooks", hooks.on_the_model, quick=True),
+    Row("hooks: sublayers", hooks.on_sublayers),
+    *(
+        Row(f"weights: {name}", partial(state.after_change, way=way), quick=way == ".data")
+        for name, way in (
+            ("load_state_dict", "load_state_dict"),
+            (".data write", ".data"),
+            ("save and load", "save and load"),
+        )
+    ),
+    *(
+        Row(f"weights: {name}", partial(state.after_change, way=".data", change=change))
+        for name, change in (
+            ("small change", weights.nudged),
+            ("one element", weights.one_element),
+            ("buffers", weights.other_buffers),
+        )
+    ),
     Row("weights: optimizer step", state.after_optimizer_step),
-    Row("weights: deepcopy", state.in_deepcopy),
-    Row("weights: pickle", state.in_pickle),
-    Row("weights: .double()", state.in_float64),
-    Row("weights: .half()", state.in_half),
+    Row("weights: deepcopy", partial(state.in_copy, how="deepcopy")),
+    Row("weights: pickle", partial(state.in_copy, how="pickle")),
+    Row("weights: .double()", partial(state.cast, dtype=torch.float64)),
+    Row("weights: .half()", partial(state.cast, dtype=torch.float16)),
     Row("memory: poisoned", memory.poisoned, quick=True),
     Row("memory: same address", memory.same_address, quick=True),
+    Row("memory: part changed", memory.part_changed),
+    Row("memory: reallocated", memory.reallocated),
     Row("memory: earlier outputs", memory.earlier_outputs),
+    Row("memory: beside", memory.beside),
     Row("repeats", memory.repeats),
-    Row("gradients", gradients.gradients, quick=True, main=True),
+    Row("many calls", rare.many_calls),
+    Row("threads", rare.in_threads),
+    Row("stream", execution.on_another_stream, quick=True),
+    Row("stream: unsynchronised", execution.unsynchronised),
+    Row("graph replay", execution.replayed),
+    Row("gradients", gradients.plain, quick=True, main=True),
+    Row("gradients: rows", gradients.one_row),
+    Row("gradients: summed", gradients.summed),
+    Row("gradients: transposed", gradients.transposed),
     Row("gradients: twice", gradients.twice),
     Row("gradients: frozen", gradients.frozen, main=True),
     Row("gradients: hooks", gradients.hooks),

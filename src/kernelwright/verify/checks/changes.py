@@ -1,45 +1,34 @@
-"""What people change in a module after they have compiled it: attributes, sublayers, hooks.
+"""What people change in a module after they have compiled it: attributes and sublayers.
 
-In: a Subject. Out: Findings. One idea: a change is a function of a module that is applied alike to
-candidate, original and oracle, called through, compared, and undone by `preserved`. Running the
-original forward then is right; ignoring the change is not.
+In: a Subject. Out: Findings. A change is made alike to candidate, original and oracle, called
+through, compared, and undone. Running the original forward then is right; ignoring the change is
+not. A candidate that does not call a sublayer at all, as kernels written by hand do not, is told so
+as a limit of what was certified, not as a failure: whoever replaces that sublayer must know it.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor, nn
-from torch.nn.utils import parametrizations, prune
+from collections.abc import Iterator
 
 from kernelwright.verify import cases
-from kernelwright.verify.attributes import INTERNAL, preserved
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Inputs, copied, forward, map_floating
-from kernelwright.verify.judge import Named
+from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
-from kernelwright.verify.tally import Variation, judge_all
-from kernelwright.verify.variations import literals, others
-
-Change = Callable[[nn.Module], None]
-
-RANK = 2
-AMOUNT = 0.4  # of the weights that pruning takes
+from kernelwright.verify.tally import Variation, judge_all, judge_or_limit
 
 
 def attributes(subject: Subject) -> Finding:
     """Numbers, strings and plain tensors of every module, changed after the first call."""
-    found = _by_rarity(_attributes(subject.original))
+    known = subject.about["attributes"]
+    listed = subject.reference.side.ask("list", what="attributes")["value"]
     variations = []
-    for path, name, label, other in found:
-        if _has(subject.candidate, path, name):
+    for item in listed:
+        path, name = item["path"], item["name"]
+        if name in known.get(path, ()):
             where = f"{path}.{name}" if path else name
-            change = partial(_set, path=path, name=name, other=other)
-            variations.append(_changed(subject, f"{where} changed to {label}", change))
+            label = "another tensor" if item["scaled"] else repr(item["value"])
+            case = cases.renamed(cases.own(subject), f"the model with {where} changed to {label}")
+            variations.append(Variation(case, Act("with attribute", item), optional=True))
     return judge_all(
         subject, variations, "attributes changed", "no attribute of both modules can be changed"
     )
@@ -47,204 +36,18 @@ def attributes(subject: Subject) -> Finding:
 
 def submodules(subject: Subject) -> Finding:
     """Sublayers replaced, wrapped, without bias, pruned and parametrized, after the first call."""
-    variations = [
-        _changed(subject, f"{path or 'the model'} {label}", partial(change, path=path))
-        for label, kinds, change in REPLACEMENTS
-        for path in _paths(subject, kinds)
-    ]
-    return judge_all(
-        subject, variations, "changes of sublayers", "the model has no sublayers to change"
+    return judge_or_limit(
+        subject,
+        _replacements(subject),
+        "changes of sublayers",
+        "the model has no sublayers to change",
+        "does not call {where}: it is no longer right if that sublayer is replaced",
     )
 
 
-def _changed(subject: Subject, label: str, change: Change) -> Variation:
-    """A call with the change, and another one after it was undone."""
-
-    def call(module: nn.Module, inputs: Inputs) -> Any:
-        with preserved(module):
-            change(module)
-            changed = forward(module, copied(inputs))
-        after = forward(module, inputs)
-        return Named({"the result": changed, "the result after it was undone": after})
-
-    case = cases.renamed(cases.own(subject), f"the model with {label}")
-    return Variation(case, call, optional=True)
-
-
-# Attributes
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[str, str, str, Any]]:
-    """Path, name, and one other value of every attribute that has one."""
-    for path, child in module.named_modules():
-        for name, value in _own_attributes(child).items():
-            if isinstance(value, Tensor):
-                if value.is_floating_point() and not isinstance(value, nn.Parameter):
-                    yield path, name, "another tensor", _scaled
-                continue
-            texts = literals(type(child), name) if isinstance(value, str) else []
-            found = others(value, texts)
-            for other in found[: 1 if isinstance(value, float) else 2]:
-                yield path, name, repr(other), partial(_given, other)
-
-
-def _own_attributes(module: nn.Module) -> dict[str, Any]:
-    """Those of the instance, and those of the user's classes."""
-    found: dict[str, Any] = {}
-    for base in reversed(type(module).__mro__):
-        if base is not object and not base.__module__.startswith("torch."):
-            found.update(vars(base))
-    found.update(vars(module))
-    return {k: v for k, v in found.items() if k not in INTERNAL and not k.startswith("_")}
-
-
-def _scaled(value: Tensor) -> Tensor:
-    factors = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype, device=value.device)
-    return value * factors.view(value.shape)
-
-
-def _given(other: Any, value: Any) -> Any:
-    return other
-
-
-def _set(module: nn.Module, path: str, name: str, other: Callable[[Any], Any]) -> None:
-    child = module.get_submodule(path)
-    setattr(child, name, other(getattr(child, name)))
-
-
-def _has(module: nn.Module, path: str, name: str) -> bool:
-    return hasattr(dict(module.named_modules()).get(path), name)
-
-
-def _by_rarity(found: Iterator[tuple[str, str, str, Any]]) -> list[tuple[str, str, str, Any]]:
-    """The first of each name before the second of any: a deep model repeats itself."""
-    seen: dict[str, int] = {}
-    ordered: list[tuple[int, tuple[str, str, str, Any]]] = []
-    for item in found:
-        seen[item[1]] = seen.get(item[1], 0) + 1
-        ordered.append((seen[item[1]], item))
-    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])]
-
-
-# Submodules
-
-
-def _paths(subject: Subject, kinds: Callable[[nn.Module, str], bool]) -> list[str]:
-    """The modules of that kind that both sides have, at most two of each type."""
-    known = dict(subject.candidate.named_modules())
-    seen: dict[type, int] = {}
-    chosen = []
-    for path, child in subject.original.named_modules():
-        if path in known and kinds(child, path) and seen.get(type(child), 0) < 2:
-            seen[type(child)] = seen.get(type(child), 0) + 1
-            chosen.append(path)
-    return chosen
-
-
-def _replace(module: nn.Module, path: str, new: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    new.train(module.get_submodule(path).training)
-    module.get_submodule(parent)._modules[name] = new
-
-
-def _to_identity(module: nn.Module, path: str) -> None:
-    _replace(module, path, nn.Identity())
-
-
-def _to_subclass(module: nn.Module, path: str) -> None:
-    """The same layer as an instance of a subclass that computes something else."""
-    old = module.get_submodule(path)
-    new = copy.copy(old)
-
-    def halved(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return map_floating(lambda x: x * 0.5, type(old).forward(self, *args, **kwargs))
-
-    new.__class__ = type(f"Halved{type(old).__name__}", (type(old),), {"forward": halved})
-    _replace(module, path, new)
-
-
-class LowRank(nn.Module):
-    """A Linear with a low-rank term added, as adapters do it."""
-
-    def __init__(self, base: nn.Linear) -> None:
-        super().__init__()
-        self.base = base
-        generator = torch.Generator().manual_seed(0)
-        shapes = (RANK, base.in_features), (base.out_features, RANK)
-        down, up = (_drawn(shape, generator) * 0.3 for shape in shapes)
-        self.down = nn.Parameter(down.to(base.weight))
-        self.up = nn.Parameter(up.to(base.weight))
-
-    @property
-    def weight(self) -> Tensor:
-        return self.base.weight
-
-    @property
-    def bias(self) -> Tensor | None:
-        return self.base.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        adapted: Tensor = self.base(x) + x @ self.down.t() @ self.up.t()
-        return adapted
-
-
-def _drawn(shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """In float32 whatever the default is: float64 draws other numbers."""
-    return torch.randn(shape, generator=generator, dtype=torch.float32)
-
-
-def _to_low_rank(module: nn.Module, path: str) -> None:
-    base = module.get_submodule(path)
-    assert isinstance(base, nn.Linear)
-    _replace(module, path, LowRank(base))
-
-
-def _without_bias(module: nn.Module, path: str) -> None:
-    setattr(module.get_submodule(path), "bias", None)  # noqa: B010
-
-
-def _pruned(module: nn.Module, path: str) -> None:
-    child = module.get_submodule(path)
-    name = next(iter(child._parameters))
-    kept = torch.arange(child._parameters[name].numel()).remainder(7) >= 7 * AMOUNT  # type: ignore[union-attr]
-    mask = kept.view_as(getattr(child, name)).to(getattr(child, name))
-    prune.custom_from_mask(child, name, mask)  # type: ignore[no-untyped-call]
-
-
-def _weight_normed(module: nn.Module, path: str) -> None:
-    """weight_norm with doubled lengths: without that it computes the same as before."""
-    child = module.get_submodule(path)
-    parametrizations.weight_norm(child)
-    with torch.no_grad():
-        child.get_parameter("parametrizations.weight.original0").mul_(2.0)
-
-
-def _is_inner(module: nn.Module, path: str) -> bool:
-    return bool(path)
-
-
-def _is_linear(module: nn.Module, path: str) -> bool:
-    return bool(path) and type(module) is nn.Linear
-
-
-def _has_bias(module: nn.Module, path: str) -> bool:
-    return module._parameters.get("bias") is not None
-
-
-def _has_parameters(module: nn.Module, path: str) -> bool:
-    return next(iter(module._parameters.values()), None) is not None
-
-
-def _has_matrix(module: nn.Module, path: str) -> bool:
-    weight = module._parameters.get("weight")
-    return bool(path) and weight is not None and weight.ndim >= 2
-
-
-REPLACEMENTS: tuple[tuple[str, Callable[[nn.Module, str], bool], Callable[..., None]], ...] = (
-    ("replaced by an Identity", _is_inner, _to_identity),
-    ("replaced by a subclass with another forward", _is_inner, _to_subclass),
-    ("wrapped with a low-rank term", _is_linear, _to_low_rank),
-    ("without its bias", _has_bias, _without_bias),
-    ("pruned", _has_parameters, _pruned),
-    ("under weight_norm", _has_matrix, _weight_normed),
-)
+def _replacements(subject: Subject) -> Iterator[tuple[str, Variation]]:
+    for item in subject.reference.side.ask("list", what="sublayers")["value"]:
+        if item["path"] in subject.about["modules"]:
+            where = item["path"] or "the model"
+            case = cases.renamed(cases.own(subject), f"the model with {where} {item['kind']}")
+            yield item["path"], Variation(case, Act("with sublayer", item), optional=True)

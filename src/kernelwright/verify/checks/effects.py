@@ -1,22 +1,18 @@
-"""What a call leaves behind: inputs, parameters and buffers are as the original leaves them.
+"""What a call leaves behind: inputs, weights, attributes, aliases and the process are eager's.
 
 In: a Subject. Out: Findings. The original is the measure here too: where it writes to its input,
-its running statistics or its attributes, so must the candidate.
+its running statistics, its attributes or a setting of torch, so must the candidate.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-
-from kernelwright.verify import attributes, cases, parameters
-from kernelwright.verify.cases import Case
+from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import same_bits
-from kernelwright.verify.inputs import Inputs, copied, forward
-from kernelwright.verify.judge import Named, judge
+from kernelwright.verify.judge import judge
+from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
 
 STEPS = 3
@@ -25,42 +21,38 @@ CALLS = 3
 
 def side_effects(subject: Subject) -> Finding:
     """Inputs and parameters, bit by bit, after one call of each."""
-    case = cases.own(subject)
-    ours, theirs = case.make(0), case.make(0)
-    subject.run_candidate(ours)
-    subject.run(subject.original, theirs)
-    pairs = zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True)
-    for index, (a, b) in enumerate(pairs):
-        if isinstance(a, Tensor) and not same_bits(a, b):
-            return Finding(False, f"input {index} was changed by the call")
-    expected = dict(subject.original.named_parameters())
-    for name, value in subject.candidate.named_parameters():
-        if name in expected and not same_bits(value, expected[name]):
-            return Finding(False, f"parameter {name} was changed by the call")
+    inputs = cases.own(subject).make(0)
+    ours = subject.candidate(inputs, Act("effects"))
+    theirs = subject.original(inputs, Act("effects"))
+    for name, value in theirs.items():
+        if name in ours and not same_bits(ours[name], value):
+            return Finding(False, f"{name} was changed by the call")
     return Finding(True, "inputs and parameters are bit for bit what they were")
+
+
+def aliasing(subject: Subject) -> Finding:
+    """Outputs share memory with inputs, weights and each other where the original's do."""
+    inputs = cases.own(subject).make(0)
+    ours = subject.candidate(inputs, Act("aliases"))
+    theirs = subject.original(inputs, Act("aliases"))
+    for name, value in theirs.items():
+        if ours.get(name) != value:
+            return Finding(False, f"{name} is {ours.get(name)} instead of {value}")
+    return Finding(True, "; ".join(f"{k}: {v}" for k, v in theirs.items()) or "no outputs")
 
 
 def buffers(subject: Subject) -> Finding:
     """Running statistics after a few training steps, and the outputs in eval mode after them."""
-    names = [name for name, _ in subject.original.named_buffers()]
+    names = list(subject.names.buffers)
     if not names:
         return Finding(None, "the model has no buffers")
     before = subject.state
-
-    def steps(seed: int) -> Inputs:
-        """Inputs whose arguments are the inputs of one step each."""
-        draw = cases.distribution(subject, "normal").make
-        return Inputs(tuple(draw(STEPS * seed + step) for step in range(STEPS)), {})
-
-    def train(module: nn.Module, inputs: Inputs) -> Named:
-        for step in inputs.args:
-            forward(module, step)
-        ended = parameters.snapshot_buffers(module)
-        return Named({f"buffer {name}": ended.get(name) for name in names})
-
+    act = Act("steps", {"names": names})
+    case = cases.together(cases.distribution(subject, "normal"), STEPS)
+    case = cases.renamed(case, f"the buffers after {STEPS} training steps")
     with subject.mode(training=True):
-        finding = judge(subject, Case(f"the buffers after {STEPS} training steps", steps), train)
-        ended = subject.run(subject.original, steps(0), train)
+        finding = judge(subject, case, act)
+        ended = subject.original(case.make(0), act)
     if not finding.passed:
         return finding
     subject.set_state({**before, **dict(zip(names, ended.values(), strict=True))})
@@ -72,22 +64,28 @@ def buffers(subject: Subject) -> Finding:
 
 def python_state(subject: Subject) -> Finding:
     """Plain attributes that forward changes, and the results that depend on them, call by call."""
-    before = attributes.plain(subject.original)
-
-    def several(module: nn.Module, inputs: Inputs) -> Named:
-        outputs = [forward(module, copied(inputs)) for _ in range(CALLS)]
-        results = {f"the result of call {i + 1}": x for i, x in enumerate(outputs)}
-        now = attributes.plain(module)
-        return Named({**results, **{f"attribute {k}": now.get(k, "absent") for k in watched}})
-
-    watched: list[str] = []
-    subject.run(subject.original, subject.draw(subject.small, 0), several)
-    moved = attributes.changed(before, attributes.plain(subject.original))
-    ours = attributes.plain(subject.candidate)
-    known = dict.fromkeys([*before, *moved])
-    watched += [name for name in known if name in ours or name in moved]
-    finding = judge(subject, cases.renamed(cases.own(subject), f"{CALLS} calls in a row"), several)
+    inputs = subject.draw(subject.small, 0)
+    subject.original(inputs, Act("several", {"calls": CALLS, "watched": []}))
+    about = subject.reference.side.ask("plain")["value"]
+    ours = subject.side.ask("plain")["value"]
+    moved = about["moved"]
+    watched = [n for n in about["known"] if n in ours["known"] or n in moved]
+    act = Act("several", {"calls": CALLS, "watched": watched})
+    finding = judge(subject, cases.renamed(cases.own(subject), f"{CALLS} calls in a row"), act)
     if not finding.passed:
         return finding
     told = f"forward changes {', '.join(moved)}" if moved else "forward changes no plain attribute"
     return replace(finding, detail=f"{told}; {finding.detail}")
+
+
+def global_state(subject: Subject) -> Finding:
+    """Settings of torch and of Python, and the functions of both, that a call may not touch."""
+    case = cases.renamed(cases.own(subject), "two calls, with gradients and without")
+    finding = judge(subject, replace(case, strides=False), Act("world"))
+    if not finding.passed:
+        return finding
+    theirs = subject.reference.side.ask("world")["value"]
+    ours = [x for x in subject.side.ask("world")["value"] if x not in theirs]
+    if ours:
+        return Finding(False, f"the candidate has left changed: {', '.join(map(str, ours))}")
+    return Finding(True, "all settings and functions are as they were before it was loaded")

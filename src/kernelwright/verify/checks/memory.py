@@ -1,67 +1,117 @@
-"""Memory the candidate did not write, kept too long, or recognised by its address.
+"""Memory the candidate did not write, kept too long, recognised, or wrote beside its own.
 
 In: a Subject. Out: Findings. Fresh outputs are NaN before they are written; old ones must survive;
-new data at an old address must be read.
+new data at an old address must be read, whatever was changed of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kernelwright.verify import cases
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Inputs, forward, map_tensors, widen
+from kernelwright.verify.compare import equal_leaves
+from kernelwright.verify.inputs import Inputs, map_floating, seeded
 from kernelwright.verify.judge import judge
-from kernelwright.verify.subject import Subject, equal_leaves
+from kernelwright.verify.sides import Act
+from kernelwright.verify.subject import Subject
+from kernelwright.verify.tally import Tally
 
-REPEATS = 5
-BLOCKS = 4
-FRESH_SEED = 17
+REPEATS = 6
+HELD = 12
+REALLOCATED = 12
+CHANGES = 4
+FRESH = 17  # a draw that no other check has
 
 
 def poisoned(subject: Subject) -> Finding:
-    """New inputs, candidate first, with every new tensor and freed block full of NaN."""
-    outputs = subject.run(subject.original, subject.draw(subject.small, 0))
-    shapes = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor)]
-
-    def make(seed: int) -> Inputs:
-        inputs = subject.draw(subject.small, FRESH_SEED + seed)
-        _poison(shapes)
-        return inputs
-
-    with _uninitialised_is_nan():
-        return judge(subject, Case(f"fresh inputs at batch {subject.small}", make))
+    """New inputs, with every new tensor and freed block full of NaN."""
+    name = f"fresh inputs at batch {subject.small}"
+    case = Case(name, lambda draw: subject.draw(subject.small, FRESH + draw))
+    return judge(subject, case, Act("poisoned"))
 
 
 def same_address(subject: Subject) -> Finding:
-    """Other data in the very tensors of the call before."""
-    case = cases.own(subject)
-    earlier = case.make(FRESH_SEED)
+    """Other data in the very tensors of the call before, written with and without a trace."""
+    tally = Tally(subject)
+    for how in ("copy_", ".data"):
+        pair = cases.together(cases.own(subject), 2, FRESH)
+        case = cases.renamed(pair, f"other data at the same address (by {how})")
+        tally.add(judge(subject, case, Act("rewritten", {"how": how})))
+    return tally.finding("ways of writing", "")
 
-    def call(module: nn.Module, inputs: Inputs) -> Any:
-        reused = map_tensors(Tensor.clone, widen(earlier) if module is subject.oracle else earlier)
-        forward(module, reused)
-        _overwrite(reused, inputs)
-        return forward(module, reused)
 
-    return judge(subject, case, call)
+def part_changed(subject: Subject) -> Finding:
+    """The same tensors with one element changed, two swapped, or two rows swapped."""
+    tally = Tally(subject)
+    for name, change in PARTS.items():
+        for index in range(CHANGES):
+            if not tally.over:
+                tally.add(judge(subject, _partly(subject, name, change, index), REWRITTEN))
+    return tally.finding("small changes of the inputs", "")
+
+
+REWRITTEN = Act("rewritten", {"how": ".data"})
+
+
+def _partly(subject: Subject, name: str, change: Callable[[Tensor], Tensor], index: int) -> Case:
+    def make(draw: int) -> Inputs:
+        first = subject.draw(subject.small, FRESH + draw)
+        with seeded(subject.job.number("part", name, index, draw)):
+            return Inputs((first, map_floating(change, first)), {})
+
+    return Case(f"inputs with {name} since the call before", make)
+
+
+def _one_changed(x: Tensor) -> Tensor:
+    changed = x.clone().contiguous()
+    if x.numel():
+        size = float(x.abs().max()) or 1.0
+        changed.view(-1)[int(torch.randint(x.numel(), ()))] += 2 * size
+    return changed
+
+
+def _two_swapped(x: Tensor) -> Tensor:
+    changed = x.clone().contiguous()
+    if x.numel() > 1:
+        flat = changed.view(-1)
+        a, b = torch.randperm(x.numel())[:2]
+        flat[torch.stack([a, b])] = flat[torch.stack([b, a])]
+    return changed
+
+
+def _rows_swapped(x: Tensor) -> Tensor:
+    return x[torch.randperm(x.shape[0])].contiguous() if x.ndim and x.shape[0] else x.clone()
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one element changed": _one_changed,
+    "two elements swapped": _two_swapped,
+    "rows in another order": _rows_swapped,
+}
+
+
+def reallocated(subject: Subject) -> Finding:
+    """New tensors in the memory of ones that were given up, which may have the same identity."""
+    case = cases.together(cases.own(subject), REALLOCATED, FRESH)
+    return judge(subject, cases.renamed(case, "tensors that come and go"), Act("reallocated"))
 
 
 def earlier_outputs(subject: Subject) -> Finding:
-    """The result of one call must survive the next."""
-    first = pytree.tree_leaves(subject.run_candidate(subject.draw(subject.small, 0)))
-    kept = [x.clone() if isinstance(x, Tensor) else x for x in first]
-    subject.run_candidate(subject.draw(subject.small, FRESH_SEED))
-    if equal_leaves(first, kept):
-        return Finding(True, "a result is unchanged by the next call")
-    return Finding(False, "the second call overwrote the result of the first")
+    """Results that are held while later calls are made, and looked at only then."""
+    case = cases.together(cases.own(subject), HELD, FRESH)
+    return judge(subject, cases.renamed(case, f"{HELD} results held to the end"), Act("held"))
+
+
+def beside(subject: Subject) -> Finding:
+    """Bands around the inputs and the weights, and on a GPU blocks around the results."""
+    case = cases.renamed(cases.own(subject), "inputs and weights between bands")
+    return judge(subject, case, Act("guarded"))
 
 
 def repeats(subject: Subject) -> Finding:
@@ -75,39 +125,9 @@ def repeats(subject: Subject) -> Finding:
 
 def _equal_bits(subject: Subject, ours: bool) -> bool:
     """Under one seed if the model is random; else a candidate must not depend on the seed."""
-    results = []
-    for repeat in range(REPEATS):
-        inputs = subject.draw(subject.small, 0)
-        draw = 0 if subject.random else repeat
-        run = (
-            subject.run_candidate(inputs, draw=draw)
-            if ours
-            else subject.run(subject.original, inputs, draw=draw)
-        )
-        results.append(pytree.tree_leaves(run))
-    return all(equal_leaves(results[0], other) for other in results[1:])
-
-
-def _overwrite(target: Inputs, source: Inputs) -> None:
-    pairs = zip(pytree.tree_leaves(target), pytree.tree_leaves(source), strict=True)
-    for old, new in pairs:
-        if isinstance(old, Tensor):
-            old.copy_(new)
-
-
-def _poison(like: list[Tensor]) -> None:
-    """Allocate and free, so that the allocator hands these blocks out again."""
-    blocks = [torch.empty_like(x) for x in like for _ in range(BLOCKS)]
-    for block in blocks:
-        block.fill_(float("nan") if block.is_floating_point() else 1)
-
-
-@contextmanager
-def _uninitialised_is_nan() -> Iterator[None]:
-    """torch fills empty tensors with NaN while it is asked for deterministic algorithms."""
-    before = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("warn")
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(before)
+    number = subject.job.number("repeats")
+    seeds = [number + (0 if subject.random else i) for i in range(REPEATS)]
+    run = subject.candidate if ours else subject.original
+    results = run(subject.draw(subject.small, 0), Act("repeated", {"seeds": seeds}))
+    leaves = [pytree.tree_leaves(x) for x in results]
+    return all(equal_leaves(leaves[0], other) for other in leaves[1:])

@@ -6,29 +6,23 @@ that the candidate has to pass.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from kernelwright.verify import cases, parameters
+from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Inputs, forward, map_floating
-from kernelwright.verify.judge import attempted, conclude, exactly, in_short, trial_of
-from kernelwright.verify.subject import Subject, equal_leaves
+from kernelwright.verify.compare import equal_leaves
+from kernelwright.verify.inputs import Inputs, map_floating
+from kernelwright.verify.judge import attempted, conclude, trial_of
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import Act
+from kernelwright.verify.subject import Subject
 
 OTHER_SEED = 1
-TF32_DROPPED_BITS = 13
-
-# Parts of the names of the torch functions that TF32 touches.
-PRODUCTS = (
-    *("linear", "matmul", "mm", "mv", "dot", "einsum"),
-    *("conv", "attention", "lstm", "gru", "rnn"),
-)
 
 Null = Callable[[Subject, Inputs, Any], Any]
 
@@ -36,10 +30,10 @@ Null = Callable[[Subject, Inputs, Any], Any]
 def null_models(subject: Subject) -> Finding:
     """Each null model through the candidate's own comparison, on the file's own inputs."""
     case = cases.own(subject)
-    eager = subject.run(subject.original, case.make(0))
-    exact = attempted(lambda: exactly(subject, case, 0, forward, subject.drew))
-    if isinstance(exact, Exception):
-        return Finding(None, f"there is no oracle to compare them with: {in_short(exact)}")
+    eager = subject.original(case.make(0))
+    exact = attempted(lambda: subject.oracle(case.make(0), replay=subject.drew))
+    if isinstance(exact, Raised):
+        return Finding(None, f"there is no oracle to compare them with: {exact}")
     failed: list[str] = []
     weak: list[str] = []
     for name, null in NULLS.items():
@@ -77,57 +71,19 @@ def _stale(subject: Subject, inputs: Inputs, eager: Any) -> Any:
     other = subject.draw(subject.small, OTHER_SEED)
     if equal_leaves(pytree.tree_leaves(other), pytree.tree_leaves(inputs)):
         other = cases.distribution(subject, "normal").make(OTHER_SEED)
-    return subject.run(subject.original, other)
+    return subject.original(other)
 
 
 def _tf32(subject: Subject, inputs: Inputs, eager: Any) -> Any:
     """The original with TF32 products; None where TF32 is allowed or nothing is multiplied."""
     floats = {x.dtype for x in subject.state.values() if x.is_floating_point()}
-    if subject.precision != "highest" or floats - {torch.float32}:
+    if subject.precision != "highest" or floats - {torch.float32} or subject.may_round:
         return None
-    with _Products() as products:
-        subject.run(subject.original, inputs)
-    if not products.seen:
+    if not subject.original(inputs, Act("multiplies")):
         return None
-    run = _on_tensor_cores if subject.device.type == "cuda" else _emulated
-    fake = run(subject, inputs)
+    fake = subject.rounded(inputs)
     same = equal_leaves(pytree.tree_leaves(fake), pytree.tree_leaves(eager))
     return None if same else fake
-
-
-class _Products(TorchFunctionMode):
-    """Notes whether any matrix product or convolution is called."""
-
-    seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= any(part in getattr(func, "__name__", "") for part in PRODUCTS)
-        return func(*args, **(kwargs or {}))
-
-
-def _on_tensor_cores(subject: Subject, inputs: Inputs) -> Any:
-    torch.set_float32_matmul_precision("high")
-    try:
-        return subject.run(subject.original, inputs)
-    finally:
-        torch.set_float32_matmul_precision(subject.precision)
-
-
-def _emulated(subject: Subject, inputs: Inputs) -> Any:
-    """Inputs and matrices rounded to TF32's ten bits of mantissa."""
-    rounded = copy.deepcopy(subject.original)
-    with torch.no_grad():
-        for value in parameters.tensors(rounded).values():
-            if value.ndim >= 2:
-                _round_to_tf32_(value)
-    return subject.run(rounded, map_floating(lambda x: _round_to_tf32_(x.clone()), inputs))
-
-
-def _round_to_tf32_(value: Tensor) -> Tensor:
-    if value.dtype == torch.float32:
-        bits = value.view(torch.int32)
-        bits.add_(1 << (TF32_DROPPED_BITS - 1)).bitwise_and_(-(1 << TF32_DROPPED_BITS))
-    return value
 
 
 NULLS: dict[str, Null] = {

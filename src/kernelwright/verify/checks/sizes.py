@@ -2,21 +2,20 @@
 
 In: a Subject. Out: Findings. A trace follows one branch of `if x.shape[0] > 4`; so batches up to 9
 and around 16 and 32 are tried, and every other dimension one larger, one smaller and by half.
-Where eager raises, so must the candidate.
+Where eager raises, a candidate may take more; that is no evidence, nor is it a failure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kernelwright.verify import cases
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Inputs, with_size
+from kernelwright.verify.inputs import Inputs, seeded, with_size
 from kernelwright.verify.subject import Subject
 from kernelwright.verify.tally import Variation, judge_all
 
@@ -29,9 +28,8 @@ def batches(subject: Subject) -> Finding:
     """Batch sizes around small thresholds."""
     if not subject.resized:
         return Finding(None, "the model accepts no other batch size than its own")
-    own = [cases.own(subject, size) for size in BATCHES]
-    strict = [Case(case.name, case.make, must_raise=True) for case in own]
-    return judge_all(subject, [Variation(case) for case in strict], "batch sizes", "")
+    own = [Variation(cases.own(subject, size)) for size in BATCHES]
+    return judge_all(subject, own, "batch sizes", "eager accepts no other batch size")
 
 
 def other_dimensions(subject: Subject) -> Finding:
@@ -67,13 +65,13 @@ def _variations(subject: Subject) -> Iterator[Variation]:
 
 
 def _resized(subject: Subject, group: list[Place], size: int) -> Case:
-    def make(seed: int) -> Inputs:
-        leaves, tree = pytree.tree_flatten(subject.draw(subject.small, seed))
-        torch.manual_seed(seed)
-        for index, dim in group:
-            leaves[index] = with_size(leaves[index], dim, size)
+    def make(draw: int) -> Inputs:
+        leaves, tree = pytree.tree_flatten(subject.draw(subject.small, draw))
+        with seeded(subject.job.number("sizes", size, draw)):
+            for index, dim in group:
+                leaves[index] = with_size(leaves[index], dim, size)
         resized: Inputs = pytree.tree_unflatten(leaves, tree)
         return resized
 
     where = ", ".join(f"dimension {dim} of input {index}" for index, dim in group)
-    return Case(f"inputs with size {size} in {where}", make, must_raise=True)
+    return Case(f"inputs with size {size} in {where}", make)

@@ -6,217 +6,129 @@ the ways in which people change, copy, store and cast them.
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor
 
-from kernelwright.verify import cases, parameters
-from kernelwright.verify.attributes import preserved
+from kernelwright.problem import describe
+from kernelwright.verify import cases, weights
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import Inputs, copied, forward, map_floating
-from kernelwright.verify.judge import Named, attempted, in_short, judge
+from kernelwright.verify.compare import same_bits
+from kernelwright.verify.judge import attempted, judge
 from kernelwright.verify.parameters import State
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
 from kernelwright.verify.tally import Variation, eager_accepts
+
+Change = Callable[[weights.Names, State, int], State]
 
 
 def state_dict(subject: Subject) -> Finding:
     """Same keys in the same order, same initial values, strict loading both ways."""
-    if subject.initial_mismatch is not None:
-        return Finding(False, subject.initial_mismatch)
-    for source, target, way in (
-        (subject.candidate, subject.original, "from ModelNew into Model"),
-        (subject.original, subject.candidate, "from Model into ModelNew"),
+    theirs, ours = subject.reference.about["state_dict"], subject.about["state_dict"]
+    if (difference := first_difference(theirs, ours)) is not None:
+        return Finding(False, difference)
+    for side, state, way in (
+        (subject.reference.side, ours, "from ModelNew into Model"),
+        (subject.side, theirs, "from Model into ModelNew"),
     ):
-        try:
-            target.load_state_dict(source.state_dict(), strict=True)
-        except RuntimeError as error:
-            return Finding(False, f"load_state_dict {way} raised: {error}")
-    count = len(subject.original.state_dict())
-    return Finding(True, f"{count} tensors of the same names and values, loaded both ways")
+        told = attempted(lambda: side.ask("load strictly", state=state))  # noqa: B023
+        if isinstance(told, Raised):
+            return Finding(False, f"load_state_dict {way} raised {told}")
+    subject.set_state(subject.state)
+    return Finding(True, f"{len(theirs)} tensors of the same names and values, loaded both ways")
 
 
-def after_load_state_dict(subject: Subject) -> Finding:
-    """New weights through load_state_dict after the first call."""
-    return _after_change(subject, _load)
+def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """How two freshly built modules differ in their state_dict, in one sentence."""
+    if list(theirs) != list(ours):
+        missing = [k for k in theirs if k not in ours]
+        extra = [k for k in ours if k not in theirs]
+        if not missing and not extra:
+            return f"the keys are in another order: {list(ours)} instead of {list(theirs)}"
+        return f"the keys differ: missing {missing}, unexpected {extra}"
+    for name, value in theirs.items():
+        other = ours[name]
+        if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+            continue
+        if other.shape != value.shape or other.dtype != value.dtype:
+            return f"{name} is {describe(other)} instead of {describe(value)}"
+        if not same_bits(other, value):
+            return f"{name} has other initial values than Model's under the same seed"
+    return None
 
 
-def after_data_write(subject: Subject) -> Finding:
-    """New weights through `.data`, which bumps no version counter, after the first call."""
-    return _after_change(subject, _write_data)
+def after_change(subject: Subject, way: str, change: Change = weights.scaled) -> Finding:
+    """Other weights, given in a way that people have, after a first call."""
+    if not subject.state:
+        return Finding(None, "the model has no parameters")
+    if change is weights.other_buffers and not _floating_buffers(subject):
+        return Finding(None, "the model has no floating buffers")
+    if change is weights.other_buffers and subject.training:
+        with subject.mode(training=False):
+            return _after_change(subject, way, change)
+    return _after_change(subject, way, change)
 
 
-def after_saving(subject: Subject) -> Finding:
-    """New weights from a file that torch.save wrote, after the first call."""
+def _floating_buffers(subject: Subject) -> bool:
+    return any(subject.state[name].is_floating_point() for name in subject.names.buffers)
 
-    def load(module: nn.Module, state: State) -> None:
-        file = io.BytesIO()
-        torch.save(state, file)
-        file.seek(0)
-        _load(module, torch.load(file, weights_only=True))
 
-    return _after_change(subject, load)
+def _after_change(subject: Subject, way: str, change: Change) -> Finding:
+    before = subject.state
+    subject.candidate(subject.draw(subject.small, 0))
+    state = change(subject.names, before, subject.job.number("other weights", way))
+    subject.set_reference_state(state)
+    subject.side.ask("write", state=state, way=way)
+    try:
+        return judge(subject, cases.own(subject))
+    finally:
+        if subject.side.running and subject.reference.side.running:
+            subject.set_state(before)
 
 
 def after_optimizer_step(subject: Subject) -> Finding:
     """New weights from a step of SGD after the first call, its gradients given."""
-    if not list(subject.original.parameters()):
+    if not subject.names.parameters:
         return Finding(None, "the model has no parameters")
     before = subject.state
-    subject.run_candidate(subject.draw(subject.small, 0))
-    _step(subject.candidate)
-    _step(subject.original)
-    subject.set_reference_state(parameters.snapshot(subject.original))
+    subject.candidate(subject.draw(subject.small, 0))
+    subject.side.ask("step")
+    subject.set_reference_state(subject.reference.side.ask("step")["state"])
     try:
         return judge(subject, cases.own(subject))
     finally:
-        subject.set_state(before)
+        if subject.side.running and subject.reference.side.running:
+            subject.set_state(before)
 
 
-def in_deepcopy(subject: Subject) -> Finding:
-    """A deepcopy made after the first call, with weights of its own."""
-    return _in_copy(subject, copy.deepcopy)
+def in_copy(subject: Subject, how: str) -> Finding:
+    """A copy that was made after the first call, with weights of its own."""
+    refused = attempted(lambda: subject.reference.side.ask("duplicate", how=how))
+    if isinstance(refused, Raised):
+        return Finding(None, f"the original cannot be copied by {how}: {refused}")
+    subject.reference.side.ask("back")
+    subject.candidate(subject.draw(subject.small, 0))
+    try:
+        with subject.candidate_instead("duplicate", how=how):
+            return after_change(subject, ".data")
+    except Raised as error:
+        return Finding(False, f"a copy of the candidate by {how} raised {error}")
 
 
-def in_pickle(subject: Subject) -> Finding:
-    """The whole module through pickle, after the first call, if the original can be pickled."""
-
-    refused = attempted(lambda: _pickled(subject.original))
-    if isinstance(refused, Exception):
-        return Finding(None, f"the original cannot be pickled: {in_short(refused)}")
-    return _in_copy(subject, _pickled)
-
-
-def _pickled(module: nn.Module) -> nn.Module:
-    loaded: nn.Module = pickle.loads(pickle.dumps(module))
-    return loaded
-
-
-def in_float64(subject: Subject) -> Finding:
-    """`.double()` after the first call, and back."""
-    return _cast(subject, torch.float64)
-
-
-def in_half(subject: Subject) -> Finding:
-    """`.half()` after the first call, and back."""
-    return _cast(subject, torch.float16)
+def cast(subject: Subject, dtype: torch.dtype) -> Finding:
+    """`.double()` or `.half()` after the first call, and back."""
+    name = f"a call in {str(dtype).removeprefix('torch.')} between two others"
+    case, act = cases.renamed(cases.own(subject), name), Act("cast", {"dtype": dtype})
+    if not eager_accepts(subject, Variation(case, act)):
+        return Finding(None, f"eager does not run in {dtype}")
+    return judge(subject, case, act)
 
 
 def switched(subject: Subject) -> Finding:
     """`.eval()` and `.train()` to and fro, each followed by a call."""
-
-    def call(module: nn.Module, inputs: Inputs) -> Named:
-        found = Named()
-        with preserved(module):
-            for name in ("eval", "train", "eval again"):
-                module.train(name == "train")
-                found[f"the result in {name}"] = forward(module, copied(inputs))
-        found["the result in its own mode"] = forward(module, inputs)
-        return found
-
-    return judge(subject, cases.renamed(cases.own(subject), "calls in eval and train mode"), call)
-
-
-def _cast(subject: Subject, dtype: torch.dtype) -> Finding:
-    """A call in its own type, one in the other, and one after the way back, whatever that lost."""
-
-    def call(module: nn.Module, inputs: Inputs) -> Named:
-        wide = module is subject.oracle
-        found = Named({"the first result": forward(module, copied(inputs))})
-        with _types_kept(module):
-            _to(module, dtype, wide)
-            cast = map_floating(lambda x: x.to(dtype).to(x.dtype if wide else dtype), inputs)
-            found[f"the result in {dtype}"] = forward(module, cast)
-        with _types_kept(module, rounded_to=dtype):
-            found["the result after the way back"] = forward(module, inputs)
-        return found
-
-    name = f"a call in {str(dtype).removeprefix('torch.')} between two others"
-    case = cases.renamed(cases.own(subject), name)
-    if not eager_accepts(subject, Variation(case, call)):
-        return Finding(None, f"eager does not run in {dtype}")
-    return judge(subject, case, call)
-
-
-def _to(module: nn.Module, dtype: torch.dtype, wide: bool) -> None:
-    """The oracle gets the values that the cast leaves, and stays in float64."""
-    module.to(dtype)
-    if wide:
-        module.double()
-
-
-@contextmanager
-def _types_kept(module: nn.Module, rounded_to: torch.dtype | None = None) -> Iterator[None]:
-    """The data of all tensors as it was; inside of the block perhaps rounded to another type."""
-    kept = [(x, x.data) for x in parameters.tensors(module).values()]
-    for x, data in kept:
-        if rounded_to is not None and x.is_floating_point():
-            x.data = data.to(rounded_to).to(data.dtype)
-    try:
-        yield
-    finally:
-        for (x, data), now in zip(kept, parameters.tensors(module).values(), strict=True):
-            x.data = data
-            now.data = data
-
-
-def _in_copy(subject: Subject, duplicate: Callable[[nn.Module], nn.Module]) -> Finding:
-    kept = subject.candidate
-    subject.run_candidate(subject.draw(subject.small, 0))
-    subject.candidate = duplicate(kept)
-    try:
-        return _after_change(subject, _write_data)
-    finally:
-        subject.candidate = kept
-
-
-def _step(module: nn.Module) -> None:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    for index, value in enumerate(module.parameters()):
-        if value.requires_grad:
-            steps = torch.arange(value.numel(), device=value.device).add(index).remainder(5).sub(2)
-            value.grad = steps.view(value.shape).to(value)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def _after_change(subject: Subject, change: Callable[[nn.Module, State], None]) -> Finding:
-    if not subject.state:
-        return Finding(None, "the model has no parameters")
-    before = subject.state
-    subject.run_candidate(subject.draw(subject.small, 0))
-    state = _other_weights(subject)
-    subject.set_reference_state(state)
-    change(subject.candidate, state)
-    try:
-        return judge(subject, cases.own(subject))
-    finally:
-        subject.set_state(before)
-
-
-@torch.no_grad()
-def _other_weights(subject: Subject) -> State:
-    """Every parameter with columns scaled unevenly: no normalisation can hide the change."""
-    torch.manual_seed(1)
-    state = dict(subject.state)
-    for name, value in subject.original.named_parameters(remove_duplicate=False):
-        if value.is_floating_point():
-            factors = torch.rand(value.shape[-1:], device=value.device, dtype=value.dtype) + 0.5
-            state[name] = state[name] * factors
-    return state
-
-
-def _load(module: nn.Module, state: State) -> None:
-    known = module.state_dict()
-    module.load_state_dict({name: state.get(name, value) for name, value in known.items()})
-
-
-def _write_data(module: nn.Module, state: State) -> None:
-    for name, value in module.named_parameters(remove_duplicate=False):
-        if name in state and state[name].shape == value.shape:
-            value.data.copy_(state[name])
+    case = cases.renamed(cases.own(subject), "calls in eval and train mode")
+    return judge(subject, case, Act("switched"))

@@ -6,35 +6,27 @@ from dataclasses import replace
 
 import torch
 
-from kernelwright.errors import BuildError
 from kernelwright.verify import cases, statistic
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import forward
-from kernelwright.verify.judge import in_short, judge, structure
-from kernelwright.verify.replay import rng_state
+from kernelwright.verify.judge import attempted, judge, structure
+from kernelwright.verify.side import Raised
+from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
 
 LARGER_SECONDS = 4.0  # what the check of a larger batch may cost
 
 
 def runs(subject: Subject) -> Finding:
-    """The first call: builds what is built lazily, and meets what is broken altogether."""
-    inputs = subject.draw(subject.small, 0)
-    try:
-        subject.run_candidate(inputs)
-    except BuildError:
-        raise
-    except Exception as error:
-        return Finding(False, f"the first call raised {in_short(error)}")
-    return Finding(True, f"the first call, at batch {subject.small}, returned")
+    """The first call of all: what is built lazily is built now, and its result counts as well."""
+    return judge(subject, cases.renamed(cases.own(subject), "the first call"))
 
 
 def same_structure(subject: Subject) -> Finding:
-    """Shape, dtype, device and strides of the outputs."""
+    """Type, shape, dtype, device and strides of the outputs."""
     case = cases.own(subject)
-    ours = subject.run_candidate(case.make(0))
-    wrong = structure(ours, subject.run(subject.original, case.make(0)), case.strides)
-    return Finding(wrong is None, wrong or "shape, dtype, device and strides are eager's")
+    inputs = case.make(0)
+    wrong = structure(subject.candidate(inputs), subject.original(inputs), case.strides)
+    return Finding(wrong is None, wrong or "type, shape, dtype, device and strides are eager's")
 
 
 def oracle(subject: Subject) -> Finding:
@@ -43,7 +35,8 @@ def oracle(subject: Subject) -> Finding:
 
 
 def on_distribution(subject: Subject, name: str) -> Finding:
-    return judge(subject, cases.distribution(subject, name))
+    act = Act("by rows", {"groups": cases.SIZES}) if name == cases.MIXED else ONCE
+    return judge(subject, cases.distribution(subject, name), act)
 
 
 def on_own_inputs(subject: Subject) -> Finding:
@@ -57,6 +50,28 @@ def on_layout(subject: Subject, name: str) -> Finding:
     return judge(subject, case)
 
 
+def in_dtype(subject: Subject, dtype: torch.dtype) -> Finding:
+    """The inputs in another type, the module as it is; a candidate may refuse them."""
+    name = str(dtype).removeprefix("torch.")
+    case, act = (
+        cases.renamed(cases.own(subject), f"inputs in {name}"),
+        Act("in dtype", {"dtype": dtype}),
+    )
+    inputs = case.make(0)
+    if isinstance(refused := attempted(lambda: subject.original(inputs, act)), Raised):
+        return Finding(None, f"the model takes no inputs in {name}: {refused}")
+    if isinstance(refused := attempted(lambda: subject.candidate(inputs, act)), Raised):
+        limit = f"refuses inputs in {name}, which the original takes"
+        return Finding(None, f"the candidate {limit}: {refused}", limits=(limit,))
+    finding = judge(subject, case, act)
+    if finding.passed is False and structure(
+        subject.candidate(inputs, act), subject.original(inputs, act), strides=False
+    ):
+        limit = f"returns another type than the original for inputs in {name}"
+        return Finding(None, f"the candidate {limit}: {finding.detail}", limits=(limit,))
+    return finding
+
+
 def at_batch(subject: Subject, size: int) -> Finding:
     if not subject.resized:
         return Finding(None, "the model accepts no other batch size than its own")
@@ -66,13 +81,13 @@ def at_batch(subject: Subject, size: int) -> Finding:
 def at_larger_batch(subject: Subject) -> Finding:
     size = 2 * subject.batch + 1
     cost = 4 * subject.seconds * size / max(subject.batch, 1)
-    if cost > LARGER_SECONDS:
+    if cost > LARGER_SECONDS and not subject.job.thorough:
         return Finding(None, f"batch {size} would take about {cost:.0f} s on this device")
     return at_batch(subject, size)
 
 
 def in_eval_mode(subject: Subject) -> Finding:
-    if not subject.original.training:
+    if not subject.training:
         return Finding(None, "the model is in eval mode already")
     with subject.mode(training=False):
         return judge(subject, cases.own(subject))
@@ -84,10 +99,11 @@ def random_numbers(subject: Subject) -> Finding:
         return Finding(None, "the model draws no random numbers in its mode")
     case = cases.own(subject)
     finding = judge(subject, case)
-    if not finding.passed or statistic.draws_other_numbers(subject, case, forward):
+    if not finding.passed or statistic.draws_other_numbers(subject, case, ONCE):
         return finding
-    left = [_generator_after(subject, ours) for ours in (True, False)]
-    if not all(map(torch.equal, *left)):
+    inputs = case.make(0)
+    ours = subject.candidate(inputs, Act("generator"))
+    if not torch.equal(ours, subject.original(inputs, Act("generator"))):
         return Finding(
             False,
             "the candidate draws eager's numbers, but leaves the generator elsewhere: "
@@ -96,9 +112,3 @@ def random_numbers(subject: Subject) -> Finding:
     return replace(
         finding, detail=f"the candidate draws the very numbers of eager; {finding.detail}"
     )
-
-
-def _generator_after(subject: Subject, ours: bool) -> tuple[torch.Tensor, ...]:
-    inputs = subject.draw(subject.small, 0)
-    subject.run_candidate(inputs) if ours else subject.run(subject.original, inputs)
-    return rng_state(subject.device)

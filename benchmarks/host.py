@@ -1,0 +1,142 @@
+"""What a call costs the host: small models of two operators and more, eager and ours.
+
+    PYTHONPATH=src python3 benchmarks/host.py
+
+The tensors are so small that the GPU is done before the host, so a burst of calls that nobody waits
+for takes the host's own time. Both ways take turns, with gradients enabled and without; what is
+printed are medians of bursts, in microseconds. On a CPU the kernels' own time is in the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from evaluator import wait
+from measuring import arguments, build, complain_of_fallbacks, published
+from sheet import Sheet
+from torch import Tensor, nn
+
+from kernelwright.pipeline import compile_problem
+from kernelwright.problem import problem_from_module, resolve_device
+
+WIDTH, ROWS = 256, 64
+LEAD, BURST, BURSTS = 5, 20, 60
+COLUMNS = ("model", "eager", "ours", "eager, no_grad", "ours, no_grad")
+
+
+class Pointwise(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x) * 2.0
+
+
+class Gated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x) * self.scale
+
+
+class Scores(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x * 0.125, dim=-1)
+
+
+class Loss(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.log_softmax(x, dim=-1).pow(2).mean()
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.inner, self.outer = nn.Linear(WIDTH, 512), nn.Linear(512, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.outer(F.gelu(self.inner(self.norm(x))))
+
+
+def _layers(*modules: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(*modules)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "sigmoid, times 2": (Pointwise, (ROWS, WIDTH)),
+    "gated by itself": (Gated, (ROWS, WIDTH)),
+    "scaled softmax": (Scores, (ROWS, WIDTH)),
+    "mean of squares": (Loss, (ROWS, WIDTH)),
+    "LayerNorm, GELU": (_layers(nn.LayerNorm(WIDTH), nn.GELU()), (ROWS, WIDTH)),
+    "Linear, ReLU": (_layers(nn.Linear(WIDTH, WIDTH), nn.ReLU()), (ROWS, WIDTH)),
+    "Linear, BatchNorm, train": (
+        _layers(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)),
+        (ROWS, WIDTH),
+    ),
+    "Conv2d, ReLU": (_layers(nn.Conv2d(8, 8, 3), nn.ReLU()), (4, 8, 16, 16)),
+    "three layers": (
+        _layers(*(m for _ in range(3) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh()))),
+        (ROWS, WIDTH),
+    ),
+    "residual block": (Residual, (ROWS, WIDTH)),
+}
+
+
+def burst_us(call: Callable[..., Any], x: Tensor) -> float:
+    """The first calls after a wait are slower than those that a program makes in a row."""
+    wait(x.device)
+    results = [call(x) for _ in range(LEAD)]
+    start = time.perf_counter()
+    results += [call(x) for _ in range(BURST)]
+    taken = (time.perf_counter() - start) / BURST * 1e6
+    del results
+    return taken
+
+
+def medians(ways: dict[str, Callable[..., Any]], x: Tensor, bursts: int) -> dict[str, float]:
+    """The ways take turns, so that a busy moment of the machine hits all."""
+    readings: dict[str, list[float]] = {}
+    for burst in range(-3, bursts):
+        for way, call in ways.items():
+            for grad in (True, False):
+                with torch.set_grad_enabled(grad):
+                    taken = burst_us(call, x)
+                if burst >= 0:
+                    readings.setdefault(way if grad else f"{way}, no_grad", []).append(taken)
+    return {way: statistics.median(taken) for way, taken in readings.items()}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = arguments(__doc__, "host", ["highest"])
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--bursts", type=int, default=BURSTS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = _arguments()
+    device = resolve_device(options.device)
+    cases = {}
+    for name in options.cases:
+        make, shape = CASES[name]
+        module, x = make().to(device), torch.randn(shape, device=device)
+        cases[name] = compile_problem(problem_from_module(module, (x,))), module, x
+    build(compiled.source for compiled, _, _ in cases.values())
+    sheet = Sheet("Host time of a call, us", COLUMNS)
+    with published(options, device, "Host", sheet) as save:
+        for name, (compiled, module, x) in cases.items():
+            ours = compiled.instantiate()
+            us = medians({"eager": module, "ours": ours}, x, options.bursts)
+            complain_of_fallbacks(ours, name)
+            sheet.add([name, *(f"{us[way]:.1f}" for way in COLUMNS[1:])], {"model": name, "us": us})
+            save()
+
+
+if __name__ == "__main__":
+    main()

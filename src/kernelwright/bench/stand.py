@@ -1,0 +1,141 @@
+"""Where variants are timed: inside of a process that runs user code, for a judge outside of it.
+
+In: requests of the judge, with sets of inputs as data. Out: readings of a clock, and the results of
+calls that were timed. The clock is taken from torch before any user code is loaded, and the judge
+holds every block of rounds against its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from kernelwright.bench import roofline
+from kernelwright.bench.clock import Clock, device_name, make_clock
+from kernelwright.bench.context import quiet_warnings, silence
+from kernelwright.bench.timings import CANDIDATE, CANDIDATE_GRAPH, EAGER_GRAPH, Timing
+from kernelwright.bench.turns import turns
+from kernelwright.bench.variants import (
+    Variant,
+    direct,
+    prepare_candidate,
+    prepare_compiled,
+    prepare_graph,
+    warm,
+)
+from kernelwright.problem import Problem
+from kernelwright.verify.candidate import fallbacks_of
+from kernelwright.verify.inputs import Inputs, on_device
+
+MODES = {"compile": "default", "max-autotune": "max-autotune"}
+NOTHING = "nothing"  # a variant that does nothing: what a round costs by itself
+WARMUPS = {"cuda": 6, "cpu": 2}
+
+Request = dict[str, Any]
+
+
+class Stand:
+    """One module, its sets of inputs, and the variants of it that are ready."""
+
+    def __init__(self, module: nn.Module, device: torch.device, problem: Problem | None) -> None:
+        self.module, self.device, self.problem = module, device, problem
+        self.clock: Clock = make_clock(device)
+        self.sets: list[Inputs] = []
+        self.variants: dict[str, Variant] = {NOTHING: Variant(NOTHING, (_nothing,))}
+        self.results: dict[tuple[str, int], Any] = {}
+
+    def conditions(self, request: Request) -> dict[str, Any]:
+        return {
+            "flush_bytes": self.clock.flush_bytes,
+            "clock": self.clock.what,
+            "device": device_name(self.device),
+            "threads": torch.get_num_threads(),
+        }
+
+    def take(self, request: Request) -> dict[str, Any]:
+        """The sets of inputs to rotate among."""
+        self.sets = [on_device(inputs, self.device) for inputs in request["sets"]]
+        return {}
+
+    def work(self, request: Request) -> dict[str, Any]:
+        """What a call cannot avoid, and the arithmetic that the problem claims."""
+        assert self.problem is not None
+        with torch.no_grad():
+            work = roofline.count_work(self.problem, self.module, self.sets[0])
+        level = roofline.claimed_level(self.problem, work)
+        return {
+            "flops": work.flops,
+            "bytes": work.bytes,
+            "convolves": work.convolves,
+            "level": level,
+        }
+
+    def prepare(self, request: Request) -> dict[str, Any]:
+        """One variant, warm; a note where it cannot be made."""
+        name, warmups = request["name"], WARMUPS[self.device.type]
+        with torch.no_grad(), quiet_warnings(), silence():
+            made = self._made(name, warmups)
+        if isinstance(made, Timing):
+            return {"note": made.note}
+        self.variants[name] = made
+        return {"note": None}
+
+    def _made(self, name: str, warmups: int) -> Variant | Timing:
+        if name in MODES:
+            torch.compiler.reset()
+            return prepare_compiled(name, MODES[name], self.module, self.sets, warmups)
+        if name in (EAGER_GRAPH, CANDIDATE_GRAPH):
+            return prepare_graph(name, self.module, self.sets)
+        if name == CANDIDATE:
+            return prepare_candidate(name, self.module, self.sets, warmups)
+        eager = direct(name, self.module, self.sets)
+        warm(eager, warmups)
+        return eager
+
+    def rounds(self, request: Request) -> dict[str, Any]:
+        """Rounds of one call for each of some variants; the last result on each set is kept."""
+        names, readings = request["names"], []
+        before = fallbacks_of(self.module) or Counter()
+        with torch.no_grad(), quiet_warnings():
+            for k in range(request["first"], request["first"] + request["count"]):
+                readings.append(self._round(names, k))
+        fell = (fallbacks_of(self.module) or Counter()) - before
+        return {"readings": readings, "fell_back": dict(fell)}
+
+    def _round(self, names: list[str], k: int) -> list[list[float]]:
+        """Each round begins with another variant, and is on another set of inputs."""
+        taken: dict[int, Any] = {}
+        for turn in turns(len(names), k):
+            calls = self.variants[names[turn]].calls
+            place = names[turn], k % len(calls)
+            taken[turn] = self.clock.time(self._keeping(place, calls[place[1]]))
+        self.clock.finish()
+        return [[taken[i].device_ms(), taken[i].host_ms] for i in range(len(names))]
+
+    def _keeping(self, place: tuple[str, int], call: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            self.results[place] = call()
+
+        return run
+
+    def result(self, request: Request) -> dict[str, Any]:
+        """What the last timed call on a set returned."""
+        return {"value": self.results[request["name"], request["set"]]}
+
+
+def _nothing() -> None:
+    return None
+
+
+REQUESTS: dict[str, Callable[[Stand, Request], dict[str, Any]]] = {
+    "conditions": Stand.conditions,
+    "take": Stand.take,
+    "work": Stand.work,
+    "prepare": Stand.prepare,
+    "rounds": Stand.rounds,
+    "result": Stand.result,
+}

@@ -1,0 +1,920 @@
+// A call like one before, without Python in between: is it one, memory, launches, results.
+//
+// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
+//
+//   Picture    whether everything that hangs on a module is as it was
+//   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
+//   forward    a Sequence as the forward of autograd's function
+//   Known      the results of a call like one before, or None
+//
+// Headers of torch's Python binding take ten seconds to compile, and these take one; so a tensor is
+// found by what its attribute `_cdata` says, and one function is declared here.
+#include <Python.h>
+#include <structmember.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#ifdef KW_CUDA
+#include <ATen/cuda/EmptyTensor.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+
+namespace {
+
+// ---- Python's objects ---------------------------------------------------------------------------
+
+// A reference that is given back at the end.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+
+  static Ref to(PyObject* borrowed) { return Ref(Py_XNewRef(borrowed)); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+struct PythonError {};  // Python's own error is set
+
+Ref checked(PyObject* owned) {
+  if (owned == nullptr) throw PythonError();
+  return Ref(owned);
+}
+
+PyObject* item(PyObject* tuple, Py_ssize_t i) {
+  PyObject* found = PyTuple_GetItem(tuple, i);
+  if (found == nullptr) throw PythonError();
+  return found;
+}
+
+int64_t number(PyObject* object) {
+  const int64_t found = PyLong_AsLongLong(object);
+  if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
+  return found;
+}
+
+std::vector<int64_t> numbers(PyObject* tuple) {
+  std::vector<int64_t> found;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) found.push_back(number(item(tuple, i)));
+  return found;
+}
+
+Ref called(PyObject* function) {
+  return checked(PyObject_CallNoArgs(function));
+}
+
+bool is_true(PyObject* object) {
+  const int found = PyObject_IsTrue(object);
+  if (found < 0) throw PythonError();
+  return found != 0;
+}
+
+// A type of Python around a C++ body. The body names what it holds to the garbage collector: a
+// module holds its Picture, and a Picture the module.
+template <class Body>
+struct Object {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  Body* body;
+
+  static Body& of(PyObject* self) { return *reinterpret_cast<Object*>(self)->body; }
+
+  template <class Function>
+  static PyObject* guarded(const Function& function) {
+    try {
+      return function();
+    } catch (const PythonError&) {
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+  }
+
+  static PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+    return guarded([&] {
+      auto body = std::make_unique<Body>(args);
+      Ref self = checked(type->tp_alloc(type, 0));
+      auto* object = reinterpret_cast<Object*>(self.get());
+      object->vectorcall = call;
+      object->body = body.release();
+      return self.release();
+    });
+  }
+
+  static PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject*) {
+    return guarded([&] { return of(self).call(args, PyVectorcall_NARGS(count)); });
+  }
+
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Body* body = reinterpret_cast<Object*>(self)->body;
+    return body == nullptr ? 0 : body->visit(visit, arg);
+  }
+
+  static int clear(PyObject* self) {
+    Body* body = reinterpret_cast<Object*>(self)->body;
+    if (body != nullptr) body->release();
+    return 0;
+  }
+
+  static void dealloc(PyObject* self) {
+    PyObject_GC_UnTrack(self);
+    PyTypeObject* type = Py_TYPE(self);
+    delete reinterpret_cast<Object*>(self)->body;
+    type->tp_free(self);
+    Py_DECREF(type);
+  }
+
+  static Ref type(const char* name, PyMethodDef* methods) {
+    static PyMemberDef members[] = {
+        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Object, vectorcall), READONLY, nullptr},
+        {nullptr, 0, 0, 0, nullptr}};
+    PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
+                           {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                           {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                           {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                           {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                           {Py_tp_members, members},
+                           {Py_tp_methods, methods},
+                           {0, nullptr}};
+    PyType_Spec spec{name, sizeof(Object), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+    return checked(PyType_FromSpec(&spec));
+  }
+};
+
+// ---- torch --------------------------------------------------------------------------------------
+
+// What is asked of torch in every call, looked up once.
+struct Torch {
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+  PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
+  PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
+  PyObject* copy = nullptr;        // from a list of tensors to another
+  PyObject* threads = nullptr;
+  PyObject* stream = nullptr;
+  PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
+  PyObject* level = nullptr;
+  PyObject* no_level = nullptr;
+  PyObject* call = nullptr;  // names of what autograd's function keeps
+  PyObject* to_save = nullptr;
+  PyObject* materialize_grads = nullptr;
+  PyObject* non_differentiable = nullptr;
+} torch;
+
+PyObject* looked_up(const char* module, const char* name) {
+  const Ref found = checked(PyImport_ImportModule(module));
+  return checked(PyObject_GetAttrString(found.get(), name)).release();
+}
+
+void look_up_torch() {
+  torch.tensor = reinterpret_cast<PyTypeObject*>(looked_up("torch", "Tensor"));
+  torch.parameter = reinterpret_cast<PyTypeObject*>(looked_up("torch.nn", "Parameter"));
+  const Ref base(looked_up("torch._C", "TensorBase"));
+  PyObject* address = checked(PyObject_GetAttrString(base.get(), "_cdata")).release();
+  if (!Py_IS_TYPE(address, &PyGetSetDescr_Type)) {
+    PyErr_SetString(PyExc_ImportError, "Tensors of this torch do not tell their address.");
+    throw PythonError();
+  }
+  torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
+  torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
+  torch.copy = looked_up("torch", "_foreach_copy_");
+  torch.threads = looked_up("torch._C", "get_num_threads");
+#ifdef KW_CUDA
+  torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
+#endif
+  torch.forward_mode = looked_up("torch.autograd.forward_ad", "__dict__");
+  torch.level = checked(PyUnicode_InternFromString("_current_level")).release();
+  torch.call = checked(PyUnicode_InternFromString("call")).release();
+  torch.to_save = checked(PyUnicode_InternFromString("to_save")).release();
+  torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
+  torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
+  torch.no_level = checked(PyLong_FromLong(-1)).release();
+}
+
+bool is_tensor(PyObject* object) {
+  return Py_IS_TYPE(object, torch.tensor) || Py_IS_TYPE(object, torch.parameter);
+}
+
+c10::TensorImpl& tensor_of(PyObject* object) {
+  if (!PyObject_TypeCheck(object, torch.tensor)) {
+    PyErr_SetString(PyExc_TypeError, "A kernel was given something that is no tensor.");
+    throw PythonError();
+  }
+  const Ref found = checked(torch.address->get(object, torch.address->closure));
+  return *static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(found.get()));
+}
+
+// What a tensor is, but for its values, its place in memory and its gradient.
+class Likeness {
+ public:
+  explicit Likeness(const c10::TensorImpl& tensor)
+      : keys_(tensor.key_set()),
+        dtype_(tensor.dtype()),
+        device_(tensor.device()),
+        sizes_(tensor.sizes().vec()),
+        strides_(tensor.strides().vec()) {}
+
+  bool fits(const c10::TensorImpl& tensor) const {
+    return tensor.key_set() == keys_ && tensor.dtype() == dtype_ && tensor.device() == device_ &&
+           tensor.sizes() == sizes_ && tensor.strides() == strides_;
+  }
+
+ private:
+  c10::DispatchKeySet keys_;
+  caffe2::TypeMeta dtype_;
+  c10::Device device_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> strides_;
+};
+
+// ---- a picture of a module ----------------------------------------------------------------------
+
+// Picture(containers, modules)() is true as long as the containers hold the very same objects in
+// the same order, under the same keys, and the modules are of the same classes.
+class Picture {
+ public:
+  explicit Picture(PyObject* args) {
+    PyObject* containers = item(args, 0);
+    PyObject* modules = item(args, 1);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(containers); ++i) {
+      PyObject* container = item(containers, i);
+      const size_t before = seen_.size();
+      each(container, [&](PyObject* object) {
+        seen_.push_back(Ref::to(object));
+        return true;
+      });
+      containers_.push_back({Ref::to(container), seen_.size() - before});
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(modules); ++i) {
+      PyObject* module = item(modules, i);
+      modules_.push_back(Ref::to(module));
+      classes_.push_back(Ref::to(reinterpret_cast<PyObject*>(Py_TYPE(module))));
+    }
+  }
+
+  bool holds() const {
+    const Ref* next = seen_.data();
+    for (const auto& [container, count] : containers_) {
+      size_t left = count;
+      const bool same = each(container.get(), [&](PyObject* object) {
+        return left != 0 && (--left, next++)->get() == object;
+      });
+      if (!same || left != 0) return false;
+    }
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(modules_[i].get())) != classes_[i].get())
+        return false;
+    }
+    return true;
+  }
+
+  PyObject* call(PyObject* const*, Py_ssize_t) const { return PyBool_FromLong(holds()); }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const auto& [container, count] : containers_) Py_VISIT(container.get());
+    for (const Ref& object : seen_) Py_VISIT(object.get());
+    for (const Ref& object : modules_) Py_VISIT(object.get());
+    for (const Ref& object : classes_) Py_VISIT(object.get());
+    return 0;
+  }
+
+  void release() {
+    const auto dropped = std::make_tuple(std::move(containers_), std::move(seen_),
+                                         std::move(modules_), std::move(classes_));
+  }
+
+ private:
+  // Whether the function says yes to all that a container holds.
+  template <class Function>
+  static bool each(PyObject* container, const Function& function) {
+    if (PyDict_Check(container)) {
+      PyObject *key, *value;
+      for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, &value) != 0;) {
+        if (!function(key) || !function(value)) return false;
+      }
+      return true;
+    }
+    const Ref iterator = checked(PyObject_GetIter(container));
+    while (const Ref object{PyIter_Next(iterator.get())}) {
+      if (!function(object.get())) return false;
+    }
+    if (PyErr_Occurred() != nullptr) throw PythonError();
+    return true;
+  }
+
+  struct Container {
+    Ref object;
+    size_t count;
+  };
+  std::vector<Container> containers_;
+  std::vector<Ref> seen_;
+  std::vector<Ref> modules_;
+  std::vector<Ref> classes_;
+};
+
+// ---- the steps of a call ------------------------------------------------------------------------
+
+constexpr int64_t kAlignment = 16;
+
+// Runs the launches of a table: their number, the most operands and the most sizes, then for each
+// launch its function, how many operands and sizes, a base and a number of bytes for each operand,
+// and the sizes. Two numbers are handed to each behind its sizes: the device and the stream, or the
+// number of threads and nothing. The error of a launch comes back with its place in the upper half.
+int64_t run_launches(const int64_t* table, char* const* bases, int64_t first, int64_t second) {
+  using Launcher = int (*)(void* const*, const int64_t*);
+  const int64_t launches = table[0];
+  c10::SmallVector<void*, 16> tensors(static_cast<size_t>(table[1]));
+  c10::SmallVector<int64_t, 16> sizes(static_cast<size_t>(table[2]) + 2);
+  const int64_t* at = table + 3;
+  for (int64_t launch = 0; launch < launches; ++launch) {
+    const auto function = reinterpret_cast<Launcher>(at[0]);
+    const auto operands = static_cast<size_t>(at[1]);
+    const auto count = static_cast<size_t>(at[2]);
+    at += 3;
+    for (size_t i = 0; i < operands; ++i, at += 2) tensors[i] = bases[at[0]] + at[1];
+    for (size_t i = 0; i < count; ++i) sizes[i] = *at++;
+    sizes[count] = first;
+    sizes[count + 1] = second;
+    const int code = function(tensors.data(), sizes.data());
+    if (code != 0) return (launch << 32) | code;
+  }
+  return 0;
+}
+
+using Values = std::vector<Ref>;
+
+class Step {
+ public:
+  explicit Step(PyObject* done) : done_(numbers(done)) {}
+  virtual ~Step() = default;
+  virtual void run(Values& values) const = 0;
+  virtual int visit(visitproc visit, void* arg) const = 0;
+
+  // What nobody needs behind this step is given back.
+  void finish(Values& values) const {
+    for (const int64_t i : done_) values[static_cast<size_t>(i)] = Ref();
+  }
+
+ private:
+  std::vector<int64_t> done_;
+};
+
+// Memory without values: (index, sizes, strides, a tensor like it, the same by torch).
+class Empty : public Step {
+ public:
+  Empty(PyObject* row, PyObject* done)
+      : Step(done),
+        index_(static_cast<size_t>(number(item(row, 0)))),
+        sizes_(numbers(item(row, 1))),
+        strides_(numbers(item(row, 2))),
+        dtype_(tensor_of(item(row, 3)).dtype().toScalarType()),
+        device_(tensor_of(item(row, 3)).device()),
+        by_torch_(Ref::to(item(row, 4))) {}
+
+  void run(Values& values) const override { values[index_] = made(); }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(by_torch_.get());
+    return 0;
+  }
+
+ private:
+  Ref made() const {
+    if (!is_true(called(torch.is_filling).get())) {
+      try {
+        return checked(THPVariable_Wrap(allocated()));
+      } catch (const std::exception&) {  // torch says below what was wrong
+      }
+    }
+    return called(by_torch_.get());
+  }
+
+  at::TensorBase allocated() const {
+#ifdef KW_CUDA
+    if (device_.is_cuda()) return at::detail::empty_strided_cuda(sizes_, strides_, dtype_, device_);
+#endif
+    return at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
+  }
+
+  size_t index_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> strides_;
+  c10::ScalarType dtype_;
+  c10::Device device_;
+  Ref by_torch_;
+};
+
+// Kernels in a row: (table, the values that they work on, device or None, names, what is told the
+// names before they start, what tells an error).
+class Launches : public Step {
+ public:
+  Launches(PyObject* row, PyObject* done)
+      : Step(done),
+        table_(Ref::to(item(row, 0))),
+        bases_(numbers(item(row, 1))),
+        device_(Ref::to(item(row, 2))),
+        names_(Ref::to(item(row, 3))),
+        watchers_(Ref::to(item(row, 4))),
+        failed_(Ref::to(item(row, 5))) {}
+
+  void run(Values& values) const override {
+    for (Py_ssize_t i = 0; i < PyList_Size(watchers_.get()); ++i) {
+      checked(PyObject_CallOneArg(PyList_GetItem(watchers_.get(), i), names_.get()));
+    }
+    c10::SmallVector<char*, 32> bases;
+    std::vector<Ref> copies;
+    for (const int64_t i : bases_) {
+      bases.push_back(address(values[static_cast<size_t>(i)].get(), copies));
+    }
+    const bool on_gpu = device_.get() != Py_None;
+    const Ref second =
+        checked(on_gpu ? PyObject_CallOneArg(torch.stream, device_.get()) : PyLong_FromLong(0));
+    const int64_t first = on_gpu ? number(device_.get()) : number(called(torch.threads).get());
+    const auto* table = reinterpret_cast<const int64_t*>(PyBytes_AsString(table_.get()));
+    const int64_t on = number(second.get());
+    int64_t code = 0;
+    Py_BEGIN_ALLOW_THREADS;
+    code = run_launches(table, bases.data(), first, on);
+    Py_END_ALLOW_THREADS;
+    if (code != 0) checked(PyObject_CallFunction(failed_.get(), "OL", names_.get(), code));
+  }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(watchers_.get());
+    Py_VISIT(failed_.get());
+    return 0;
+  }
+
+ private:
+  // Kernels read dense memory, aligned on a GPU; anything else is copied first.
+  char* address(PyObject* value, std::vector<Ref>& copies) const {
+    c10::TensorImpl* tensor = &tensor_of(value);
+    if (!tensor->is_contiguous()) {
+      copies.push_back(checked(PyObject_CallMethod(value, "contiguous", nullptr)));
+      value = copies.back().get();
+      tensor = &tensor_of(value);
+    }
+    if (reinterpret_cast<intptr_t>(tensor->data()) % kAlignment != 0 && device_.get() != Py_None) {
+      copies.push_back(checked(PyObject_CallMethod(value, "clone", nullptr)));
+      tensor = &tensor_of(copies.back().get());
+    }
+    return static_cast<char*>(const_cast<void*>(tensor->data()));
+  }
+
+  Ref table_;
+  std::vector<int64_t> bases_;
+  Ref device_;
+  Ref names_;
+  Ref watchers_;
+  Ref failed_;
+};
+
+// A function of Python: (function, the values that it is given, rows of them or None, index).
+class Call : public Step {
+ public:
+  Call(PyObject* row, PyObject* done)
+      : Step(done),
+        function_(Ref::to(item(row, 0))),
+        given_(numbers(item(row, 1))),
+        rows_(Ref::to(item(row, 2))),
+        index_(static_cast<size_t>(number(item(row, 3)))) {}
+
+  void run(Values& values) const override {
+    c10::SmallVector<PyObject*, 8> given;
+    std::vector<Ref> parts;
+    for (size_t i = 0; i < given_.size(); ++i) {
+      given.push_back(values[static_cast<size_t>(given_[i])].get());
+      PyObject* rows = item(rows_.get(), static_cast<Py_ssize_t>(i));
+      if (rows != Py_None) {
+        parts.push_back(checked(PyObject_GetItem(given.back(), rows)));
+        given.back() = parts.back().get();
+      }
+    }
+    values[index_] =
+        checked(PyObject_Vectorcall(function_.get(), given.data(), given.size(), nullptr));
+  }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(function_.get());
+    Py_VISIT(rows_.get());
+    return 0;
+  }
+
+ private:
+  Ref function_;
+  std::vector<int64_t> given_;
+  Ref rows_;
+  size_t index_;
+};
+
+// Sequence(count, kept, steps, results)(tensors, frozen) gives a tuple of the results. There are
+// `count` values; the tensors are the first of them, and frozen ones have the places `kept`. A step
+// is a name, what that kind of step needs, and the values that nobody needs behind it.
+class Sequence {
+ public:
+  explicit Sequence(PyObject* args)
+      : count_(static_cast<size_t>(number(item(args, 0)))),
+        kept_(numbers(item(args, 1))),
+        results_(numbers(item(args, 3))) {
+    PyObject* steps = item(args, 2);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
+      PyObject* step = item(steps, i);
+      steps_.push_back(read(item(step, 0), item(step, 1), item(step, 2)));
+    }
+  }
+
+  PyObject* call(PyObject* const* args, Py_ssize_t) const {
+    PyObject* tensors = args[0];
+    return run(reinterpret_cast<PyTupleObject*>(tensors)->ob_item,
+               static_cast<size_t>(PyTuple_Size(tensors)), args[1]);
+  }
+
+  PyObject* run(PyObject* const* tensors, size_t given, PyObject* frozen) const {
+    Values values(count_);
+    for (size_t i = 0; i < given; ++i) values[i] = Ref::to(tensors[i]);
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      values[static_cast<size_t>(kept_[i])] = Ref::to(item(frozen, static_cast<Py_ssize_t>(i)));
+    }
+    for (const auto& step : steps_) {
+      step->run(values);
+      step->finish(values);
+    }
+    Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
+    for (size_t i = 0; i < results_.size(); ++i) {
+      PyObject* result = values[static_cast<size_t>(results_[i])].get();
+      PyTuple_SetItem(results.get(), static_cast<Py_ssize_t>(i), Py_NewRef(result));
+    }
+    return results.release();
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const auto& step : steps_) {
+      if (const int found = step->visit(visit, arg)) return found;
+    }
+    return 0;
+  }
+
+  void release() { const auto dropped = std::move(steps_); }
+
+ private:
+  static std::unique_ptr<Step> read(PyObject* name, PyObject* row, PyObject* done) {
+    if (PyUnicode_CompareWithASCIIString(name, "empty") == 0) {
+      return std::make_unique<Empty>(row, done);
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "launches") == 0) {
+      return std::make_unique<Launches>(row, done);
+    }
+    return std::make_unique<Call>(row, done);
+  }
+
+  size_t count_;
+  std::vector<int64_t> kept_;
+  std::vector<std::unique_ptr<Step>> steps_;
+  std::vector<int64_t> results_;
+};
+
+void keep(PyObject* context, PyObject* name, PyObject* value) {
+  if (PyObject_SetAttr(context, name, value) != 0) throw PythonError();
+}
+
+// The results that no gradient flows from: each is reached from some of the tensors.
+Ref apart(PyObject* results, PyObject* reaches, PyObject* const* tensors) {
+  Ref found = checked(PyList_New(0));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(results); ++i) {
+    PyObject* from = item(reaches, i);
+    bool flows = false;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(from) && !flows; ++k) {
+      flows = tensor_of(tensors[number(item(from, k))]).requires_grad();
+    }
+    if (!flows && PyList_Append(found.get(), item(results, i)) != 0) throw PythonError();
+  }
+  return found;
+}
+
+// forward(context, call, *tensors), as Recorded.forward in recorded.py, for models that draw no
+// random numbers. A call is (_, sequence, _, frozen, reaches, the tensors that it rewrites).
+PyObject* forward(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return Object<Sequence>::guarded([&] {
+    PyObject* context = args[0];
+    PyObject* call = args[1];
+    PyObject* const* tensors = args + 2;
+    Ref saved = checked(PyTuple_New(count - 2));
+    for (Py_ssize_t i = 0; i < count - 2; ++i) {
+      PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(tensors[i]));
+    }
+    for (const int64_t i : numbers(item(call, 5))) {
+      PyTuple_SetItem(saved.get(), i, Py_NewRef(Py_None));
+    }
+    keep(context, torch.call, call);
+    keep(context, torch.to_save, saved.get());
+    keep(context, torch.materialize_grads, Py_False);
+    const Sequence& sequence = Object<Sequence>::of(item(call, 1));
+    Ref results = checked(sequence.run(tensors, static_cast<size_t>(count - 2), item(call, 3)));
+    const Ref without = apart(results.get(), item(call, 4), tensors);
+    if (PyList_Size(without.get()) != 0) {
+      keep(context, torch.non_differentiable, checked(PyList_AsTuple(without.get())).get());
+    }
+    return results.release();
+  });
+}
+
+// ---- calls that are known -----------------------------------------------------------------------
+
+// A weight whose halves are frozen, and what would tell that it was changed.
+struct Stamp {
+  size_t place;
+  const void* address;
+  int64_t version;
+
+  bool holds(c10::TensorImpl& weight) const {
+    return weight.data() == address && version_of(weight) == version;
+  }
+
+  static int64_t version_of(c10::TensorImpl& weight) {
+    return weight.is_inference() ? -1 : weight.version_counter().current_version();
+  }
+};
+
+// One kind of call: everything that a later one must share with it, and how its results are made.
+class Record {
+ public:
+  // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
+  // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
+  // what is handed to that, lists of buffers with the places of the results that they take)
+  explicit Record(PyObject* row)
+      : keys_(c10::impl::tls_local_dispatch_key_set()),
+        inputs_(numbers(item(row, 1))),
+        state_(Ref::to(item(row, 2))),
+        switched_(Ref::to(item(row, 3))),
+        frozen_(Ref::to(item(row, 4))),
+        is_precise_(Ref::to(item(row, 6))),
+        sequence_(Ref::to(item(row, 7))),
+        record_(Ref::to(item(row, 8))),
+        handed_(Ref::to(item(row, 9))),
+        writes_(Ref::to(item(row, 10))) {
+    PyObject* arguments = item(row, 0);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
+      arguments_.push_back(argument(item(arguments, i)));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(state_.get()); ++i) {
+      likenesses_.emplace_back(tensor_of(item(state_.get(), i)));
+    }
+    for (const int64_t place : numbers(item(row, 5))) {
+      c10::TensorImpl& weight = tensor_of(item(state_.get(), place));
+      stamps_.push_back({static_cast<size_t>(place), weight.data(), Stamp::version_of(weight)});
+    }
+  }
+
+  // Whether a call is of this kind; and if so, whether gradients flow to any of its tensors.
+  bool fits(PyObject* const* arguments, size_t count, PyObject* switched,
+            bool& differentiable) const {
+    return count == arguments_.size() && switched == switched_.get() && same_keys() &&
+           arguments_fit(arguments, differentiable) && state_fits(differentiable);
+  }
+
+  // The results, or None: this is another kind of call, or something was touched since.
+  Ref results(PyObject* const* arguments, size_t count, PyObject* switched) const {
+    bool differentiable = false;
+    if (!fits(arguments, count, switched, differentiable) || !is_precise()) {
+      return Ref::to(Py_None);
+    }
+    c10::SmallVector<PyObject*, 32> tensors;
+    tensors.push_back(handed_.get());
+    for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
+    for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
+    Ref results = made(tensors, differentiable && c10::GradMode::is_enabled());
+    write(results.get());
+    return results;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
+    for (const Ref* object :
+         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
+      Py_VISIT(object->get());
+    }
+    return 0;
+  }
+
+ private:
+  Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
+    if (recorded) {
+      return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
+    }
+    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
+    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+  }
+
+  // New values of buffers; autograd has nothing to do with them.
+  void write(PyObject* results) const {
+    const c10::AutoGradMode without(false);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(writes_.get()); ++i) {
+      PyObject* buffers = item(item(writes_.get(), i), 0);
+      const Ref values = checked(PyList_New(0));
+      for (const int64_t place : numbers(item(item(writes_.get(), i), 1))) {
+        if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
+      }
+      checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+  }
+
+  struct Argument {
+    std::unique_ptr<Likeness> tensor;
+    Ref literal;
+  };
+
+  static Argument argument(PyObject* given) {
+    if (!is_tensor(given)) return {nullptr, Ref::to(given)};
+    return {std::make_unique<Likeness>(tensor_of(given)), Ref()};
+  }
+
+  PyObject* state(size_t i) const {
+    return PyTuple_GET_ITEM(state_.get(), static_cast<Py_ssize_t>(i));
+  }
+
+  // Modes, tracers, transforms, autocast and inference mode all are keys of the dispatcher.
+  bool same_keys() const {
+    const auto now = c10::impl::tls_local_dispatch_key_set();
+    return now.included_ == keys_.included_ && now.excluded_ == keys_.excluded_;
+  }
+
+  bool arguments_fit(PyObject* const* arguments, bool& differentiable) const {
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const auto& [likeness, literal] = arguments_[i];
+      if (likeness == nullptr) {
+        if (!same_literal(literal.get(), arguments[i])) return false;
+        continue;
+      }
+      if (!is_tensor(arguments[i])) return false;
+      const c10::TensorImpl& tensor = tensor_of(arguments[i]);
+      if (!likeness->fits(tensor)) return false;
+      differentiable = differentiable || tensor.requires_grad();
+    }
+    return true;
+  }
+
+  bool state_fits(bool& differentiable) const {
+    for (size_t i = 0; i < likenesses_.size(); ++i) {
+      const c10::TensorImpl& tensor = tensor_of(state(i));
+      if (!likenesses_[i].fits(tensor)) return false;
+      differentiable = differentiable || tensor.requires_grad();
+    }
+    return std::all_of(stamps_.begin(), stamps_.end(), [&](const Stamp& stamp) {
+      return stamp.holds(tensor_of(state(stamp.place)));
+    });
+  }
+
+  bool is_precise() const {
+    return is_precise_.get() == Py_None || is_true(called(is_precise_.get()).get());
+  }
+
+  // Of one type and equal; floats bit by bit, since zeros of both signs are equal.
+  static bool same_literal(PyObject* before, PyObject* now) {
+    if (before == now) return true;
+    if (Py_TYPE(before) != Py_TYPE(now) || PyFloat_CheckExact(now)) return false;
+    const int found = PyObject_RichCompareBool(before, now, Py_EQ);
+    if (found < 0) throw PythonError();
+    return found != 0;
+  }
+
+  c10::impl::LocalDispatchKeySet keys_;
+  std::vector<Argument> arguments_;
+  std::vector<int64_t> inputs_;
+  Ref state_;
+  std::vector<Likeness> likenesses_;
+  Ref switched_;
+  Ref frozen_;
+  std::vector<Stamp> stamps_;
+  Ref is_precise_;
+  Ref sequence_;
+  Ref record_;
+  Ref handed_;
+  Ref writes_;
+};
+
+// Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
+// of a call like one that was added, or None.
+class Known {
+ public:
+  static constexpr size_t kMost = 16;
+
+  explicit Known(PyObject* args)
+      : names_(Ref::to(item(args, 0))),
+        picture_(Ref::to(item(args, 1))),
+        switch_(Ref::to(item(args, 2))),
+        is_recomputing_(Ref::to(item(args, 3))) {}
+
+  PyObject* call(PyObject* const* args, Py_ssize_t count) {
+    if (records_.empty() || args[0] != names_.get() || is_watched()) Py_RETURN_NONE;
+    if (!Object<Picture>::of(picture_.get()).holds()) Py_RETURN_NONE;
+    const Ref switched = called(switch_.get());
+    for (size_t i = 0; i < records_.size(); ++i) {
+      const std::shared_ptr<Record> record = records_[i];  // others may clear the table meanwhile
+      Ref results = record->results(args + 1, static_cast<size_t>(count - 1), switched.get());
+      if (results.get() != Py_None) return results.release();
+    }
+    Py_RETURN_NONE;
+  }
+
+  // Unless it is known already. The last ones are looked at first, and the first ones forgotten.
+  static PyObject* add(PyObject* self, PyObject* args) {
+    return Object<Known>::guarded([&]() -> PyObject* {
+      auto& records = Object<Known>::of(self).records_;
+      PyObject* arguments = item(args, 0);
+      PyObject* const* given = reinterpret_cast<PyTupleObject*>(arguments)->ob_item;
+      const auto count = static_cast<size_t>(PyTuple_Size(arguments));
+      bool differentiable = false;
+      for (const auto& record : records) {
+        if (record->fits(given, count, item(args, 3), differentiable)) Py_RETURN_NONE;
+      }
+      records.insert(records.begin(), std::make_shared<Record>(args));
+      if (records.size() > kMost) records.pop_back();
+      Py_RETURN_NONE;
+    });
+  }
+
+  static PyObject* forget(PyObject* self, PyObject*) {
+    const auto dropped = std::move(Object<Known>::of(self).records_);
+    Py_RETURN_NONE;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(names_.get());
+    Py_VISIT(picture_.get());
+    Py_VISIT(switch_.get());
+    Py_VISIT(is_recomputing_.get());
+    for (const auto& record : records_) {
+      if (const int found = record->visit(visit, arg)) return found;
+    }
+    return 0;
+  }
+
+  void release() { const auto dropped = std::move(records_); }
+
+ private:
+  // Most modes of functions, such as a default device, are nothing to a call.
+  bool is_watched() const {
+    const bool in_modes = at::impl::PythonTorchFunctionTLS::stack_len() != 0;
+    return (in_modes && is_true(called(is_recomputing_.get()).get())) ||
+           PyDict_GetItem(torch.forward_mode, torch.level) != torch.no_level;
+  }
+
+  Ref names_;
+  Ref picture_;
+  Ref switch_;
+  Ref is_recomputing_;
+  std::vector<std::shared_ptr<Record>> records_;
+};
+
+PyMethodDef functions[] = {
+    {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(forward)), METH_FASTCALL,
+     nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
+PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
+                       {"forget", Known::forget, METH_NOARGS, nullptr},
+                       {nullptr, nullptr, 0, nullptr}};
+
+void add_type(PyObject* module, const char* name, Ref type) {
+  if (PyModule_AddObjectRef(module, name, type.get()) != 0) throw PythonError();
+}
+
+}  // namespace
+
+#define KW_JOINED(first, second) first##second
+#define KW_NAMED(first, second) KW_JOINED(first, second)
+
+PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
+  static PyModuleDef definition{
+      PyModuleDef_HEAD_INIT, "calls", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+  return Object<Known>::guarded([] {
+    look_up_torch();
+    Ref module = checked(PyModule_Create(&definition));
+    add_type(module.get(), "Picture", Object<Picture>::type("kernelwright.Picture", none));
+    add_type(module.get(), "Sequence", Object<Sequence>::type("kernelwright.Sequence", none));
+    add_type(module.get(), "Known", Object<Known>::type("kernelwright.Known", known));
+    return module.release();
+  });
+}

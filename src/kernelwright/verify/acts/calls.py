@@ -1,0 +1,222 @@
+"""Calls of forward, one or many, and what can be seen of them from outside.
+
+In: a module and inputs; where an act makes several calls, the arguments are the Inputs of one call
+each. Out: results, by name where there are several kinds.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from kernelwright.verify import attributes, parameters
+from kernelwright.verify.acts.here import Here
+from kernelwright.verify.attributes import preserved
+from kernelwright.verify.inputs import Inputs, Named, copied, forward, map_tensors, tensors_in
+from kernelwright.verify.replay import rng_state
+
+# Parts of the names of the torch functions that TF32 touches.
+PRODUCTS = (
+    *("linear", "matmul", "mm", "mv", "dot", "einsum"),
+    *("conv", "attention", "lstm", "gru", "rnn"),
+)
+
+WAYS: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "gradients": torch.enable_grad,
+}
+
+
+def once(module: nn.Module, inputs: Inputs, here: Here) -> Any:
+    return forward(module, inputs)
+
+
+def generator(module: nn.Module, inputs: Inputs, here: Here) -> Tensor:
+    """Where the generators stand after a call."""
+    forward(module, inputs)
+    return torch.cat([x.cpu().reshape(-1) for x in rng_state(here.device)])
+
+
+def multiplies(module: nn.Module, inputs: Inputs, here: Here) -> bool:
+    """Whether forward calls any matrix product or convolution."""
+    with _Products() as products:
+        forward(module, inputs)
+    return bool(products.seen)
+
+
+class _Products(TorchFunctionMode):
+    seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= any(part in getattr(func, "__name__", "") for part in PRODUCTS)
+        return func(*args, **(kwargs or {}))
+
+
+def by_rows(module: nn.Module, inputs: Inputs, here: Here, groups: int) -> Any:
+    """Results whose rows are those of the inputs, in groups that are judged each by itself."""
+    batch = tensors_in(inputs)[0].shape[:1]
+    outputs = forward(module, inputs)
+    if any(x.shape[:1] != batch for x in tensors_in(outputs)):
+        return outputs
+    found = [map_tensors(lambda x, i=i: x[i::groups], outputs) for i in range(groups)]  # type: ignore[misc]
+    return Named({f"the rows of group {i}": x for i, x in enumerate(found)})
+
+
+def many(module: nn.Module, inputs: Inputs, here: Here, order: list[int], ways: list[str]) -> Any:
+    """A call for each number in `order`, on that set of inputs, each in its way."""
+    found = []
+    for index, way in zip(order, ways, strict=True):
+        with WAYS[way]():
+            found.append(kept(forward(module, copied(inputs.args[index]))))
+    return found
+
+
+def kept(outputs: Any) -> Any:
+    """Copies that no later call can reach."""
+    return map_tensors(lambda x: x.detach().clone(), outputs)
+
+
+def held(module: nn.Module, inputs: Inputs, here: Here) -> Any:
+    """All results, looked at only after the last call."""
+    return [forward(module, one) for one in inputs.args]
+
+
+def repeated(module: nn.Module, inputs: Inputs, here: Here, seeds: list[int]) -> Any:
+    """The same inputs again and again, the generator at a seed before each call."""
+    found = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        found.append(kept(forward(module, copied(inputs))))
+        here.finish()
+    return found
+
+
+def in_threads(module: nn.Module, inputs: Inputs, here: Here, rounds: int) -> Any:
+    """Every set of inputs in a thread of its own, all at once, `rounds` times."""
+    count = len(inputs.args)
+    found: list[list[Any]] = [[] for _ in range(count)]
+    errors: list[BaseException] = []
+    together = threading.Barrier(count)
+
+    def work(index: int) -> None:
+        try:
+            with torch.no_grad():
+                for _ in range(rounds):
+                    together.wait(timeout=60)
+                    found[index].append(forward(module, copied(inputs.args[index])))
+        except BaseException as error:
+            errors.append(error)
+            together.abort()
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise next(
+            (e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0]
+        )
+    return found
+
+
+def several(module: nn.Module, inputs: Inputs, here: Here, calls: int, watched: list[str]) -> Named:
+    """Calls in a row, and the plain attributes after them."""
+    outputs = [forward(module, copied(inputs)) for _ in range(calls)]
+    results = {f"the result of call {i + 1}": x for i, x in enumerate(outputs)}
+    now = attributes.plain(module)
+    return Named({**results, **{f"attribute {k}": now.get(k, "absent") for k in watched}})
+
+
+def steps(module: nn.Module, inputs: Inputs, here: Here, names: list[str]) -> Named:
+    """The buffers after a call on each set of inputs."""
+    for step in inputs.args:
+        forward(module, step)
+    ended = parameters.snapshot_buffers(module)
+    return Named({f"buffer {name}": ended.get(name) for name in names})
+
+
+def switched(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """`.eval()` and `.train()` to and fro, each followed by a call."""
+    found = Named()
+    with preserved(module):
+        for name in ("eval", "train", "eval again", "train again"):
+            module.train(name.startswith("train"))
+            found[f"the result in {name}"] = forward(module, copied(inputs))
+    found["the result in its own mode"] = forward(module, inputs)
+    return found
+
+
+def effects(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """The inputs and the parameters after a call."""
+    forward(module, inputs)
+    found = {f"input {i}": x.detach().clone() for i, x in enumerate(tensors_in(inputs))}
+    found |= {f"parameter {name}": x.detach().clone() for name, x in module.named_parameters()}
+    return Named(found)
+
+
+def aliases(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """For each output, with what of the outside it shares memory."""
+    outside = {f"input {i}": x for i, x in enumerate(tensors_in(inputs))}
+    outside |= {f"parameter {name}": x for name, x in module.named_parameters()}
+    outside |= {f"buffer {name}": x for name, x in module.named_buffers()}
+    outputs = tensors_in(forward(module, inputs))
+    found = Named()
+    for index, x in enumerate(outputs):
+        others = {**outside, **{f"output {i}": y for i, y in enumerate(outputs[:index])}}
+        shared = [name for name, other in others.items() if _overlap(x, other)]
+        found[f"what output {index} shares memory with"] = ", ".join(shared) or "nothing"
+    return found
+
+
+def _overlap(x: Tensor, y: Tensor) -> bool:
+    if x.numel() == 0 or y.numel() == 0 or x.device != y.device:
+        return False
+    if x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
+        return False
+    (a, b), (c, d) = _range(x), _range(y)
+    return a < d and c < b
+
+
+def _range(x: Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    start = int(x.storage_offset()) * x.element_size()
+    return start, start + (last + 1) * x.element_size()
+
+
+def cast(module: nn.Module, inputs: Inputs, here: Here, dtype: torch.dtype) -> Named:
+    """A call in its own type, one in the other, and one after the way back, whatever that lost."""
+    found = Named({"the first result": forward(module, copied(inputs))})
+    with parameters.types_kept(module):
+        module.to(dtype)
+        if here.wide:  # the oracle gets the values that the cast leaves, and stays in float64
+            module.double()
+        found[f"the result in {dtype}"] = forward(module, rounded(inputs, dtype, here.wide))
+    with parameters.types_kept(module, rounded_to=dtype):
+        found["the result after the way back"] = forward(module, inputs)
+    return found
+
+
+def rounded(inputs: Inputs, dtype: torch.dtype, wide: bool) -> Inputs:
+    def one(x: Tensor) -> Tensor:
+        return x.to(dtype).to(x.dtype if wide else dtype) if x.is_floating_point() else x
+
+    return map_tensors(one, inputs)
+
+
+def in_dtype(module: nn.Module, inputs: Inputs, here: Here, dtype: torch.dtype) -> Any:
+    """Inputs of another type for the module as it is."""
+    return forward(module, rounded(inputs, dtype, here.wide))
+
+
+def duplicate(module: nn.Module, how: str) -> nn.Module:
+    if how == "deepcopy":
+        return copy.deepcopy(module)
+    return parameters.pickled(module)

@@ -1,0 +1,284 @@
+"""Gradients, in every way that people take them.
+
+In: a module and inputs. Out: results, gradients and what autograd knows of them, by name. The
+forward is an ordinary call with gradients enabled, no `no_grad` around it. Cotangents are the last
+argument of the inputs where they are given, so that no candidate knows them before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from kernelwright.verify import parameters
+from kernelwright.verify.acts.here import Here
+from kernelwright.verify.attributes import preserved
+from kernelwright.verify.inputs import (
+    Inputs,
+    Named,
+    copied,
+    forward,
+    map_floating,
+    map_tensors,
+    tensors_in,
+)
+
+STEPS = 2
+RATE = 0.05
+NATURAL = 64.0
+ELEMENTS = 1 << 20
+
+
+def taken(module: nn.Module, inputs: Inputs, here: Here, way: str, whole: bool, seed: int) -> Any:
+    """One of WAYS with gradients enabled and none left over, before or after."""
+    with torch.enable_grad(), preserved(module), _no_gradients(module), _cotangents(seed):
+        found = WAYS[way](module, inputs, here)
+    return found if whole else map_tensors(_thinned, found)
+
+
+def _thinned(x: Tensor) -> Tensor:
+    """About a million elements, at an odd distance so that they meet every row and column."""
+    if x.numel() <= ELEMENTS:
+        return x
+    return x.reshape(-1)[:: x.numel() // ELEMENTS | 1].clone()
+
+
+@contextmanager
+def _no_gradients(module: nn.Module) -> Iterator[None]:
+    """`.grad` and `requires_grad` of every parameter, as they were."""
+    before = [(value, value.grad, value.requires_grad) for value in module.parameters()]
+    try:
+        for value, _, _ in before:
+            value.grad = None
+        yield
+    finally:
+        for value, grad, required in before:
+            value.requires_grad_(required)
+            value.grad = grad
+
+
+def backward(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    leaves = as_leaves(inputs)
+    outputs = forward(module, leaves)
+    return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
+
+
+def backward_twice(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    leaves = as_leaves(inputs)
+    wanted = _wanted(module, leaves)
+    first = _gradients(forward(module, leaves), wanted, create_graph=True)
+    again = [x for x in first.values() if x is not None and x.requires_grad]
+    second = _gradients(again, wanted, "second derivative")
+    for name, x in zip(list(second), wanted.values(), strict=True):
+        if second[name] is None:  # no path and a path of zeros are the same derivative
+            second[name] = torch.zeros_like(x)
+    return second
+
+
+def partly_frozen(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    found = Named()
+    for index, parameter in enumerate(module.parameters()):
+        parameter.requires_grad_(index % 2 == 1 and parameter.is_floating_point())
+    outputs = forward(module, inputs)
+    found.update(_kinds(outputs))
+    found.update(_gradients(outputs, _wanted(module, inputs)))
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    found.update({f"all frozen: {k}": v for k, v in _kinds(forward(module, inputs)).items()})
+    return found
+
+
+def hooked(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """Gradients by `.backward()`, with a hook that doubles on the first input and parameter."""
+    called: list[str] = []
+
+    def note(name: str, factor: float) -> Callable[[Tensor], Tensor]:
+        def hook(gradient: Tensor) -> Tensor:
+            called.append(name)
+            return gradient * factor
+
+        return hook
+
+    leaves = as_leaves(inputs)
+    wanted = _wanted(module, leaves)
+    handles: list[Any] = [_hook(x, note(name, 2.0)) for name, x in wanted.items()]
+    handles += [
+        x.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            lambda x, name=name: called.append(f"{name} added")
+        )
+        for name, x in wanted.items()
+    ]
+    handles.append(
+        module.register_full_backward_hook(lambda m, got, given: called.append("the module"))
+    )
+    outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+    handles += [_hook(x, note(f"output {i}", 0.5)) for i, x in enumerate(outputs)]
+    if outputs:
+        torch.autograd.backward(outputs, [_cotangent(x) for x in outputs])
+    for handle in handles:
+        handle.remove()
+    found = Named({"the hooks called": ", ".join(sorted(called))})
+    found.update({f"the gradient of {name}": x.grad for name, x in wanted.items()})
+    return found
+
+
+def _hook(x: Tensor, hook: Callable[[Tensor], Tensor]) -> Any:
+    return x.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def changed_in_place(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    leaves = as_leaves(inputs)
+    outputs = [x for x in tensors_in(forward(module, leaves)) if x.is_floating_point()]
+    for x in outputs:
+        x.mul_(2.0)
+    return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
+
+
+def under_checkpoint(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    leaves = as_leaves(inputs)
+    outputs = checkpoint(forward, module, leaves, use_reentrant=False)
+    return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
+
+
+def trained(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    before = parameters.snapshot(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
+    try:
+        for _ in range(STEPS):
+            outputs = tensors_in(forward(module, copied(inputs)))
+            used = [x for x in outputs if x.requires_grad]
+            if used:
+                torch.autograd.backward(used, [_cotangent(x) / x.numel() for x in used])
+            optimizer.step()
+            optimizer.zero_grad()
+        ended = parameters.snapshot(module)
+        return Named({name: ended[name] for name, _ in module.named_parameters()})
+    finally:
+        parameters.write(module, before)
+
+
+def in_inference_mode(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    with torch.inference_mode():
+        outputs = forward(module, copied(inputs))
+        flags = tuple(x.is_inference() for x in tensors_in(outputs))
+        kept = map_tensors(Tensor.clone, outputs)
+    found = Named({"is_inference of the outputs": flags, "the outputs in inference_mode": kept})
+    found.update(backward(module, inputs, here))
+    return found
+
+
+def as_leaves(inputs: Inputs) -> Inputs:
+    """Every floating input as a leaf that requires gradients."""
+    return map_floating(lambda x: x.detach().requires_grad_(), inputs)
+
+
+def _wanted(module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
+    """What gradients are asked for, by name."""
+    found = {f"input {i}": x for i, x in enumerate(tensors_in(inputs))}
+    found.update(module.named_parameters())
+    return {name: x for name, x in found.items() if x.requires_grad}
+
+
+def _kinds(outputs: Any) -> dict[str, Any]:
+    """The outputs, and what autograd knows of them."""
+    found = tensors_in(outputs)
+    return {
+        "requires_grad of the outputs": tuple(x.requires_grad for x in found),
+        "grad_fn of the outputs": tuple(x.grad_fn is not None for x in found),
+        "the outputs": map_tensors(lambda x: x.detach().clone(), outputs),
+    }
+
+
+def _gradients(
+    outputs: Any, wanted: dict[str, Tensor], noun: str = "gradient", create_graph: bool = False
+) -> Named:
+    used = [x for x in tensors_in(outputs) if x.requires_grad]
+    if not used or not wanted:
+        return Named()
+    grads = torch.autograd.grad(
+        used,
+        list(wanted.values()),
+        [_cotangent(x) for x in used],
+        allow_unused=True,
+        create_graph=create_graph,
+    )
+    return Named({f"the {noun} of {name}": x for name, x in zip(wanted, grads, strict=True)})
+
+
+_seed = 0
+
+
+@contextmanager
+def _cotangents(seed: int) -> Iterator[None]:
+    """Which cotangents this act takes; the judge draws the seed for every act."""
+    global _seed
+    _seed = seed
+    yield
+
+
+def _cotangent(x: Tensor) -> Tensor:
+    """Quarters from -3/4 to 3/4 in an order of the seed: no dtype rounds them."""
+    generator = torch.Generator().manual_seed(_seed + x.numel())
+    drawn = torch.randint(-3, 4, tuple(x.shape), generator=generator)
+    return drawn.to(x.device, x.dtype).div(4)
+
+
+def summed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """`.sum().backward()`, whose cotangent is one number expanded, added up over two calls."""
+    leaves = as_leaves(inputs)
+    wanted = _wanted(module, leaves)
+    usual = _gradients(forward(module, leaves), wanted)
+    natural = {name: usual.get(f"the gradient of {name}") for name in wanted}
+    for _ in range(2):
+        outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+        if outputs:
+            total = torch.stack([x.sum().to(outputs[0].dtype) for x in outputs]).sum()
+            total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            total.backward()  # type: ignore[no-untyped-call]
+    return Named({f"the gradient of {n}": _beside(x, natural[n]) for n, x in wanted.items()})
+
+
+def _beside(x: Tensor, natural: Tensor | None) -> Tensor | None:
+    """A gradient with another one of its usual size, times NATURAL.
+
+    That of a sum may vanish altogether, as a softmax's does, and what is left is the rounding of
+    terms that cancel; how large those are in a right candidate depends on its algorithm.
+    """
+    if x.grad is None or natural is None:
+        return x.grad
+    return torch.stack([x.grad, natural * NATURAL])
+
+
+def transposed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """Cotangents whose memory runs the other way."""
+    leaves = as_leaves(inputs)
+    wanted = _wanted(module, leaves)
+    outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+    if not outputs or not wanted:
+        return Named()
+    order = [tuple(reversed(range(x.ndim))) for x in outputs]
+    given = [
+        _cotangent(x).permute(o).contiguous().permute(o)
+        for x, o in zip(outputs, order, strict=True)
+    ]
+    grads = torch.autograd.grad(outputs, list(wanted.values()), given, allow_unused=True)
+    return Named({f"the gradient of {n}": x for n, x in zip(wanted, grads, strict=True)})
+
+
+WAYS: dict[str, Callable[[nn.Module, Inputs, Here], Named]] = {
+    "plain": backward,
+    "twice": backward_twice,
+    "frozen": partly_frozen,
+    "hooks": hooked,
+    "in place": changed_in_place,
+    "checkpoint": under_checkpoint,
+    "optimizer steps": trained,
+    "inference_mode": in_inference_mode,
+    "summed": summed,
+    "transposed": transposed,
+}

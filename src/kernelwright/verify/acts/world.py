@@ -1,0 +1,144 @@
+"""The state of torch and of Python that belongs to the whole process.
+
+In: nothing. Out: values by name, and the functions of torch and of Python's clocks as they are now,
+so that two looks can be compared. The first look is taken before any user code is loaded.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import json
+import math
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from kernelwright.verify.acts.here import Here
+from kernelwright.verify.inputs import Inputs, Named, forward
+from kernelwright.verify.replay import moved, rng_state
+
+# Where replaced functions would change what others compute, measure or see.
+WATCHED: dict[str, Any] = {
+    "torch": torch,
+    "torch.nn.functional": F,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.Module": nn.Module,
+    "torch.nn.Linear": nn.Linear,
+    "torch.nn.Conv2d": nn.Conv2d,
+    "torch.autograd": torch.autograd,
+    "torch.cuda": torch.cuda,
+    "torch.cuda.Event": torch.cuda.Event,
+    "torch.testing": torch.testing,
+    "time": time,
+    "math": math,
+    "json": json,
+    "random": random,
+    "builtins": builtins,
+}
+
+
+COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo")
+
+
+def values() -> dict[str, Any]:
+    """The settings that a call may not change."""
+    products = torch.backends.cuda.matmul
+    return {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "default dtype": str(torch.get_default_dtype()),
+        "default device": str(torch.get_default_device()),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "TF32 products": products.allow_tf32,
+        "reduced precision products": products.allow_fp16_reduced_precision_reduction,
+        "TF32 convolutions": torch.backends.cudnn.allow_tf32,
+        "cudnn.benchmark": torch.backends.cudnn.benchmark,
+        "cudnn.deterministic": torch.backends.cudnn.deterministic,
+        "cudnn.enabled": torch.backends.cudnn.enabled,
+        "mkldnn.enabled": torch.backends.mkldnn.enabled,
+        "deterministic algorithms": torch.get_deterministic_debug_mode(),
+        "filling of uninitialised memory": _fills_memory(),
+        "flushing of denormals": _flushes_denormals(),
+        "number of threads": torch.get_num_threads(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast on the GPU": torch.is_autocast_enabled("cuda"),
+        "garbage collection": gc.isenabled(),
+        "recursion limit": sys.getrecursionlimit(),
+        "working directory": os.getcwd(),
+        "tracing function": sys.gettrace() is not None or sys.getprofile() is not None,
+        "signal handlers": _handlers(),
+        "current stream": _stream(),
+    }
+
+
+def functions() -> dict[str, int]:
+    """The identity of every callable in the watched places."""
+    found = {}
+    for place, holder in WATCHED.items():
+        for name, value in list(vars(holder).items()):
+            if callable(value) and not isinstance(value, ModuleType) and not _is_compilers(value):
+                found[f"{place}.{name}"] = id(value)
+    return found
+
+
+def _is_compilers(value: Any) -> bool:
+    """torch.compile puts functions of its own in the place of some of torch's."""
+    return COMPILER in getattr(getattr(value, "__code__", None), "co_filename", "")
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [name for name, value in before.items() if name in after and after[name] != value]
+
+
+def around(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """What a call, with gradients and without, changes in the process, and in its generators."""
+    before, patched = values(), functions()
+    generators = rng_state(here.device)
+    python, count = random.getstate(), threading.active_count()
+    forward(module, inputs)
+    here.finish()
+    now = changed(before, values())
+    with torch.enable_grad():
+        before = values()
+        result = forward(module, inputs)
+        now += [name for name in changed(before, values()) if name not in now]
+    now += ["torch's generator"] * moved(generators, here.device)
+    now += ["Python's generator"] * (random.getstate() != python)
+    now += ["the number of Python threads"] * (threading.active_count() > count)
+    return Named(
+        {
+            "settings that the call changed": ", ".join(now) or "none",
+            "functions that the call replaced": ", ".join(changed(patched, functions())) or "none",
+            "the result": result.detach() if isinstance(result, torch.Tensor) else result,
+        }
+    )
+
+
+def _fills_memory() -> bool:
+    return bool(getattr(torch.utils.deterministic, "fill_uninitialized_memory", False))
+
+
+def _flushes_denormals() -> bool:
+    return float(torch.tensor([1e-39], dtype=torch.float32).mul(1.0).sum()) == 0.0
+
+
+def _handlers() -> str:
+    names = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    return ", ".join(str(signal.getsignal(name)) for name in names)
+
+
+def _stream() -> int:
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return int(torch.cuda.current_stream().cuda_stream)

@@ -1,0 +1,101 @@
+"""Messages over a socket between the judge and its processes: a header, a text, perhaps a file.
+
+In: a socket and values. Out: messages, with whatever tensors they carry in a file in memory beside
+them. Waiting has an end, and a message that is no message of ours is Garbled.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kernelwright.verify.wire import Find, Garbled, read, written
+
+HEADER = struct.Struct("!4sQ?")
+MARK = b"data"
+MOST_TEXT = 256 << 20
+STEP = 0.2  # seconds between two looks at whether the other side is still there
+
+
+class Silent(Exception):
+    """Nothing came in time."""
+
+
+class Gone(Exception):
+    """The other side has ended."""
+
+
+class Channel:
+    """One end of a socket. `sealed` for what many may read, `opaque` for what is not believed."""
+
+    def __init__(self, end: socket.socket, opaque: bool = True, find: Find | None = None) -> None:
+        self.end, self.opaque, self.find = end, opaque, find
+
+    def send(self, value: Any, sealed: bool = False, file: int | None = None) -> None:
+        """A message; `file` has the bytes of its tensors, if they were written before."""
+        text, writer = written(value, self.opaque)
+        data = text.encode(errors="surrogatepass")
+        fds = [os.dup(file) if file is not None else writer.file(sealed)] if writer.tensors else []
+        try:
+            header = HEADER.pack(MARK, len(data), bool(fds))
+            socket.send_fds(self.end, [header], fds)
+            self.end.sendall(data)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Gone from error
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def receive(
+        self, deadline: float | None = None, alive: Callable[[], bool] = lambda: True
+    ) -> Any:
+        """The next message, before a time of the monotonic clock."""
+        fd: int | None = None
+        try:
+            header, fds, _, _ = self._header(deadline, alive)
+            fd = fds[0] if fds else None
+            header += self._exactly(HEADER.size - len(header), deadline, alive)
+            mark, length, has_file = HEADER.unpack(header)
+            if mark != MARK or length > MOST_TEXT or has_file != (fd is not None):
+                raise Garbled("bytes that begin no message")
+            return read(self._exactly(length, deadline, alive), fd, self.find)
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise Gone from error
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _header(self, deadline: float | None, alive: Callable[[], bool]) -> Any:
+        self._wait(deadline, alive)
+        got = socket.recv_fds(self.end, HEADER.size, 1)
+        if not got[0]:
+            raise Gone
+        return got
+
+    def _exactly(self, count: int, deadline: float | None, alive: Callable[[], bool]) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            self._wait(deadline, alive)
+            part = self.end.recv(min(count - len(parts), 1 << 20))
+            if not part:
+                raise Gone
+            parts += part
+        return bytes(parts)
+
+    def _wait(self, deadline: float | None, alive: Callable[[], bool]) -> None:
+        while True:
+            left = STEP if deadline is None else min(STEP, deadline - time.monotonic())
+            if select.select([self.end], [], [], max(0.0, left))[0]:
+                return
+            if not alive() and not select.select([self.end], [], [], 0.0)[0]:
+                raise Gone
+            if deadline is not None and time.monotonic() > deadline:
+                raise Silent
+
+    def close(self) -> None:
+        self.end.close()

@@ -1,0 +1,370 @@
+"""A process that runs user code for the judge: it loads modules, and does with them what is asked.
+
+In: requests over a socket. Out: an answer to each: values, or what was raised. The process of the
+reference has the original and the float64 oracle and never loads the candidate; the candidate has a
+process of its own. Runs leave no traces for each other: each starts from the same buffers, plain
+attributes and random numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kernelwright import loading
+from kernelwright.errors import KernelwrightError
+from kernelwright.verify import attributes, parameters
+from kernelwright.verify.acts import ACTS, Here, arguments, changes, construction, world
+from kernelwright.verify.candidate import build_failure, fallbacks_of
+from kernelwright.verify.channel import Channel, Gone
+from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, on_device, widen
+from kernelwright.verify.maker import Maker, made
+from kernelwright.verify.parameters import State
+from kernelwright.verify.replay import Recorder, Replay, Unreplayable, moved, rng_state
+from kernelwright.verify.wire import written
+
+CANDIDATE, ORIGINAL, ORACLE = "candidate", "original", "oracle"
+MESSAGE = 2000
+
+Request = dict[str, Any]
+
+
+def main(end: socket.socket) -> None:
+    """Serve until the judge has no more requests."""
+    loading.PREFIX = "user"
+    seat = Seat()
+    channel = Channel(end, find=seat.find)
+    try:
+        while True:
+            request = channel.receive()
+            answer = seat.answer(request)
+            channel.opaque = not answer.pop("trusted", False)
+            channel.send(answer)
+    except Gone:
+        return
+
+
+class Seat:
+    """The modules of this process, by role, and what every run of them starts from."""
+
+    def __init__(self) -> None:
+        self.modules: dict[str, nn.Module] = {}
+        self.stack: list[tuple[dict[str, nn.Module], State, Any, Any]] = []
+        self.modes: list[list[tuple[nn.Module, bool]]] = []
+        self.buffers: State = {}
+        self.begin: attributes.Attributes = {}
+        self.volatile: attributes.Attributes = {}
+        self.device = torch.device("cpu")
+        self.world = world.values(), world.functions()
+        self.maker: Maker | None = None
+        self.ways: list[arguments.Way] = []
+        self.stand: Any = None
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """Whatever happens is an answer; only the end of the process is none."""
+        before = self._fallbacks()
+        try:
+            found: dict[str, Any] = REQUESTS[request["do"]](self, request)
+        except KernelwrightError as error:
+            found = {"fatal": type(error).__name__, "message": str(error)[:MESSAGE]}
+        except (Exception, SystemExit) as error:
+            found = {"raised": type(error).__name__, "message": str(error)[:MESSAGE]}
+            found["build"] = build_failure(error)
+            found["unreplayable"] = isinstance(error, Unreplayable)
+        if request["do"] == "run" and (after := self._fallbacks()) is not None:
+            found["fell"] = dict(after - (before or Counter()))
+        return found
+
+    def find(self, module: str, name: str) -> Any:
+        """A class by name: in the user's own file first, then wherever it was defined."""
+        spaces = [sys.modules.get(type(m).__module__) for m in self.modules.values()]
+        spaces += [v for s in spaces for v in vars(s).values() if isinstance(v, type(sys))]
+        for space in [*spaces, sys.modules.get(module)]:
+            found: Any = space
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if isinstance(found, type):
+                return found
+        try:
+            return getattr(__import__(module, fromlist=[name]), name, None)
+        except ImportError:
+            return None
+
+    # Modules
+
+    def load(self, request: Request) -> dict[str, Any]:
+        torch.set_float32_matmul_precision(request["precision"])
+        torch.backends.cudnn.allow_tf32 = request["conv_tf32"]
+        self.world = world.values(), self.world[1]
+        self.maker = maker = made(request)
+        self.device = maker.device
+        role = CANDIDATE if request["role"] == CANDIDATE else ORIGINAL
+        self.seat(role, maker.make(request.get("arguments"), request["seed"]))
+        if request["training"] is not None:
+            self.modules[role].train(request["training"])
+        return self.described(request)
+
+    def described(self, request: Request) -> dict[str, Any]:
+        """What the judge knows of a module."""
+        assert self.maker is not None
+        module = self._main
+        found = {
+            "state_dict": {
+                k: v.detach().clone() if isinstance(v, Tensor) else repr(v)
+                for k, v in module.state_dict().items()
+            },
+            "state": parameters.snapshot(module),
+            "parameters": [n for n, _ in module.named_parameters(remove_duplicate=False)],
+            "buffers": [n for n, _ in module.named_buffers(remove_duplicate=False)],
+            "tied": _tied(module),
+            "training": module.training,
+            "modules": {path: type(m).__name__ for path, m in module.named_modules()},
+            "attributes": {p: list(changes.own_attributes(m)) for p, m in module.named_modules()},
+            "float": sorted({str(p.dtype) for p in module.parameters()}),
+        }
+        if CANDIDATE not in self.modules:
+            found["arguments"] = _sendable(self.maker.arguments)
+            found["trusted"] = True
+        return found
+
+    def construct(self, request: Request) -> dict[str, Any]:
+        """Another module in the place of the first one, until it is asked back."""
+        assert self.maker is not None
+        given = request["arguments"]
+        module = self.maker.construct(given, request["seed"])
+        module.train(request["training"])
+        self._push()
+        self.seat(next(iter(self.modules)), module)
+        return self.described(request)
+
+    def duplicate(self, request: Request) -> dict[str, Any]:
+        """A copy in the place of the module, until it is asked back."""
+        how = parameters.pickled if request["how"] == "pickle" else copy.deepcopy
+        module = how(self._main)
+        self._push()
+        self.modules = {next(iter(self.modules)): module}
+        return {}
+
+    def back(self, request: Request) -> dict[str, Any]:
+        self.modules, self.buffers, self.begin, self.volatile = self.stack.pop()
+        return {}
+
+    def mode(self, request: Request) -> dict[str, Any]:
+        """All modules in a mode; None puts back what was there before."""
+        if request["training"] is None:
+            for module, training in self.modes.pop():
+                module.training = training
+            return {}
+        inside = [m for root in self.modules.values() for m in root.modules()]
+        self.modes.append([(m, m.training) for m in inside])
+        for root in self.modules.values():
+            root.train(request["training"])
+        return {}
+
+    def write(self, request: Request) -> dict[str, Any]:
+        """New weights, in a way that people have of giving them."""
+        state = {name: x.to(self.device) for name, x in request["state"].items()}
+        for role, module in self.modules.items():
+            way = request["way"] if role != ORACLE else "copy"
+            with torch.no_grad():
+                parameters.WAYS[way](module, state)
+        names = [n for n, _ in self._main.named_buffers(remove_duplicate=False)]
+        self.buffers = {name: state[name] for name in names if name in state}
+        return {}
+
+    def load_strictly(self, request: Request) -> dict[str, Any]:
+        self._main.load_state_dict(request["state"], strict=True)
+        return {}
+
+    def step(self, request: Request) -> dict[str, Any]:
+        """One step of an optimizer on the module alone, and its weights after it."""
+        parameters.step(self._main)
+        return {"state": parameters.snapshot(self._main)}
+
+    def reset(self, request: Request) -> dict[str, Any]:
+        """Whether the device still works."""
+        Here(self.device).finish()
+        return {}
+
+    # Inputs
+
+    def draw(self, request: Request) -> dict[str, Any]:
+        assert self.maker is not None
+        torch.manual_seed(request["seed"])
+        return {"value": self.maker.draw(), "trusted": True}
+
+    def list_changes(self, request: Request) -> dict[str, Any]:
+        """What can be varied in the original: attributes, sublayers, arguments, constructions."""
+        assert self.maker is not None
+        found: list[Any] = []
+        what = request["what"]
+        if what == "attributes":
+            found = [x for x in changes.attributes(self._main) if _is_sendable(x["value"])]
+        elif what == "sublayers":
+            found = list(changes.sublayers(self._main))
+        elif what == "arguments":
+            self.ways = arguments.ways(self._main, request["inputs"])
+            found = [{"label": way.label, "optional": way.optional} for way in self.ways]
+        elif self.maker.arguments is not None:
+            found = construction.constructions(
+                type(self._main),
+                self.maker.arguments,
+                on_device(request["inputs"], self.device),
+                self._main.training,
+            )
+        return {"value": found, "trusted": True}
+
+    def argue(self, request: Request) -> dict[str, Any]:
+        way = self.ways[request["index"]]
+        return {"value": way.make(request["inputs"], request["seed"]), "trusted": True}
+
+    # Runs
+
+    def run(self, request: Request) -> dict[str, Any]:
+        """One act that has finished when this returns."""
+        role = request["role"]
+        if role != ORACLE:
+            return self._run(role, request)
+        if not request["replay"]:
+            return self._run_oracle(request)
+        with Recorder(self.device) as recorder:
+            self._run(ORIGINAL, request)
+        with Replay(recorder.draws, self.device):
+            return self._run_oracle(request)
+
+    def _run_oracle(self, request: Request) -> dict[str, Any]:
+        """The original in float64; tensors made inside of forward are float64 too."""
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return self._run(ORACLE, request)
+        finally:
+            torch.set_default_dtype(before)
+
+    def _run(self, role: str, request: Request) -> dict[str, Any]:
+        module, here = self.modules[role], Here(self.device, role == ORACLE)
+        inputs = on_device(request["inputs"], self.device)
+        inputs = widen(inputs) if here.wide else map_tensors(lambda x: x, inputs)
+        self._rewind(role, request)
+        torch.manual_seed(request["noise"])
+        before = rng_state(self.device)
+        here.finish()
+        start = time.perf_counter()
+        with torch.no_grad() if request.get("no_grad", True) else nullcontext():
+            outputs = ACTS[request["act"]](module, inputs, here, **request["parameters"])
+        here.finish()
+        seconds = time.perf_counter() - start
+        drew = moved(before, self.device)
+        if role == ORIGINAL:
+            self._note_volatile()
+        return {"value": outputs, "drew": drew, "ran": seconds, "volatile": self._begins(role)}
+
+    def _rewind(self, role: str, request: Request) -> None:
+        """Buffers and the attributes that forward changes, as they were in the beginning."""
+        parameters.write_buffers(self.modules[role], self.buffers)
+        start = request["volatile"] if role == CANDIDATE else self.volatile
+        start = {k: attributes.ABSENT if v == "absent" else v for k, v in start.items()}
+        if start:
+            wide = map_floating(Tensor.double, start) if role == ORACLE else start
+            attributes.assign(self.modules[role], wide)
+
+    def _note_volatile(self) -> None:
+        now = attributes.plain(self.modules[ORIGINAL])
+        for name in attributes.changed(self.begin, now):
+            self.volatile[name] = self.begin.get(name, "absent")
+
+    def _begins(self, role: str) -> dict[str, Any]:
+        if role != ORIGINAL:
+            return {}
+        return {k: v for k, v in self.volatile.items() if _is_sendable(v)}
+
+    def plain(self, request: Request) -> dict[str, Any]:
+        """The plain attributes of the module: where they are, and which have moved."""
+        now = attributes.plain(self._main)
+        return {"value": {"known": list(now), "moved": attributes.changed(self.begin, now)}}
+
+    def look_around(self, request: Request) -> dict[str, Any]:
+        """What loading and all calls so far have changed in the process."""
+        values, functions = self.world
+        found = world.changed(values, world.values())
+        found += [f"{x} replaced" for x in world.changed(functions, world.functions())]
+        return {"value": found}
+
+    def time(self, request: Request) -> dict[str, Any]:
+        """Requests of bench, which has a stand in this process."""
+        from kernelwright.bench import stand
+
+        if self.stand is None:
+            assert self.maker is not None
+            self.stand = stand.Stand(self._main, self.device, self.maker.problem)
+        return stand.REQUESTS[request["what"]](self.stand, request)
+
+    # Parts
+
+    @property
+    def _main(self) -> nn.Module:
+        return next(iter(self.modules.values()))
+
+    def seat(self, role: str, module: nn.Module) -> None:
+        self.modules = {role: module}
+        if role == ORIGINAL:
+            wide = copy.deepcopy(module).double()
+            self.modules[ORACLE] = attributes.widen_attributes(wide)
+        self.buffers = parameters.snapshot_buffers(module)
+        self.begin = attributes.plain(module)
+        self.volatile = {}
+
+    def _push(self) -> None:
+        self.stack.append((self.modules, self.buffers, self.begin, self.volatile))
+
+    def _fallbacks(self) -> Counter[str] | None:
+        return fallbacks_of(self.modules[CANDIDATE]) if CANDIDATE in self.modules else None
+
+
+def _tied(module: nn.Module) -> dict[str, str]:
+    """For every name of a tensor, the first name of that tensor."""
+    first: dict[int, str] = {}
+    return {k: first.setdefault(id(v), k) for k, v in parameters.tensors(module).items()}
+
+
+def _is_sendable(value: Any) -> bool:
+    try:
+        written(value, opaque=False)
+    except Exception:
+        return False
+    return True
+
+
+def _sendable(given: Inputs | None) -> Inputs | str | None:
+    """The constructor's arguments; "own" where each process has to make its own."""
+    return given if _is_sendable(given) else "own"
+
+
+REQUESTS: dict[str, Callable[[Seat, Request], dict[str, Any]]] = {
+    "load": Seat.load,
+    "describe": Seat.described,
+    "construct": Seat.construct,
+    "duplicate": Seat.duplicate,
+    "back": Seat.back,
+    "mode": Seat.mode,
+    "write": Seat.write,
+    "load strictly": Seat.load_strictly,
+    "step": Seat.step,
+    "reset": Seat.reset,
+    "draw": Seat.draw,
+    "list": Seat.list_changes,
+    "argue": Seat.argue,
+    "run": Seat.run,
+    "plain": Seat.plain,
+    "world": Seat.look_around,
+    "time": Seat.time,
+}

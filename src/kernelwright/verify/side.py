@@ -1,0 +1,95 @@
+"""One process as the judge sees it: questions with an end, and answers that are only data.
+
+In: a Server and what to load. Out: answers; what the module raised, as Raised; what happened to the
+process, as Broken, with its last words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
+from kernelwright.verify.channel import Silent
+from kernelwright.verify.processes import Ended, Process, Server, printable
+from kernelwright.verify.seat import CANDIDATE
+from kernelwright.verify.wire import Garbled
+
+MESSAGE = 160  # characters of an exception that a finding quotes
+KINDS: dict[str, type[KernelwrightError]] = {
+    kind.__name__: kind for kind in (InputError, BuildError, VerificationError)
+}
+
+
+class Raised(Exception):
+    """What user code raised in its process; prints as kind and first line."""
+
+    def __init__(self, kind: str, message: str, unreplayable: bool = False) -> None:
+        lines = printable(message).strip().splitlines()
+        super().__init__(f"{kind}: {lines[0] if lines else ''}"[:MESSAGE])
+        self.unreplayable = unreplayable
+
+
+class Broken(Exception):
+    """A process that gave no answer, and why; `log` is the end of what it printed."""
+
+    def __init__(self, what: str, log: str) -> None:
+        super().__init__(what)
+        self.log = log
+
+
+class Side:
+    """The process of the reference or of the candidate, started when it is first asked."""
+
+    def __init__(self, server: Server, role: str, name: str) -> None:
+        self.server, self.role, self.name = server, role, name
+        self.process: Process | None = None
+        self.deadline = float("inf")
+
+    def start(self) -> None:
+        self.close()
+        self.process = self.server.fork(self.role, protected=self.role != CANDIDATE)
+
+    def ask(self, do: str, file: int | None = None, **fields: Any) -> dict[str, Any]:
+        """The answer to a request, checked to be one; `file` has its tensors already, if given."""
+        assert self.process is not None
+        try:
+            answer = self.process.ask({"do": do, **fields}, self.deadline, file)
+            if not isinstance(answer, dict):
+                raise Garbled("no answer")
+            return self._heard(answer)
+        except Silent:
+            self._break("gave no answer in the time that it had")
+        except Ended as error:
+            self._break(str(error).removeprefix("the process "))
+        except Garbled as error:
+            self._break(f"garbled its answer ({printable(str(error))})")
+        raise AssertionError("not reached")
+
+    def _heard(self, answer: dict[str, Any]) -> dict[str, Any]:
+        message = printable(str(answer.get("message", "")))
+        if (fatal := answer.get("fatal")) in KINDS:
+            raise KINDS[fatal](message)
+        if fatal is not None:
+            raise InputError(message)
+        if "raised" not in answer:
+            return answer
+        if self.role == CANDIDATE and isinstance(reason := answer.get("build"), str):
+            raise BuildError(f"{self.name} could not be built: {printable(reason)}")
+        kind = printable(str(answer["raised"]))
+        raise Raised(kind, message, answer.get("unreplayable") is True)
+
+    def _break(self, what: str) -> None:
+        assert self.process is not None
+        process, self.process = self.process, None
+        log = process.output.last_words()
+        process.end()
+        raise Broken(f"the {self.role}'s process {what}", log)
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.end()
+            self.process = None

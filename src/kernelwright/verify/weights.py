@@ -1,0 +1,103 @@
+"""Other weights for a model, drawn by the judge from what it knows of the first ones.
+
+In: the tensors of a model by name, and which of them are one tensor under two names. Out: a State
+of the same names, that goes to all three modules as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernelwright.verify.inputs import seeded
+from kernelwright.verify.parameters import State
+
+
+@dataclass(frozen=True)
+class Names:
+    """The parameters and buffers of a model; `tied` gives each name the first of its tensor."""
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    tied: dict[str, str]
+
+
+def randomised(names: Names, initial: State, seed: int) -> State:
+    """Random values for everything that starts at 0 or 1, fresh draws of the rest at its scale.
+
+    The initial weight of a normalisation is all 1 and its bias 0: they hide mistakes.
+    """
+    drawn: State = {}
+    with seeded(seed):
+        for name in names.parameters:
+            if names.tied[name] == name:
+                drawn[name] = _draw_parameter(initial[name])
+        for name in names.buffers:
+            if names.tied[name] == name:
+                drawn[name] = _draw_buffer(name, initial[name])
+    return {name: drawn[names.tied[name]] for name in initial}
+
+
+def scaled(names: Names, state: State, seed: int) -> State:
+    """Every parameter with columns scaled unevenly: no normalisation can hide the change."""
+    return _changed(
+        names, state, seed, lambda x: x * (torch.rand(x.shape[-1:], dtype=x.dtype) + 0.5)
+    )
+
+
+def nudged(names: Names, state: State, seed: int) -> State:
+    """Every parameter off by a thousandth: near, but not the same."""
+    return _changed(names, state, seed, lambda x: x * (1 + 1e-3 * torch.randn_like(x)))
+
+
+def one_element(names: Names, state: State, seed: int) -> State:
+    """One element of every parameter, somewhere, moved by about the size of the largest."""
+
+    def move(x: Tensor) -> Tensor:
+        if not x.numel():
+            return x
+        moved = x.clone().contiguous()
+        at = int(torch.randint(x.numel(), ()))
+        size = float(x.abs().max()) or 1.0
+        moved.view(-1)[at] += size * (1.0 + float(torch.rand(())))
+        return moved
+
+    return _changed(names, state, seed, move)
+
+
+def other_buffers(names: Names, state: State, seed: int) -> State:
+    """The floating buffers changed, the parameters as they are."""
+    changed = dict(state)
+    with seeded(seed):
+        for name in names.buffers:
+            if names.tied[name] == name and state[name].is_floating_point():
+                changed[name] = state[name] * (torch.rand_like(state[name]) + 0.5) + 0.25
+    return {name: changed[names.tied[name]] for name in state}
+
+
+def _changed(names: Names, state: State, seed: int, change: Callable[[Tensor], Tensor]) -> State:
+    changed = dict(state)
+    with seeded(seed):
+        for name in names.parameters:
+            if names.tied[name] == name and state[name].is_floating_point():
+                changed[name] = change(state[name])
+    return {name: changed[names.tied[name]] for name in state}
+
+
+def _draw_parameter(value: Tensor) -> Tensor:
+    if not value.is_floating_point():
+        return value
+    is_matrix = sum(size > 1 for size in value.shape) >= 2
+    spread = float(value.std()) if is_matrix and value.numel() > 1 else 1.0
+    return torch.randn_like(value).mul_(spread or 1.0)
+
+
+def _draw_buffer(name: str, value: Tensor) -> Tensor:
+    if name.endswith("running_mean"):
+        return torch.randn_like(value)
+    if name.endswith("running_var"):
+        return torch.rand_like(value) + 0.5
+    return value

@@ -1,0 +1,210 @@
+"""The build of an emitted file survives what happens to builds: company, kills, damage, full disks.
+
+Each process is a plain Python that runs one emitted file. The compiler is a script around the real
+one, which counts and can be made to hang.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checking import LOAD
+
+from kernelwright import cache
+from kernelwright.pipeline import compile_problem
+from kernelwright.problem import load_problem
+from kernelwright.toolchain import compiler
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1) * 2.0
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+
+def get_init_inputs():
+    return []
+"""
+CHECK = """
+x = torch.arange(32.0).reshape(4, 8)
+assert torch.allclose(ModelNew()(x), Model()(x)), "wrong"
+"""
+LIBRARIES = 2  # the kernels, and what calls them
+COMPILER = """#!/bin/sh
+case " $* " in *" -c "*)
+  echo "$$" >> "{folder}/compiled"
+  while [ -e "{folder}/hang" ]; do sleep 0.05; done
+esac
+exec {real} "$@"
+"""
+
+
+class Place:
+    """A folder with an emitted file, a compiler, and a cache that is empty at first."""
+
+    def __init__(self, folder: Path, emitted: str, root: str = "cache") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.root = folder, folder / root
+        self.file = folder / "emitted.py"
+        self.file.write_text(emitted + CHECK)
+        script = folder / "compiler"
+        script.write_text(COMPILER.format(folder=folder, real=compiler()))
+        script.chmod(0o700)
+        kept = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "XDG_CACHE_HOME")}
+        self.environment = {**kept, "TORCH_EXTENSIONS_DIR": str(self.root), "CXX": str(script)}
+        self.environment |= {"OMP_NUM_THREADS": "1"}
+
+    def start(self, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", LOAD, str(self.file)]
+        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(
+            command, env=self.environment, preexec_fn=before, start_new_session=True, **pipes
+        )  # type: ignore[call-overload, no-any-return]
+
+    def run(self, before: Callable[[], None] | None = None) -> str:
+        """What the process complained of, or nothing."""
+        process = self.start(before)
+        _, said = process.communicate(timeout=300)
+        return said if process.returncode else ""
+
+    @property
+    def compilations(self) -> int:
+        log = self.folder / "compiled"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    @property
+    def libraries(self) -> list[Path]:
+        return sorted(self.root.rglob("*.so"))
+
+
+@pytest.fixture(scope="module")
+def emitted(tmp_path_factory: pytest.TempPathFactory) -> str:
+    model = tmp_path_factory.mktemp("model") / "model.py"
+    model.write_text(MODEL)
+    return compile_problem(load_problem(model, "cpu")).source
+
+
+@pytest.fixture
+def place(tmp_path: Path, emitted: str) -> Place:
+    return Place(tmp_path, emitted)
+
+
+def test_eight_processes_at_once_build_once(place: Place) -> None:
+    processes = [place.start() for _ in range(8)]
+    said = [p.communicate(timeout=300)[1] for p in processes]
+    assert [p.returncode for p in processes] == [0] * 8, said
+    assert place.compilations == LIBRARIES == len(place.libraries)
+
+
+def test_a_killed_builder_blocks_nobody(place: Place) -> None:
+    (place.folder / "hang").touch()
+    killed = place.start()
+    deadline = time.monotonic() + 120
+    while not place.compilations and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    (place.folder / "hang").unlink()
+    assert place.run() == ""
+    assert len(place.libraries) == LIBRARIES
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "without a seal"])
+def test_a_damaged_library_is_built_again(damage: str, place: Place) -> None:
+    assert place.run() == ""
+    library = place.libraries[0]
+    content = library.read_bytes()
+    if damage == "truncated":
+        library.write_bytes(content[: len(content) // 2])
+    elif damage == "changed":
+        library.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    else:
+        library.with_name(library.name + ".sha256").unlink()
+    assert place.run() == ""
+    assert place.compilations == LIBRARIES + 1 and library.stat().st_size == len(content)
+
+
+def test_other_flags_and_compilers_are_other_builds(place: Place) -> None:
+    assert place.run() == "" and place.run() == ""
+    assert place.compilations == LIBRARIES
+    text = place.file.read_text()
+    assert '"-O3"' in text
+    place.file.write_text(text.replace('"-O3"', '"-O2"'))
+    assert place.run() == ""
+    os.utime(place.environment["CXX"], (1, 1))  # as an upgrade leaves another file there
+    assert place.run() == ""
+    assert place.compilations == len(place.libraries) == LIBRARIES + 1 + LIBRARIES
+
+
+def test_a_full_disk_leaves_nothing_that_is_believed(place: Place) -> None:
+    """A file may have 4 KB: as with a full disk, writes fail in the compiler and in Python."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    assert "Error" in place.run(limit)
+    assert not place.libraries
+    assert place.run() == ""
+
+
+def test_a_home_that_cannot_be_written(place: Place) -> None:
+    home = unwritable(place.folder)
+    spare = place.folder / "spare"
+    spare.mkdir()
+    del place.environment["TORCH_EXTENSIONS_DIR"]
+    place.environment |= {"HOME": str(home), "TMPDIR": str(spare)}
+    assert place.run() == ""
+    (private,) = spare.iterdir()
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert list(private.rglob("*.so"))
+
+
+def test_the_package_keeps_its_files_in_the_same_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = unwritable(tmp_path)
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cache.root() == tmp_path / f"kernelwright-{os.getuid()}"
+    assert cache.keep_live("Net", "text").read_text() == "text"
+
+
+def unwritable(folder: Path) -> Path:
+    """A folder that this user cannot write to; nothing stops root but the file system itself."""
+    if os.getuid():
+        home = folder / "home"
+        home.mkdir(mode=0o500)
+        return home
+    for mount in map(Path, ("/sys", "/proc/sys", "/boot")):
+        if mount.is_dir() and os.statvfs(mount).f_flag & os.ST_RDONLY:
+            return mount
+    pytest.skip("root can write anywhere here")
+
+
+@pytest.mark.parametrize("name", ["$HOME ${x} $", 'it\'s "quoted"', "a b;c&d", "back\\slash:colon"])
+def test_odd_paths(name: str, tmp_path: Path, emitted: str) -> None:
+    """Of the cache and of the file itself; the compiler stands elsewhere, as it would."""
+    plain = Place(tmp_path / "plain", emitted)
+    odd = tmp_path / name
+    odd.mkdir()
+    plain.file = Path(shutil.move(plain.file, odd / f"{name}.py"))
+    plain.root = odd / "cache"
+    plain.environment["TORCH_EXTENSIONS_DIR"] = str(plain.root)
+    assert plain.run() == ""
+    assert len(plain.libraries) == LIBRARIES

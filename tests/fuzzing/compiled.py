@@ -1,0 +1,213 @@
+"""Random models compiled and run: outputs, buffers and a training step against float64.
+
+In: recipes. Out: for each the verdict. They are compiled one by one and built together.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fuzzing import together
+from fuzzing.judge import Truth, Wrong, check, module_of, widened
+from fuzzing.recipe import Noise, Recipe
+from kernelwright.errors import UnsupportedError
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+from kernelwright.problem import problem_from_module
+
+BATCHES = (5, 1, 9, 0)
+EAGER_REFUSES = (RuntimeError, ValueError, IndexError)
+RIGHT, UNSUPPORTED, WRONG, LOST = "right", "unsupported", "wrong", "lost"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`kernels` counts those of the model, `fallbacks` says why some calls did not use them."""
+
+    kind: str
+    why: str = ""
+    kernels: int = 0
+    fallbacks: tuple[str, ...] = ()
+
+
+def judge_all(
+    recipes: dict[str, Recipe], device: str, folder: Path, units: int = 1
+) -> dict[str, Verdict]:
+    """Every recipe by its name, which must be an identifier."""
+    verdicts: dict[str, Verdict] = {}
+    compiled: dict[str, Compiled] = {}
+    for i, (name, recipe) in enumerate(recipes.items()):
+        try:
+            # A generated product takes the CUDA compiler longer than all other kernels together.
+            pays = i % 4 == 3 if device == "cpu" else i % 4 != 3
+            compiled[name] = compile_one(recipe, device, pays)
+        except UnsupportedError as error:
+            verdicts[name] = Verdict(UNSUPPORTED, str(error))
+        except Exception as error:
+            verdicts[name] = Verdict(WRONG, describe(error))
+    built = together.build({n: c.source for n, c in compiled.items()}, folder, device, units)
+    for name, made in compiled.items():
+        if device == "cuda" and not alive():
+            verdicts[name] = Verdict(LOST, "an earlier model left the GPU unusable")
+            continue
+        try:
+            verdicts[name] = judge(recipes[name], made, built.get(name), device)
+        except Exception as error:
+            verdicts[name] = Verdict(WRONG, describe(error))
+    return verdicts
+
+
+def alive() -> bool:
+    """Whether this process can still use the GPU: an illegal access is the end of it."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def describe(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {error}"[:600]
+
+
+def compile_one(recipe: Recipe, device: str, pays: bool = False) -> Compiled:
+    here = device if device == "cpu" or torch.cuda.is_available() else "cpu"
+    inputs = moved(recipe.make_inputs(5, 0), here)
+    problem = problem_from_module(module_of(recipe).to(here), inputs)
+    policy = WHERE_IT_PAYS if pays else ALWAYS
+    return compile_problem(problem, target=device, policy=policy)
+
+
+def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdict:
+    emitted = together.load(compiled.source, built)
+    eager = compiled.problem.module.to(device)
+    causes: set[str] = set()
+    for batch in BATCHES:
+        causes |= _forward(recipe, emitted, eager, batch, device)
+    causes |= _training_step(recipe, emitted, eager, device)
+    return Verdict(RIGHT, "", len(compiled.kernels), tuple(sorted(causes)))
+
+
+def adopted(emitted: Any, module: nn.Module) -> nn.Module:
+    """A ModelNew with a copy of the module's state."""
+    new = emitted.ModelNew.__new__(emitted.ModelNew)
+    new.__dict__ = {**copy.deepcopy(module).__dict__, "_kernelwright": None}
+    return new
+
+
+def _forward(recipe: Recipe, emitted: Any, module: nn.Module, batch: int, device: str) -> set[str]:
+    """Values and buffers at a batch size; what eager refuses is refused."""
+    inputs = moved(recipe.make_inputs(batch, 100 + batch), device)
+    eager, ours = copy.deepcopy(module), adopted(emitted, module)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            theirs = eager(*inputs)
+        except EAGER_REFUSES as error:
+            _check_refused(ours, inputs, error, batch)
+            return set()
+        before = [x.clone() for x in inputs]
+        got = ours(*inputs)
+    for x, kept in zip(inputs, before, strict=True):
+        if not torch.equal(x, kept):
+            raise Wrong(f"batch {batch}: an input was written")
+    eps = torch.finfo(getattr(torch, recipe.dtype)).eps
+    truth = Truth.of(recipe, module.cpu(), moved(inputs, "cpu"), eps / 2)
+    module.to(device)
+    states = [dict(m.named_buffers()) for m in (ours, eager)]
+    if batch:
+        check(f"batch {batch}", (got, states[0]), truth, (theirs, states[1]), eps)
+    else:
+        shapes = [pytree.tree_map_only(Tensor, lambda t: t.shape, x) for x in (got, theirs)]
+        if shapes[0] != shapes[1]:
+            raise Wrong(f"batch 0: {shapes[0]} instead of {shapes[1]}")
+    check_strides(got, theirs)
+    if aliases(got, inputs) != aliases(theirs, inputs):
+        raise Wrong(f"batch {batch}: results and inputs share memory otherwise than eager's")
+    return set(ours.fallbacks)
+
+
+def _check_refused(ours: nn.Module, inputs: Any, error: Exception, batch: int) -> None:
+    try:
+        ours(*inputs)
+    except EAGER_REFUSES:
+        return
+    if batch:
+        raise Wrong(f"batch {batch}: eager raises {error!r:.200}, ModelNew gives a result")
+
+
+def check_strides(ours: Any, theirs: Any) -> None:
+    """Results lie in memory as eager's do, where there is more than one way."""
+    for a, b in zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True):
+        if isinstance(a, Tensor) and a.numel() > 1:
+            wanted = [s for n, s in zip(b.shape, b.stride(), strict=True) if n > 1]
+            found = [s for n, s in zip(a.shape, a.stride(), strict=True) if n > 1]
+            if found != wanted:
+                raise Wrong(f"strides {found} instead of {wanted}")
+
+
+def aliases(outputs: Any, inputs: tuple[Any, ...]) -> list[list[bool]]:
+    """Which results lie in the memory of which inputs, and of which other results."""
+    made = [y for y in pytree.tree_leaves(outputs) if isinstance(y, Tensor)]
+    places = [t.untyped_storage().data_ptr() for t in (*inputs, *made)]
+    return [[a == b for b in places] for a in places[len(inputs) :]]
+
+
+def _training_step(recipe: Recipe, emitted: Any, module: nn.Module, device: str) -> set[str]:
+    """Gradients of inputs and parameters, and the parameters after a step."""
+    inputs = moved(recipe.make_inputs(5, 7), device)
+    eager, ours = copy.deepcopy(module), adopted(emitted, module)
+    try:
+        theirs = step(lambda x: eager(*x), eager, inputs)
+    except EAGER_REFUSES:
+        return set()
+    got = step(lambda x: ours(*x), ours, inputs)
+    eps = torch.finfo(getattr(torch, recipe.dtype)).eps
+    wide = copy.deepcopy(module).cpu().double()
+    given = widened(moved(inputs, "cpu"))
+
+    def run(noise: Noise | None) -> Any:
+        own = copy.deepcopy(wide)
+        return step(lambda x: recipe.run(own, x, noise), own, given)
+
+    truth = Truth(run(None), tuple(run(Noise(seed, eps / 2)) for seed in range(3)))
+    check("a training step", got, truth, theirs, eps)
+    return set(ours.fallbacks)
+
+
+def step(call: Any, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """What a step of gradient descent sees and leaves: gradients, and parameters after it."""
+    given = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = [y for y in pytree.tree_leaves(call(given)) if isinstance(y, Tensor)]
+        roots = [y for y in outputs if y.requires_grad]
+        flows = [y.requires_grad for y in outputs]
+        loss = sum((weighted(y) for y in roots), torch.zeros((), dtype=torch.float64))
+        if roots:
+            loss.backward()
+    gradients = [x.grad for x in given] + [p.grad for p in module.parameters()]
+    found = [torch.zeros(1) if g is None else g for g in gradients]
+    with torch.no_grad():
+        after = [p - 0.1 * p.grad if p.grad is not None else p for p in module.parameters()]
+    return flows, [g is None for g in gradients], found, [p.detach() for p in after]
+
+
+def weighted(y: Tensor) -> Tensor:
+    """A number that depends on every element, on each in another way."""
+    weights = torch.linspace(0.5, 1.5, y.numel(), dtype=torch.float64, device=y.device)
+    return ((y.double().reshape(-1) * weights).sum() / y.numel()).cpu()
+
+
+def moved(value: Any, device: str) -> Any:
+    return pytree.tree_map_only(Tensor, lambda t: t.to(device), value)

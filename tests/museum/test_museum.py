@@ -1,0 +1,34 @@
+"""Every wrong candidate is caught by its check, and no right one is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from verifying import certified
+
+from kernelwright.verify.checks import ROWS
+from museum.right import RIGHT, Right
+from museum.wrong import WRONG, Wrong
+
+
+def test_the_museum_is_large_enough() -> None:
+    assert len(WRONG) >= 80 and len(RIGHT) >= 20
+    assert len({wrong.name for wrong in WRONG}) == len(WRONG)
+    assert {wrong.check for wrong in WRONG} <= {*ROWS, "the file"}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
+def test_wrong_candidate_is_caught(wrong: Wrong, tmp_path: Path) -> None:
+    names = ("runs", wrong.check) if wrong.check == "the file" else (wrong.check,)
+    certificate = certified(tmp_path, wrong.model, wrong.source, names)
+    assert not certificate.passed
+    found = {check.name: check for check in certificate.checks}[wrong.check]
+    assert found.passed is False, found
+    assert all(character >= " " or character == "\n" for character in str(certificate))
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=lambda right: right.name)
+def test_right_candidate_is_certified(right: Right, tmp_path: Path) -> None:
+    certificate = certified(tmp_path, right.model, right.source)
+    assert certificate.passed, certificate

@@ -1,0 +1,64 @@
+"""Random models of hypothesis through all passes, for every target, against float64.
+
+One case is a model that is captured, rewritten, expanded and planned for the CPU and for Hopper;
+each level is run by torch at several batch sizes. tests/fuzz.py runs as many more as wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import hypothesis
+import pytest
+from fuzzing.choices import Drawn, Seeded
+from fuzzing.grammar import GRAMMAR
+from fuzzing.judge import Noise
+from fuzzing.planned import check_planned
+from fuzzing.recipe import Recipe
+from fuzzing.writer import Writer
+from hypothesis import strategies
+
+GROUPS, CASES = 12, 25
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """torch.export prints the graph of what it cannot trace."""
+    logging.getLogger("torch").setLevel(logging.ERROR)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_plans_of_random_models_compute_the_models(group: int) -> None:
+    """A failure is shrunk, and printed as a model file."""
+
+    @hypothesis.seed(group)
+    @hypothesis.settings(
+        max_examples=CASES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
+    )
+    @hypothesis.given(strategies.data())
+    def check(data: object) -> None:
+        recipe = Writer(Drawn(data), GRAMMAR).write()
+        hypothesis.note(recipe.text)
+        check_planned(recipe)
+
+    check()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_recipe_is_its_file(seed: int) -> None:
+    recipe = Writer(Seeded(seed), GRAMMAR).write()
+    assert Recipe.read(recipe.text) == recipe
+    compile(recipe.text, "model.py", "exec")
+
+
+def test_noise_moves_every_number() -> None:
+    import torch
+
+    x = torch.randn(100, dtype=torch.float64)
+    moved = Noise(0, 1e-3).on({"a": x, "b": [torch.arange(3)]})
+    assert torch.allclose((moved["a"] / x - 1).abs(), torch.full_like(x, 1e-3))
+    assert torch.equal(moved["b"][0], torch.arange(3))

@@ -1,0 +1,77 @@
+"""Few long rows: all of the GPU shares them, with memory for what its parts leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from written import Written
+
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.problem import problem_from_module
+
+BLOCKS = 264  # of 1024 threads that run at once on an H200
+ONE_NUMBER: dict[str, Callable[..., Any]] = {
+    "sum": lambda self, x: x.sum(),
+    "mean of squares": lambda self, x: (x * x).mean(),
+    "variance": lambda self, x: x.var(),
+    "softmax": lambda self, x: torch.softmax(x, 0),
+}
+
+
+def compiled_for(
+    function: Callable[..., Any], x: Tensor, target: str = "cuda", **parts: Any
+) -> Compiled:
+    module: nn.Module = Written(function, **parts)
+    return compile_problem(problem_from_module(module, (x,)), target=target)
+
+
+@pytest.mark.parametrize("name", ONE_NUMBER)
+def test_a_vector_is_shared_by_all_blocks(name: str) -> None:
+    compiled = compiled_for(ONE_NUMBER[name], torch.randn(64))
+    (kernel,) = compiled.kernels
+    assert kernel.config.shape == "spread"
+    (room,) = kernel.room
+    assert room.shape == (1, len(kernel.program.stages), BLOCKS)
+    fused = compiled.source.split("def _kw_fused", 1)[1]
+    assert f"sums = run.empty((1, {len(kernel.program.stages)}, {BLOCKS})" in fused
+    assert f'run.launch("{kernel.name}", [sums, x, ' in fused
+    assert "static_cast<float*>(tensors[0]), on);" in compiled.source
+    assert "static_cast<const float*>(tensors[1])," in compiled.source
+
+
+def test_columns_of_a_high_matrix_are_shared_too() -> None:
+    def statistics(self: Any, x: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x.flatten(0, 1), None, None, training=True)
+
+    compiled = compiled_for(statistics, torch.randn(64, 100, 48))
+    (kernel,) = compiled.kernels
+    constants = dict(kernel.config.constants)
+    assert kernel.config.shape == "spread_strided" and constants["kParts"] == BLOCKS // 2
+    (room,) = kernel.room
+    assert room.shape == (48, 2, BLOCKS // 2)
+
+
+def test_columns_of_a_wide_one_are_not() -> None:
+    compiled = compiled_for(lambda self, x: x.sum(0), torch.randn(64, 4096))
+    assert [k.config.shape for k in compiled.kernels] == ["strided"]
+
+
+def test_rows_of_a_batch_are_not() -> None:
+    compiled = compiled_for(lambda self, x: torch.softmax(x, 1), torch.randn(64, 100_000))
+    assert [k.config.shape for k in compiled.kernels] == ["streaming"]
+
+
+def test_short_rows_are_not() -> None:
+    weight = nn.Parameter(torch.randn(4, 100_000))
+    compiled = compiled_for(lambda self, x: x + self.w.amax(1), torch.randn(64, 4), w=weight)
+    assert "streaming" in {k.config.shape for k in compiled.kernels}
+
+
+def test_the_same_on_a_machine_without_clusters() -> None:
+    compiled = compiled_for(lambda self, x: x.sum(), torch.randn(64), target="sm_80")
+    (kernel,) = compiled.kernels
+    assert dict(kernel.config.constants)["kParts"] == 216

@@ -1,0 +1,239 @@
+"""Values between processes come back as they were; what is no message of ours is refused."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import json
+import math
+import os
+import pickle
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from kernelwright.verify.channel import HEADER, Channel, Gone, Silent
+from kernelwright.verify.inputs import Inputs, Named
+from kernelwright.verify.processes import printable
+from kernelwright.verify.wire import Blob, Garbled, Member, Opaque, Record, read, seen, written
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Point:
+    x: Any
+    y: float = 0.5
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+CLASSES = {"Pair": Pair, "Point": Point, "Colour": Colour}
+
+
+def find(module: str, name: str) -> Any:
+    return CLASSES.get(name)
+
+
+def through(value: Any, find: Any = None, opaque: bool = True) -> Any:
+    text, writer = written(value, opaque)
+    fd = writer.file(sealed=True)
+    try:
+        return read(text, fd, find)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -(2**70),
+        "text\u202e\x00",
+        0.1,
+        math.inf,
+        1 + 2j,
+        [1, (2.5, {"a": [None]})],
+        {1, 2},
+        collections.OrderedDict(b=1, a=2),
+        Named({"the result": 1}),
+        Inputs((1, 2), {"x": 3}),
+        torch.float16,
+        torch.device("cpu"),
+        torch.Size([2, 3]),
+        range(3),
+        {3: "a", (1, 2): "b"},
+    ],
+    ids=repr,
+)
+def test_plain_values_come_back(value: Any) -> None:
+    back = through(value)
+    assert type(back) is type(value) and back == value
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.rand(3, 4),
+        torch.rand(4, 3).t(),
+        torch.rand(1, 3).expand(5, 3),
+        torch.rand(10)[3:7],
+        torch.rand(6, 8)[:, ::3],
+        torch.rand(3, 4).bfloat16(),
+        torch.rand(3).to(torch.complex64),
+        torch.tensor([math.nan, -0.0, math.inf]),
+        torch.zeros(0, 5),
+        torch.tensor(3),
+        torch.tensor([True, False]),
+        torch.rand(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+    ],
+    ids=lambda x: f"{x.dtype} {tuple(x.shape)} {x.stride()}",
+)
+def test_tensors_come_back_in_their_layout(x: torch.Tensor) -> None:
+    back = through([x])[0]
+    assert back.dtype == x.dtype and back.shape == x.shape and back.stride() == x.stride()
+    assert torch.equal(back.reshape(-1).nan_to_num(7), x.reshape(-1).nan_to_num(7))
+    assert back.storage_offset() == x.storage_offset()
+
+
+def test_elements_far_apart_travel_alone() -> None:
+    x = torch.rand(1000, 1000)[::100, ::100]
+    text, writer = written(x)
+    assert writer.size < 1000
+    assert torch.equal(through(x), x) and json.loads(text)["tensors"][0]["stride"] == [100000, 100]
+
+
+def test_classes_travel_by_name() -> None:
+    value = [Pair(torch.ones(2), 3), Point(x=[1]), Colour.RED]
+    pair, point, colour = through(value, find)
+    assert type(pair) is Pair and pair.right == 3 and type(point) is Point and point.x == [1]
+    assert colour is Colour.RED
+    records = through(value)
+    assert isinstance(records[0], Record) and records[0].name == "Pair"
+    assert isinstance(records[2], Member) and records[2].member == "RED"
+    assert type(through(records, find)[1]) is Point  # and back, through a judge without classes
+
+
+class Armed:
+    def __reduce__(self) -> Any:
+        return os._exit, (3,)
+
+
+def test_nothing_of_a_pickle_runs_in_the_judge() -> None:
+    assert isinstance(through(Armed(), opaque=False), Blob)
+    assert isinstance(through(Armed()), Opaque)
+    assert through(slice(1, 2), find, opaque=False) == slice(1, 2)
+    assert pickle.loads(through(slice(1, 2), opaque=False).pickled) == slice(1, 2)
+
+
+def test_subclasses_and_lazy_tensors_are_told_by_name() -> None:
+    class Mine(torch.Tensor):
+        pass
+
+    assert seen(through(torch.ones(2).as_subclass(Mine))).kind == "Mine"
+    assert seen(through(torch.ones(2))).kind == "Tensor"
+    assert isinstance(through(torch.ones(2, device="meta")), Opaque)
+    assert isinstance(through(torch.ones(2).to_sparse()), Opaque)
+
+
+def test_sealed_memory_cannot_be_changed() -> None:
+    fd = written(torch.ones(4))[1].file(sealed=True)
+    try:
+        with pytest.raises(PermissionError):
+            os.pwrite(fd, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+    finally:
+        os.close(fd)
+
+
+SPAN = {
+    "dtype": "float32",
+    "shape": [2],
+    "stride": [1],
+    "offset": 0,
+    "count": 2,
+    "at": 0,
+    "device": "cpu",
+    "kind": "Tensor",
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"value": 1}',
+        '{"value": {"t": 0}, "tensors": []}',
+        '{"value": {"x": 1}, "tensors": []}',
+        '{"value": {"f": "0x"}, "tensors": []}',
+        '{"value": {"l": 5}, "tensors": []}',
+        '{"value": {"d": [[1]]}, "tensors": []}',
+        "[" * 100_000,
+        *(
+            json.dumps({"value": {"t": 0}, "tensors": [{**SPAN, **change}]})
+            for change in (
+                {"dtype": "object"},
+                {"shape": [1 << 60]},
+                {"shape": [-1]},
+                {"shape": ["2"]},
+                {"stride": [1 << 40]},
+                {"stride": [-1]},
+                {"offset": 5},
+                {"count": 1 << 60},
+                {"count": -3},
+                {"at": 4096},
+                {"shape": [3], "offset": -1},
+            )
+        ),
+    ],
+    ids=lambda text: text[:60],
+)
+def test_what_is_no_message_is_garbled(text: str) -> None:
+    fd = os.memfd_create("data")
+    os.ftruncate(fd, 64)
+    try:
+        with pytest.raises(Garbled):
+            read(text, fd)
+    finally:
+        os.close(fd)
+
+
+def test_channel_ends_in_time() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(ours)
+    with pytest.raises(Silent):
+        channel.receive(time.monotonic() + 0.05)
+    with pytest.raises(Gone):
+        channel.receive(None, alive=lambda: False)
+    theirs.send(b"x" * HEADER.size)
+    with pytest.raises(Garbled):
+        channel.receive(time.monotonic() + 5)
+    theirs.send(HEADER.pack(b"data", 1 << 40, False))
+    with pytest.raises(Garbled):
+        channel.receive(time.monotonic() + 5)
+    sender = threading.Thread(target=Channel(theirs).send, args=({"x": torch.ones(1 << 16)},))
+    sender.start()
+    assert float(channel.receive(time.monotonic() + 5)["x"].sum()) == 1 << 16
+    sender.join()
+    theirs.close()
+    with pytest.raises(Gone):
+        channel.receive(time.monotonic() + 5)
+
+
+def test_output_is_made_harmless() -> None:
+    text = "a\x1b[31mred\x1b[0m\x1b]0;title\x07b\x00\x08c\rd\u202ee\tf\x9b31mg"
+    assert printable(text) == "aredbc\nde\tf31mg"
