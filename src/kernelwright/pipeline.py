@@ -215,8 +215,8 @@ def _planned(
     """The regions, planned again as long as one is slow over the order that its operands have."""
     primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
-    generated, layouts = products.certain(policy), Layouts()
-    again = choose(primitives, generated, machine, accuracies, problem.batch, policy)
+    generated, close, layouts = products.generated, products.close(policy), Layouts()
+    again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
     while True:
         layouts |= again
         turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
@@ -225,7 +225,9 @@ def _planned(
         unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}
         if unseated:
             generated -= unseated
-            chosen = choose(primitives, generated, machine, accuracies, problem.batch, policy)
+            chosen = choose(
+                primitives, generated, close, machine, accuracies, problem.batch, policy
+            )
             again |= {name: chosen[name] for name in unseated if name in chosen}
         if not again:
             planned = told(planned, layouts)

@@ -75,17 +75,15 @@ class Ways:
     def generated(self) -> frozenset[str]:
         return frozenset({*self.by_name, *self.convolutions})
 
-    def certain(self, policy: Policy) -> frozenset[str]:
-        """Those that are faster by more than estimates err.
+    def close(self, policy: Policy) -> frozenset[str]:
+        """Convolutions that are not faster by more than estimates err.
 
-        Convolutions among the others may be the library's, if that is in channels_last: in a chain
-        that lies so, one of ours reads and stores the other order.
+        They may follow a chain in channels_last: there, one of ours reads and stores another order.
         """
         if policy.generate_always:
-            return self.generated
+            return frozenset()
         times = {name: way.times for name, way in self.convolutions.items()}
-        close = {name for name, (ours, library) in times.items() if ours > CERTAIN * library}
-        return self.generated - close
+        return frozenset(n for n, (ours, library) in times.items() if ours > CERTAIN * library)
 
     @property
     def forms(self) -> dict[str, ConvForm]:
