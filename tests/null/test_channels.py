@@ -166,8 +166,8 @@ def test_depthwise_in_three_dimensions_keeps_its_order() -> None:
     assert _last_of(module, (64, 16, 8, 8, 8)) == [False]
 
 
-def test_statistics_over_the_batch_keep_their_order() -> None:
-    """A few rows side by side, each as long as the batch, would keep few blocks busy."""
+def test_a_norm_that_is_returned_keeps_its_order() -> None:
+    """A reduction stores as it reads, and its rows of NCHW would be parts of sectors."""
     module = nn.Sequential(nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32)).train()
     problem = problem_from_module(module, (torch.randn(128, 16, 32, 32),))
     made = compile_problem(problem, target="sm_90", accuracies=Same(TF32))
