@@ -87,7 +87,7 @@ def library(conv: Conv, x: Tensor, weight: Tensor) -> str:
 
 def error(built: Built, x: Tensor, weight: Tensor, out: Tensor) -> float:
     conv = built.conv
-    if not conv.program.endswith("<Stored>"):
+    if conv.program != "Elements<Stored>":
         return float("nan")
     wanted = conv.reference(x[-1:].double(), weight.double())
     return float((out[-1:].double() - wanted).norm() / wanted.norm())

@@ -25,7 +25,7 @@ struct ConvDense {
   static constexpr int kRows = 8, kBlocksZ = 1, kBlocksY = 1, kBlocksX = 1, kChannels = 128;
   static constexpr int kDeep = 1, kTall = 8, kWide = 8;
   static constexpr int kSplitC = 1, kSplitZ = 1, kSplitY = 2, kSplitX = 1;
-  static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
+  static constexpr int kChunks = 2, kStages = 2, kResident = 0, kPromote = 4;
   static constexpr int kSlots = 4, kSlotSteps = 4;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
   static constexpr int kEpilogueThreads = 32, kScratch = 32;

@@ -360,8 +360,7 @@ struct ConvConsumer {
     float* const to = reinterpret_cast<float*>(sums.shared + M::kTilesAt + unit * M::kTile);
     sums.begin();
 #pragma unroll 1
-    for (int64_t index = hopper::block_index(); index < sums.items;
-         index += hopper::block_count()) {
+    for (int index = hopper::block_index(); index < sums.items; index += hopper::block_count()) {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
@@ -399,7 +398,7 @@ struct ConvConsumer {
 
 template <class Loop, class P, class C>
 __global__ void __launch_bounds__(384, 1)
-    conv_kernel(const ConvOperands g, const typename P::Args a, const int64_t items) {
+    conv_kernel(const ConvOperands g, const typename P::Args a, const int items) {
 #ifdef KW_HOPPER
   using S = ConvShape<C>;
   using M = ConvMemory<Loop, S>;
@@ -442,12 +441,11 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
-    hopper::give_registers<88>();
+    hopper::give_registers<104>();
     ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
   } else {
-    hopper::take_registers<208>();
-    const auto* const packed = static_cast<const uint8_t*>(g.packed);
-    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, packed, items, warpgroup - 1}}.run();
+    hopper::take_registers<200>();
+    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, items, warpgroup - 1}}.run();
   }
 #endif
 }
@@ -469,6 +467,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
   if (error != cudaSuccess) return error;
   const int64_t items = g.batch * S::kPlaceTiles * S::kChannelTiles;
+  if (items > 0x7fffffff) return cudaErrorInvalidValue;
   static const int processors = [] {
     int device = 0;
     int found = 0;
@@ -480,7 +479,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t most =
       S::kResident != 0 ? processors / S::kChannelTiles * S::kChannelTiles : processors;
   const Grid grid{static_cast<unsigned>(items < most ? items : most), 384, stream, M::kAll};
-  return launch(kernel, grid, g, a, items);
+  return launch(kernel, grid, g, a, static_cast<int>(items));
 }
 
 }  // namespace kw

@@ -5,8 +5,7 @@
 // are a base and constants; long ones, and those of phases, are read from shared memory.
 //
 // Weights are resident, or they stream through a ring of kSlots slots of up to kSlotSteps depth
-// steps each: a list is multiplied in groups, and a group is a slot. One thread of the first
-// warpgroup refills a slot when both have read it.
+// steps each: a list is multiplied in groups, and a group is a slot.
 #pragma once
 
 #include "conv_feed.cuh"
@@ -28,8 +27,6 @@ struct ConvSums {
   static constexpr bool kStreams = S::kResident == 0;
   // The warpgroups take turns by groups of depth steps or by phases of tiles.
   static constexpr bool kTurns = kPromotes || (kOneStage && !kStreams);
-  static constexpr int kGroupSteps = kPromotes ? S::kPromote : kStreams ? S::kSlotSteps : 1 << 20;
-  static_assert(!kStreams || kGroupSteps <= S::kSlotSteps, "a group is a slot");
   using Product =
       hopper::Product<Loop::kElement, kColumns, hopper::Major::kDepth, hopper::Major::kDepth>;
   static_assert(kPixels ? S::kRows == 8 : S::kChannels % 64 == 0, "64 rows to a product");
@@ -37,8 +34,7 @@ struct ConvSums {
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
   const ConvStage* const stages;
-  const uint8_t* const packed;  // all weights
-  const int64_t items;
+  const int items;
   const int group;  // the warpgroup, 0 or 1
 
   int at = 0;  // the stage
@@ -62,79 +58,9 @@ struct ConvSums {
     return S::kSplitC > 1 ? group * S::kChannels : 0;
   }
 
-  // The weights that are fetched next, and where to; known to the thread that does it.
-  struct Stream {
-    int64_t index = hopper::block_index();
-    int phase = 0;
-    int step = 0;
-    int from = 0;
-    int slot = 0;
-    uint32_t parity = 0;
-    int waiting = 1;  // slots that are free and left alone, so that nobody waits for the other one
-  };
-  Stream next;
-
-  __device__ __forceinline__ bool fetches() const {
-    return group == 0 && static_cast<int>(threadIdx.x) % 128 == 0;
-  }
-
-  // The next group of weights into the stream's next slot.
-  __device__ __forceinline__ void fetch_group() {
-    Steps steps = steps_of(next.phase);
-    while (steps.count == 0) {
-      skip_phase();
-      if (next.index >= items) return;
-      steps = steps_of(next.phase);
-    }
-    const int count = min(steps.length(), steps.count - next.from);
-    const int64_t tile = next.index % S::kChannelTiles;
-    const uint8_t* const first = packed + (tile * S::kSteps + next.step) * M::kWeightsStep +
-                                 int64_t{steps.before + next.from} * (2 * S::kBlockChannels * 16);
-    const auto bytes = static_cast<uint32_t>(count * 2 * S::kBlockChannels * 16);
-    hopper::Barrier& full = barriers.weights[next.slot];
-    hopper::arrive_expecting(full, bytes * Loop::kPlanes);
-#pragma unroll
-    for (int p = 0; p < Loop::kPlanes; ++p) {
-      detail::copy_bytes(shared + M::kWeightsAt + next.slot * M::kSlot + p * M::kSlotPlane,
-                         first + p * M::kWeightsPlane, bytes, full);
-    }
-    if (++next.slot == S::kSlots) {
-      next.slot = 0;
-      next.parity ^= 1;
-    }
-    next.from += count;
-    if (next.from < steps.count) return;
-    next.from = 0;
-    if (++next.step < S::kSteps) return;
-    next.step = 0;
-    skip_phase();
-  }
-
-  __device__ __forceinline__ void skip_phase() {
-    if (++next.phase < S::kPhases) return;
-    next.phase = 0;
-    next.index += hopper::block_count();
-  }
-
-  // All that fits before the first product, and one slot for each that has been read.
-  __device__ __forceinline__ void begin() {
+  __device__ __forceinline__ void begin() const {
     if (kTurns && group == 1) hopper::arrive_threads<256>(1);
-    if (hopper::block_index() >= items) return;
-    if constexpr (kStreams) {
-      if (fetches()) {
-        for (int n = 0; n < S::kSlots && next.index < items; ++n) fetch_group();
-        next.parity = 0;
-      }
-    } else {
-      if (fetches()) {
-        constexpr int kBytes = S::kSteps * M::kWeightsStep;
-        const int tile = hopper::block_index() % S::kChannelTiles;
-        hopper::arrive_expecting(barriers.weights[0], kBytes);
-        detail::copy_bytes(shared + M::kWeightsAt, packed + int64_t{tile} * kBytes, kBytes,
-                           barriers.weights[0]);
-      }
-      hopper::wait(barriers.weights[0], 0);
-    }
+    if (!kStreams && hopper::block_index() < items) hopper::wait(barriers.weights[0], 0);
   }
 
   __device__ __forceinline__ void await_slot() const {
@@ -146,19 +72,9 @@ struct ConvSums {
       slot_parity ^= 1;
     }
   }
-  // A slot's products are done. The one before it is refilled: by now the other warpgroup is
-  // through with it as well, or nearly.
-  __device__ __forceinline__ void release_slot(int done) {
-    if constexpr (!kStreams) return;
-    if (threadIdx.x % 32 == 0) detail::arrive(barriers.read[done]);
-    if (fetches() && next.index < items) {
-      if (next.waiting > 0) {
-        --next.waiting;
-      } else {
-        hopper::wait(barriers.read[next.slot], next.parity);
-        fetch_group();
-      }
-    }
+  // A slot's products are done.
+  __device__ __forceinline__ void release_slot(int done) const {
+    if (kStreams && threadIdx.x % 32 == 0) detail::arrive(barriers.read[done]);
   }
 
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
@@ -258,38 +174,19 @@ struct ConvSums {
     hopper::begin_products();
 #pragma unroll
     for (int term = 0; term < kPasses; ++term) {
-#pragma unroll 2
-      for (int s = from; s < to; ++s) {
+      int s = from;
+#pragma unroll 1
+      do {
         multiply_step<kFirst, kLast>(d, base, term, s - from, list[s],
                                      term > 0 || s > from ? 1 : add);
-      }
+      } while (++s < to);
     }
     hopper::commit_products();
   }
 
   // ---- the steps of a phase --------------------------------------------------------------------
 
-  struct Steps {
-    int before;  // of the phases before it
-    int count;
-    const uint32_t* list;
-
-    // Of a group: all of nearly the same length.
-    KW_FN static constexpr int length_of(int count) {
-      const int groups = (count + kGroupSteps - 1) / kGroupSteps;
-      return groups == 0 ? 1 : (count + groups - 1) / groups;
-    }
-    __device__ __forceinline__ int length() const { return length_of(count); }
-  };
-
-  __device__ __forceinline__ Steps steps_of(int phase) const {
-    if constexpr (!S::kListed) return {0, S::kDepthSteps, nullptr};
-    const auto* const table = reinterpret_cast<const uint32_t*>(shared + M::kTableAt);
-    const auto* const starts = table + S::kDepthSteps;
-    const int first = S::kPhases == 1 ? 0 : static_cast<int>(starts[phase]);
-    const int end = S::kPhases == 1 ? S::kDepthSteps : static_cast<int>(starts[phase + 1]);
-    return {first, end - first, table + first};
-  }
+  using Steps = ConvSteps<Loop, S>;
 
   // Group after group into the accumulators; at most the last one is still running afterwards.
   template <int kFrom = 0>
@@ -320,10 +217,8 @@ struct ConvSums {
 
   __device__ __forceinline__ void end_group() {
     if constexpr (kStreams) {
-      if (pending >= 0) {
-        hopper::wait_products<1>();
-        release_slot(pending);
-      }
+      hopper::wait_products<1>();
+      if (pending >= 0) release_slot(pending);
       pending = slot;
       next_slot();
     }
@@ -423,7 +318,7 @@ struct ConvSums {
 
   // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
   __device__ __forceinline__ void sum_stage(int phase) {
-    const Steps steps = steps_of(phase);
+    const Steps steps = Steps::of(shared, phase);
     if constexpr (kTurns && !kPromotes) take_turn();
     if (phase == 0) hopper::wait(barriers.full[at], parity);
     const ConvStage stage = note();
@@ -445,7 +340,7 @@ struct ConvSums {
 
   // A phase of a tile of several stages.
   __device__ __forceinline__ void sum_stages(int phase) {
-    const Steps steps = steps_of(phase);
+    const Steps steps = Steps::of(shared, phase);
     if constexpr (kPromotes) clear();
     int before = at;
 #pragma unroll 1

@@ -443,7 +443,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         return Candidate(str(choice), None, "its results do not fit the shared memory")
     threads, channels, depth, height, width, pitch = slices
     memory = _Memory(choice, used, channels * pitch * 4 * (256 // threads), threads)
-    stages, ahead = memory.rings()
+    stages = memory.stages()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
@@ -485,7 +485,6 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         **{f"kSplit{axis}": n for axis, n in times.items()},
         "kChunks": choice.chunks,
         "kStages": stages,
-        "kAhead": ahead,
         "kResident": int(choice.resident),
         "kPromote": PROMOTE if choice.promotes else 0,
         "kSlots": choice.slots,
@@ -511,11 +510,11 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         pitch,
         threads,
         tuple(constants.items()),
-        f"{choice}; {stages} stages, {memory.total(stages, ahead) >> 10} KB, bound by {bound}",
+        f"{choice}; {stages} stages, {memory.total(stages) >> 10} KB, bound by {bound}",
         time,
         count * choice.channel_tiles,
         elements * choice.loop.bytes,
-        memory.total(stages, ahead),
+        memory.total(stages),
         choice.channel_tiles * choice.stages_of_tile * memory.weights,
         choice.channel_tiles * choice.block_channels * 8,
     )
@@ -594,18 +593,13 @@ class _Memory:
         scales = c.channel_tiles * c.block_channels * 8
         return kept + self.slices + 256 * 4 + lists + scales
 
-    def total(self, stages: int, ahead: int) -> int:
-        at_once = 2 if self.units > 128 else 1
-        raw = ahead * at_once * 4096 if self.choice.loop.scaled else 0
-        return self.fixed + raw + stages * self.stage
+    def total(self, stages: int) -> int:
+        return self.fixed + stages * self.stage
 
-    def rings(self) -> tuple[int, int]:
-        """Stages, and rounds that a feeding thread has on their way; no stages if nothing fits."""
-        most = CONVOLVING.shared_bytes
-        for stages, ahead in ((4, 4), (3, 4), (2, 4), (2, 3), (2, 2)):
-            if self.total(stages, ahead) <= most:
-                return stages, ahead
-        return 0, 0
+    def stages(self) -> int:
+        """As many as fit, up to four."""
+        free = CONVOLVING.shared_bytes - self.fixed
+        return min(4, max(0, free // self.stage))
 
 
 def _writing(choice: Choice, used: Extents, width: int) -> float:
