@@ -99,7 +99,9 @@ class Compiled:
             origins = dict.fromkeys(self.planned.graph[n].origin.op for n in r.nodes)
             ops = ", ".join(o for o in origins if o != "getitem")
             cost = (hint(r.bytes, batch), hint(r.flops, batch), r.launches)
-            why = str(r.why) + "".join(f"; {p}" for p in self.panels if p.product == r.name)
+            turns = [str(p) for p in self.panels if p.product == r.name]
+            turns += [str(s) for s in self.lowered.slices if s.product == r.name]
+            why = "; ".join([str(r.why), *turns])
             rows.append(RegionRow(r.name, r.kind, ops, *cost, why))
         return tuple(rows)
 
