@@ -102,8 +102,8 @@ __device__ __forceinline__ void copy_bytes(void* to, const void* from, uint32_t 
       : "memory");
 }
 
-// Whether a barrier has passed a phase.
-__device__ __forceinline__ bool passed(hopper::Barrier& barrier, uint32_t phase) {
+// Whether a phase of a barrier is over.
+__device__ __forceinline__ bool is_over(hopper::Barrier& barrier, uint32_t phase) {
   int result;
   asm volatile(
       "{\n"
@@ -191,7 +191,7 @@ struct ConvStream {
   // Fetches what there is a slot for, without waiting.
   __device__ __forceinline__ void go_on() {
     if constexpr (S::kResident != 0) return;
-    while (index < items && detail::passed(barriers.read[slot], parity)) fetch();
+    while (index < items && detail::is_over(barriers.read[slot], parity)) fetch();
   }
 
   __device__ __forceinline__ void fetch() {
@@ -443,7 +443,7 @@ struct ConvFeeder {
 
   __device__ __forceinline__ void await_stage() {
     if (S::kResident == 0 && thread == 0) {
-      while (!detail::passed(barriers.empty[at], phase)) stream.go_on();
+      while (!detail::is_over(barriers.empty[at], phase)) stream.go_on();
     }
     hopper::wait(barriers.empty[at], phase);
   }
