@@ -334,7 +334,7 @@ def _described(code: list[Token]) -> tuple[str, str | None, frozenset[str]]:
     if texts[0] == "extern" and texts[1].startswith('"'):
         return "exported", None, frozenset()
     if texts[0] == "using":
-        known = len(texts) > 2 and texts[2] == "="
+        known = len(texts) > 2 and texts[2] in ("=", "__attribute__")
         return ("type", texts[1], frozenset()) if known else ("other", None, frozenset())
     if texts[0] in KINDS:
         return _type(rest)

@@ -99,9 +99,11 @@ KW_FN Vec<V> load_inside(const T* at, int64_t stride, const Tests&... tests) {
   return out;
 }
 
-#if !defined(__CUDACC__) && defined(__has_builtin)
+#ifndef __CUDACC__
+#ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)
 #define KW_SHUFFLES 1
+#endif
 #endif
 #endif
 
