@@ -99,16 +99,23 @@ KW_FN Vec<V> load_inside(const T* at, int64_t stride, const Tests&... tests) {
   return out;
 }
 
-#if !defined(__CUDACC__) && defined(__has_builtin)
+#ifndef __CUDACC__
+#ifdef __has_builtin
 #if __has_builtin(__builtin_shufflevector)
 #define KW_SHUFFLES 1
+#endif
 #endif
 #endif
 
 #ifdef KW_SHUFFLES
 
 template <int V>
-using Packed __attribute__((vector_size(V * sizeof(float)))) = float;
+struct PackedLanes {
+  typedef float type __attribute__((vector_size(V * sizeof(float))));
+};
+
+template <int V>
+using Packed = typename PackedLanes<V>::type;
 
 template <int V, int... I>
 KW_FN Packed<V> every_second(Packed<V> low, Packed<V> high, std::integer_sequence<int, I...>) {
