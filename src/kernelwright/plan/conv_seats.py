@@ -85,6 +85,12 @@ class ConvWay:
         deep = form.transposed and form.spatial == 3
         return self.loop.library_time(self.flops, self.read + self.stored, channels, deep)
 
+    @property
+    def times(self) -> tuple[float, float]:
+        """Ours, and the library's: whoever reads its result stores another one, or less."""
+        library = self.library_time + self.loop.pass_time(2 * self.stored)
+        return self.time(self.stored), library
+
 
 def conv_way(
     graph: Graph, node: Node, target: Target, accuracy: Accuracy, batch: int, policy: Policy
@@ -96,9 +102,7 @@ def conv_way(
     if form is None or loop is None or types != {loop.dtype}:
         raise Unfit(Code.CONVOLUTION)
     way = ConvWay(form, loop, batch, accuracy)
-    # Whoever reads the library's result stores another one, or less.
-    library = way.library_time + loop.pass_time(2 * way.stored)
-    ours = way.time(way.stored)
+    ours, library = way.times
     if ours >= library and not policy.generate_always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
     return way

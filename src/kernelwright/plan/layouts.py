@@ -69,16 +69,21 @@ def in_channels_last(layouts: Layouts) -> dict[str, int]:
 def choose(
     graph: Graph,
     generated: frozenset[str],
+    close: frozenset[str],
     target: Target,
     accuracies: Accuracies,
     batch: int,
     policy: Policy,
 ) -> Layouts:
-    """For the convolutions of the library that may run in channels_last, whether they do."""
+    """For the convolutions of the library that may run in channels_last, whether they do.
+
+    Those of the `generated` that are `close` to the library's time are its own where what they read
+    lies so.
+    """
     strides = graph.contract.strides
     if target.convolutions is None or strides is None:
         return {}
-    return _Choice(graph, target.convolutions, accuracies, batch, policy).run(generated)
+    return _Choice(graph, target.convolutions, accuracies, batch, policy).run(generated, close)
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,12 @@ class _Choice:
     batch: int
     policy: Policy
 
-    def run(self, generated: frozenset[str]) -> Layouts:
+    def run(self, generated: frozenset[str], close: frozenset[str]) -> Layouts:
         found: Layouts = {}
         last: set[str] = set()  # values that are made of what lies so
         for node in self.graph:
-            if node.name not in generated and self.may_run(node):
+            follows = node.name in close and node.inputs[0] in last
+            if (node.name not in generated or follows) and self.may_run(node):
                 found[node.name] = self.layout(node, last)
                 if found[node.name].last:
                     last.add(node.name)
