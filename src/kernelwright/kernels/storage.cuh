@@ -110,7 +110,12 @@ KW_FN Vec<V> load_inside(const T* at, int64_t stride, const Tests&... tests) {
 #ifdef KW_SHUFFLES
 
 template <int V>
-using Packed __attribute__((vector_size(V * sizeof(float)))) = float;
+struct PackedLanes {
+  typedef float type __attribute__((vector_size(V * sizeof(float))));
+};
+
+template <int V>
+using Packed = typename PackedLanes<V>::type;
 
 template <int V, int... I>
 KW_FN Packed<V> every_second(Packed<V> low, Packed<V> high, std::integer_sequence<int, I...>) {
