@@ -15,15 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product as every
-from typing import TYPE_CHECKING
 
 import torch
 
-from kernelwright.plan import Buffer
+from kernelwright.plan import Buffer, ConvForm
 from kernelwright.targets.sm_90 import CONVOLVING
-
-if TYPE_CHECKING:
-    from kernelwright.plan import ConvForm
 
 Extents = tuple[int, int, int]  # along depth, height and width
 AXES = "DHW"
