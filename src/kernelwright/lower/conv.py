@@ -168,10 +168,14 @@ class Axis:
 @lru_cache
 def _axes(form: ConvForm, pack: int, pooled: bool) -> tuple[Axis, ...]:
     f = form
-    numbers = zip(f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation, strict=True)
-    return tuple(
-        Axis(*each, pack if at == 2 else 1, f.transposed, pooled) for at, each in enumerate(numbers)
-    )
+    numbers = (f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation)
+
+    def axis(at: int) -> Axis:
+        size, out, kernel, stride, pad, dilation = (n[at] for n in numbers)
+        packed = pack if at == 2 else 1
+        return Axis(size, out, kernel, stride, pad, dilation, packed, f.transposed, pooled)
+
+    return tuple(axis(at) for at in range(3))
 
 
 @lru_cache
@@ -254,7 +258,7 @@ class Choice:
 
     def used(self, multiple: Extents) -> Extents:
         """And those that are kept: whole multiples of the epilogue's, and no more than exist."""
-        found = []
+        found: list[int] = []
         for many, axis, times in zip(self.computed, self.axes, self.times, strict=True):
             whole = multiple[len(found)] // math.gcd(multiple[len(found)], axis.spread)
             wanted = -(-axis.places // (times * whole)) * whole
@@ -605,9 +609,7 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
     return runs * (m.run if whole or aligned else m.broken_run)
 
 
-def _tile_time(
-    choice: Choice, used: Extents, memory: _Memory, writing: float
-) -> tuple[float, str]:
+def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
