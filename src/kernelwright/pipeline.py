@@ -30,6 +30,7 @@ from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
+    Layouts,
     Plan,
     Policy,
     Ways,
@@ -99,7 +100,9 @@ class Compiled:
             origins = dict.fromkeys(self.planned.graph[n].origin.op for n in r.nodes)
             ops = ", ".join(o for o in origins if o != "getitem")
             cost = (hint(r.bytes, batch), hint(r.flops, batch), r.launches)
-            why = str(r.why) + "".join(f"; {p}" for p in self.panels if p.product == r.name)
+            turns = [str(p) for p in self.panels if p.product == r.name]
+            turns += [str(s) for s in self.lowered.slices if s.product == r.name]
+            why = "; ".join([str(r.why), *turns])
             rows.append(RegionRow(r.name, r.kind, ops, *cost, why))
         return tuple(rows)
 
@@ -212,15 +215,25 @@ def _planned(
     """The regions, planned again as long as one is slow over the order that its operands have."""
     primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
-    layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
+    generated, close, layouts = products.generated, products.close(policy), Layouts()
+    again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
     while True:
+        layouts |= again
         turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
         graph, planned = _dense(turned, machine, problem, policy, accuracies)
         again = slow(planned, layouts, machine, problem.batch)
+        unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}
+        if unseated:
+            generated -= unseated
+            chosen = choose(
+                primitives, generated, close, machine, accuracies, problem.batch, policy
+            )
+            again |= {name: chosen[name] for name in unseated if name in chosen}
         if not again:
             planned = told(planned, layouts)
-            return graph, replace(planned, shared=(*planned.shared, *verdicts))
-        layouts |= again
+            refusals = dict.fromkeys((*planned.refusals, *products.refusals))
+            shared = (*planned.shared, *verdicts)
+            return graph, replace(planned, shared=shared, refusals=tuple(refusals))
 
 
 def _dense(

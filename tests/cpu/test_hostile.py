@@ -67,7 +67,7 @@ def quiet() -> None:
 def triples() -> list[tuple[str, str, str]]:
     fitting = [n for n in HOSTILE if not hasattr(nn.Module(), n)]
     turned = [fitting[i:] + fitting[:i] for i in (0, 7, 19)]
-    return list(zip(*turned, strict=True))
+    return list(zip(*turned, strict=True))[::2]
 
 
 def test_names_of_parts(tmp_path: Path, extensions: Path) -> None:

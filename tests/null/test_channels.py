@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.accuracy import UNKNOWN, Accuracy
+from kernelwright.capture import capture
+from kernelwright.expand import expand
 from kernelwright.graph import Contraction, View
 from kernelwright.interpret import run
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.plan import CHANNELS_LAST, WHERE_IT_PAYS, Policy
+from kernelwright.plan import CHANNELS_LAST, WHERE_IT_PAYS, Policy, with_channels_last
 from kernelwright.problem import problem_from_module
+from kernelwright.spec import check_graph
+from kernelwright.strides import lying
+from kernelwright.targets import SM_90
 
 Tensor = torch.Tensor
+# Hopper without convolutions of ours.
+LIBRARY = replace(SM_90, conv_loops=())
 TF32, FLOAT32 = Accuracy(3e-4, 3e-4), Accuracy(2e-7, 3e-4)
 
 
@@ -107,7 +115,7 @@ def compiled(
     torch.manual_seed(0)
     module = Written(forward).eval()
     problem = problem_from_module(module, (torch.randn(batch, *shape),))
-    return compile_problem(problem, target="sm_90", accuracies=Same(accuracy), policy=policy)
+    return compile_problem(problem, target=LIBRARY, accuracies=Same(accuracy), policy=policy)
 
 
 def orders(made: Compiled) -> list[bool]:
@@ -166,11 +174,11 @@ def test_depthwise_in_three_dimensions_keeps_its_order() -> None:
     assert _last_of(module, (64, 16, 8, 8, 8)) == [False]
 
 
-def test_statistics_over_the_batch_keep_their_order() -> None:
-    """A few rows side by side, each as long as the batch, would keep few blocks busy."""
+def test_a_norm_that_is_returned_keeps_its_order() -> None:
+    """A reduction stores as it reads, and its rows of NCHW would be parts of sectors."""
     module = nn.Sequential(nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32)).train()
     problem = problem_from_module(module, (torch.randn(128, 16, 32, 32),))
-    made = compile_problem(problem, target="sm_90", accuracies=Same(TF32))
+    made = compile_problem(problem, target=LIBRARY, accuracies=Same(TF32))
     assert not any(orders(made))
     assert "behind it, would take" in str(made.planned)
 
@@ -186,7 +194,7 @@ def test_matrix_products_of_pixels_follow_what_they_read() -> None:
 def test_half_precision_needs_no_measurement() -> None:
     module = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU()).half()
     problem = problem_from_module(module, (torch.randn(256, 16, 32, 32).half(),))
-    made = compile_problem(problem, target="sm_90", accuracies={})
+    made = compile_problem(problem, target=LIBRARY, accuracies={})
     assert all(orders(made))
 
 
@@ -205,10 +213,33 @@ def test_below_some_samples_the_library_runs_as_in_eager() -> None:
 
 def _last_of(module: nn.Module, shape: tuple[int, ...]) -> list[bool]:
     problem = problem_from_module(module.eval(), (torch.randn(shape),))
-    return orders(compile_problem(problem, target="sm_90", accuracies=Same(TF32)))
+    return orders(compile_problem(problem, target=LIBRARY, accuracies=Same(TF32)))
 
 
 def test_turned_views_are_permutations() -> None:
     made = compiled(*MODELS["one after another"])
     views = [n.payload for n in made.planned.graph if n.name.endswith("_channels")]
     assert all(isinstance(v, View) and v.kind == "permute" for v in views)
+
+
+@pytest.mark.parametrize(
+    "chosen", [("first_product",), ("second",), ("first_product", "third_product")]
+)
+def test_calls_that_are_not_chosen_have_their_operands_as_eager(chosen: tuple[str, ...]) -> None:
+    forward, shape = joined, (3, 10, 10)
+    torch.manual_seed(0)
+    module = Written(forward).eval()
+    captured = capture(problem_from_module(module, (torch.randn(2, *shape),)))
+    primitives = expand(captured)
+    graph = with_channels_last(primitives, dict.fromkeys(chosen, 1))
+    check_graph(graph, "expand")
+    calls = [n for n in graph if isinstance(n.payload, Contraction)]
+    assert len(calls) == 3
+    for node in calls:
+        last = bool(node.payload.call.order)  # type: ignore[union-attr]
+        assert last == (node.name.removesuffix("_last") in chosen)
+        operand = lying(graph, node.inputs[0])
+        assert operand.is_contiguous(memory_format=torch.channels_last) == last
+    x = torch.randn(2, *shape, dtype=torch.float64)
+    got, _ = run(graph, module.double(), (x,))
+    torch.testing.assert_close(got, module(x))

@@ -202,6 +202,12 @@ def test_depthwise_convolutions_of_lines_and_volumes(target: str) -> None:
     assert not aten(check(both, 2, 4, 4, 5, 6, target=target, line=line, volume=volume))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_parts_of_a_cat_are_no_padding(target: str) -> None:
+    conv = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+    check(lambda m, x: m.conv(torch.cat([x, x.sin()], 1)), 2, 3, 6, 7, target=target, conv=conv)
+
+
 def test_the_ledger_says_why_a_depthwise_convolution_is_where_it_is() -> None:
     def told(conv: nn.Module, target: str, size: int) -> str:
         module = Written(lambda m, x: torch.relu(m.conv(x)), conv=conv).eval()

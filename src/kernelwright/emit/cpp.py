@@ -384,7 +384,7 @@ class ProgramPrinter:
         for r in ranges:
             if r.at not in places:
                 places[r.at] = self.fresh("place")
-                lines.append(f"const int64_t {places[r.at]} = {self.place(r.at)};")
+                lines.append(self.located(places[r.at], r.at))
             place, tests = places[r.at], []
             if r.low is not None:
                 tests.append(f"{place} >= {dim(r.low)}")
@@ -401,6 +401,12 @@ class ProgramPrinter:
                 test = f"{width} > 1 || ({test})" if len(tests) > 1 else f"{width} > 1 || {test}"
             lines.append(f"const bool {ranges[r]} = {test};")
         return lines
+
+    def located(self, name: str, at: Coordinate) -> str:
+        """A place as a local; along an axis that windows move on, 32 bits hold it."""
+        if self.kernel.config.shape == "windows":
+            return f"const auto {name} = static_cast<int>({self.place(at)});"
+        return f"const int64_t {name} = {self.place(at)};"
 
     def lanewise(self, part: Range) -> bool:
         """Whether lanes of one thread may lie inside of a range and outside of it."""

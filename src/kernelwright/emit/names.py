@@ -30,7 +30,7 @@ from kernelwright.scalars import as_python
 
 OWN = (
     *("memo", "kind", "results", "state", "cause", "module", "run"),
-    *("panel", "start", "stop", "outputs"),
+    *("panel", "samples", "start", "stop", "outputs"),
 )
 WORKED_WITH = dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
 LOCALS = (*OWN, *DECISIONS, *WORKED_WITH)

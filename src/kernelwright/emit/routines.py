@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from kernelwright.emit.values import python
 from kernelwright.graph import fresh_name
 from kernelwright.lower import Lowered, Routine
 from kernelwright.lower.steps import Invoke
+
+WIDTH, INSIDE = 92, " " * 4  # of the lines of a docstring, and where they begin
 
 VALUES = "xyz"
 PREFIX = len("_kw")  # what a name of the file is longer by in the end
@@ -84,7 +87,8 @@ class RoutineWriter:
         known = [self.graph[name].origin for name in routine.results if name in self.graph.by_name]
         others = len(self.users[routine.name]) - 1
         more = f", and {others} more like it" if others else ""
-        return docstring(f"{', '.join(map(str, known))}{more}.", end="")
+        text = f"{', '.join(dict.fromkeys(map(str, known)))}{more}."
+        return docstring("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=INSIDE)), end="")
 
     # ---- names -------------------------------------------------------------------------------
 

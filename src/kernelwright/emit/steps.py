@@ -9,6 +9,7 @@ from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
+from kernelwright.lower.slices import LARGE_BYTES
 from kernelwright.lower.steps import (
     DECISIONS,
     WORKSPACE,
@@ -20,6 +21,7 @@ from kernelwright.lower.steps import (
     Launch,
     Library,
     Panels,
+    Slices,
     Step,
 )
 from kernelwright.plan import Buffer
@@ -65,6 +67,8 @@ class StepPrinter:
             return self.choice(step)
         if isinstance(step, Panels):
             return self.panels(step)
+        if isinstance(step, Slices):
+            return self.slices(step)
         assert isinstance(step, Kept)
         return self.kept(step)
 
@@ -217,3 +221,40 @@ class StepPrinter:
             f"for {start} in range(0, {batch}, {rows}):",
             *indented(loop),
         ]
+
+    def slices(self, step: Slices) -> list[str]:
+        samples, start, stop = (self.names.local[w] for w in ("samples", "start", "stop"))
+        batch, large = self.names.size(step.batch), LARGE_BYTES // step.each
+        part = f"[{start}:{stop}]"
+        cut = {step.left, *(b.name for b in step.outputs)}
+        inside = {step.product, *(b.name for b in step.inside)}
+        sliced = f"max(1, {step.slice} * torch.get_num_threads() // {step.each})"
+        lines = [f"{samples} = {batch} if {batch} <= {large} else {sliced}"]
+        for b in step.inside:
+            rest = "".join(f", {self.names.size(d)}" for d in b.shape[1:])
+            shape = f"(min({batch}, {samples}){rest or ','})"
+            lines.append(f"{self.variable(b.name)} = {self.run}.empty({shape}, {b.dtype})")
+        given = self.given(refs((step.call.args, step.call.kwargs)))
+        name, args = self.spelled(step.call)
+        head = name if args == given else f"lambda {', '.join(given)}: {name}({', '.join(args)})"
+        left = self.names.value(step.left)
+        operands = [f"{g}{part}" if g == left else g for g in given]
+        loop = [
+            f"{stop} = min({start} + {samples}, {batch})",
+            *listed(
+                "", f"{self.variable(step.product)} = {self.run}.call(", [head, *operands], ")"
+            ),
+        ]
+        for launch in step.launches:
+            tensors = [
+                self.operand(n) + (part if self.is_cut(n, step.batch, cut, inside) else "")
+                for n in (*launch.reads, *launch.writes)
+            ]
+            loop += self.launch(launch.kernel, tensors, [f"{stop} - {start}"])
+        return [*lines, f"for {start} in range(0, {batch}, {samples}):", *indented(loop)]
+
+    def is_cut(self, name: str, batch: Dim, cut: set[str], inside: set[str]) -> bool:
+        """Whether a slice is wanted: of what begins with samples, and is there as a whole."""
+        if name in cut or name in inside:
+            return name in cut
+        return self.graph[name].type.shape[:1] == (batch,)

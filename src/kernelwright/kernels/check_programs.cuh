@@ -311,7 +311,7 @@ struct PaddedMaximum {
   KW_FN static Vec<V> contribution(Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
                                    Cursor at) {
     Vec<V> out;
-    const int64_t down = -1 + at.row % 7 * 2 + at.element / 3;
+    const auto down = static_cast<int>(-1 + at.row % 7 * 2 + at.element / 3);
     const Within inside{down, 2, 0, 13};
     const int64_t across = -1 + at.row / 7 % 5 * 2 + at.element % 3;
     const bool inside_2 = across >= 0 && across < 9;

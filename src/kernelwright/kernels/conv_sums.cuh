@@ -95,7 +95,7 @@ struct ConvSums {
 
   // One depth step of parts kFirst to kLast; `places` says where its places are.
   template <int kFirst, int kLast>
-  __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int pass,
+  __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int term,
                                                        int step, uint32_t places, int add) {
     constexpr uint32_t kRowsOn = kAlongX ? 8 : static_cast<uint32_t>(S::kRowPitch * S::kStepY);
     constexpr uint64_t kPlacesDown = uint64_t{kRowsOn} << 32;
@@ -103,8 +103,8 @@ struct ConvSums {
     constexpr int kWeightsPlane = (S::kResident != 0 ? M::kWeightsPlane : M::kRingPlane) / 16;
     constexpr int kPlacesPlane = S::kChunks * S::kPlane;
     // Small terms first: the weights' low halves, then those of the places.
-    const int weights_low = Loop::kPlanes == 2 && pass == 0 ? kWeightsPlane : 0;
-    const int places_low = Loop::kPlanes == 2 && pass == 1 ? kPlacesPlane : 0;
+    const int weights_low = Loop::kPlanes == 2 && term == 0 ? kWeightsPlane : 0;
+    const int places_low = Loop::kPlanes == 2 && term == 1 ? kPlacesPlane : 0;
 #pragma unroll
     for (int part = kFirst; part < kLast; ++part) {
       const uint64_t p = kPlacesDown | (base.places + places +
@@ -120,7 +120,7 @@ struct ConvSums {
     }
   }
 
-  static constexpr int kPasses = Loop::kPlanes == 2 ? 3 : 1;
+  static constexpr int kTerms = Loop::kPlanes == 2 ? 3 : 1;
 
   // Depth steps kFrom to kTo of the only phase.
   template <int kFrom, int kTo, int kFirst, int kLast>
@@ -130,11 +130,11 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
       for (int s = kFrom; s < kTo; ++s) {
-        multiply_step<kFirst, kLast>(d, base, pass, s, kList.at[s],
-                                     pass > 0 || s > kFrom ? 1 : add);
+        multiply_step<kFirst, kLast>(d, base, term, s, kList.at[s],
+                                     term > 0 || s > kFrom ? 1 : add);
       }
     }
     hopper::commit_products();
@@ -148,10 +148,10 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int pass = 0; pass < kPasses; ++pass) {
+    for (int term = 0; term < kTerms; ++term) {
 #pragma unroll 2
       for (int s = from; s < to; ++s) {
-        multiply_step<kFirst, kLast>(d, base, pass, s, list[s], pass > 0 || s > from ? 1 : add);
+        multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
       }
     }
     hopper::commit_products();

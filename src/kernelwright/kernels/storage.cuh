@@ -72,13 +72,13 @@ KW_FN Strided<T> load_strided(const T* at, int64_t stride) {
 
 // Whether the place of each lane lies in a range. kNone: there is nothing beyond.
 struct Within {
-  static constexpr int64_t kNone = INT64_MIN;
-  int64_t place;
-  int64_t step;
-  int64_t low;
-  int64_t high;
+  static constexpr int kNone = INT32_MIN;
+  int place;
+  int step;
+  int low;
+  int high;
   KW_FN bool operator[](int v) const {
-    const int64_t at = place + v * step;
+    const int at = place + v * step;
     return (low == kNone || at >= low) && (high == kNone || at < high);
   }
 };

@@ -284,9 +284,10 @@ def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int]
             vec, (low, high) = wide, interior
             why += f"; {low} and {run - high} of {run} at the edges have a lane each"
     vec = next(v for v in WIDTHS if v <= vec)
-    if (low, high) == (0, run) and any(r.at.stride(program.lanes[-1]) != 0 for r in program.ranges):
+    ends_inside = any(r.at.stride(program.lanes[-1]) != 0 for r in program.ranges)
+    if (low, high) == (0, run) and ends_inside:
         high = run - run % vec  # only vectors that begin at a multiple keep to one side of an end
-    if len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
+    elif len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
         vec = _cpu_reduction_lanes(high - low, vec)
     ends = (("kRun", run), ("kLow", low), ("kHigh", high))
     return Config("strided", (("kVec", vec), *ends), why)

@@ -120,8 +120,10 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvCo
         return refused(_box(tile))
 
     needs = walked.needs
+    stores = any(store.level == "element" for store in walked.program.stores)
     for channels in (needs.channels, form.cout):
-        found = tiles(form, loop.name, Needs(channels, needs.multiple, unfit, largest))
+        wanted = Needs(channels, needs.multiple, unfit, phase_max=largest, stores=stores)
+        found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
     return None

@@ -14,6 +14,7 @@ from kernelwright.lower.kernel import GemmKernel, Kernel, product, rowwise
 from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.routines import Routine, routines
 from kernelwright.lower.share import key, programs, shared
+from kernelwright.lower.slices import Sliced, slices
 from kernelwright.lower.steps import Frozen, Step, StepMaker
 from kernelwright.lower.tail import tail
 from kernelwright.plan import Gemm, Plan, Program, Region
@@ -35,6 +36,7 @@ class Lowered:
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
     panels: tuple[Panel, ...]
+    slices: tuple[Sliced, ...]
     shared: Mapping[str, str]
     programs: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
@@ -51,12 +53,14 @@ def lower(
     every = _kernels(plan, target, dict(tiles or {}))
     few = few_kernels(plan)
     names = shared(plan.graph, [*every, *few])
-    paired = panels(plan) if target.lanes is None else ()
+    on_cpu = target.lanes is None
+    paired, sliced = (panels(plan), slices(plan)) if on_cpu else ((), ())
     maker = StepMaker(
         plan,
         {k.name: k for k in every},
         names,
         paired,
+        sliced,
         target,
         keeps,
     )
@@ -72,6 +76,7 @@ def lower(
         steps,
         maker.frozen(),
         paired,
+        sliced,
         names,
         programs(plan.graph, every, names),
         users,

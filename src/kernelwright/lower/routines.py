@@ -27,6 +27,7 @@ from kernelwright.lower.steps import (
     Launch,
     Library,
     Panels,
+    Slices,
     Step,
     Task,
     shown,
@@ -137,6 +138,13 @@ class _Slots:
             sides = tuple(map(self.value, (step.left, step.right, step.product.name)))
             product = replace(step.product, name="")
             return step.batch, step.rows, sides, product, self.step(step.launch)
+        if isinstance(step, Slices):
+            buffers = tuple(
+                (self.value(b.name), b.shape, b.dtype) for b in (*step.outputs, *step.inside)
+            )
+            called = self.value(step.product), self.value(step.left), self.call(step.call)
+            sizes = step.batch, step.each, step.slice, len(step.outputs)
+            return sizes, called, buffers, self.steps(step.launches)
         assert isinstance(step, Decide)
         return step
 
@@ -173,6 +181,9 @@ def _read(steps: tuple[Step, ...]) -> Iterator[str]:
             yield from refs((step.call.args, step.call.kwargs))
         elif isinstance(step, Panels):
             yield from (step.left, step.right, *step.launch.reads)
+        elif isinstance(step, Slices):
+            yield from refs((step.call.args, step.call.kwargs))
+            yield from _read(step.launches)
         elif isinstance(step, Choice):
             yield from _read((*step.steps, *step.otherwise))
 
@@ -186,5 +197,7 @@ def _made(steps: tuple[Step, ...]) -> Iterator[str]:
             yield step.output
         elif isinstance(step, Panels):
             yield step.product.name
+        elif isinstance(step, Slices):
+            yield from (step.product, *(b.name for b in step.inside))
         elif isinstance(step, Choice):
             yield from _made((*step.steps, *step.otherwise))

@@ -19,6 +19,7 @@ from kernelwright.graph import Call, Dim, as_dim, product
 from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
+from kernelwright.lower.slices import Sliced
 from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
 from kernelwright.targets import Loop, Target
 
@@ -165,6 +166,29 @@ class Panels:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """A library convolution and the kernels after it, in turns on slices of the batch.
+
+    A sample has so many bytes `each`, and a `slice` so many for every thread. `outputs` are results
+    as a whole, `inside` those that exist for one slice at a time.
+    """
+
+    batch: Dim
+    each: int
+    slice: int
+    left: str
+    call: Call
+    product: str
+    outputs: tuple[Buffer, ...]
+    inside: tuple[Buffer, ...]
+    launches: tuple[Launch, ...]
+
+    def __str__(self) -> str:
+        turns = "; ".join(str(launch) for launch in self.launches)
+        return f"in slices of {self.batch} samples: {self.product} = {self.call}, then {turns}"
+
+
+@dataclass(frozen=True)
 class Invoke:
     """A routine on these values and weights: what it leaves are the results."""
 
@@ -178,7 +202,7 @@ class Invoke:
         return f"{', '.join(self.results)} = {self.routine}({given})"
 
 
-Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels | Invoke"
+Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels | Slices | Invoke"
 # Up to how many rows, on which machines, and what is done.
 Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
 
@@ -226,12 +250,14 @@ class StepMaker:
         kernels: Mapping[str, Kernel],
         shared: Mapping[str, str],
         panels: tuple[Panel, ...],
+        slices: tuple[Sliced, ...],
         target: Target,
         keeps: bool,
     ) -> None:
         self.plan, self.graph = plan, plan.graph
         self.kernels, self.shared = kernels, shared
         self.panels = {p.product: p for p in panels}
+        self.slices = {s.kernels[-1]: s for s in slices}
         self.target, self.keeps = target, keeps
 
     @property
@@ -239,13 +265,21 @@ class StepMaker:
         return tuple(self.graph.symbols)
 
     def tasks(self) -> tuple[Task, ...]:
-        """What a call does, in order; a product in panels is one task with the kernel after it."""
+        """What a call does, in order; a product in panels is one task with the kernel after it.
+
+        So is a convolution in slices with the kernels after it, at the place of the last of these.
+        """
         found: list[Task] = []
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
+        paired |= {n for s in self.slices.values() for n in (s.product, *s.kernels)}
         passes: list[Region] = []
         for region in self.plan.regions:
-            if region.conv is not None:
+            if region.name in self.slices:
+                sliced = self.slices[region.name]
+                group = [by_name[name] for name in sliced.kernels]
+                found.append(self.in_slices(by_name[sliced.product], group, sliced))
+            elif region.conv is not None:
                 passes.append(region)
                 if region.conv.library:
                     found.append(self.convolution(passes))
@@ -425,6 +459,26 @@ class StepMaker:
         launch = self.launch(kernel.name, ("rows",))
         size = self.graph[buffer.name].type.shape[0]
         return [*map(Alloc, kernel.outputs), Panels(size, rows, left, right, buffer, launch)]
+
+    def in_slices(self, region: Region, group: list[Region], sliced: Sliced) -> Task:
+        """A library convolution and its tail, some samples at a time."""
+        assert region.call is not None
+        buffers = [b for kernel in group for b in kernel.outputs]
+        whole = tuple(b for b in buffers if b.name not in sliced.inside)
+        inside = tuple(b for b in buffers if b.name in sliced.inside)
+        step = Slices(
+            region.outputs[0].shape[0],
+            sliced.each,
+            sliced.slice,
+            region.operands[0],
+            region.call,
+            region.outputs[0].name,
+            whole,
+            inside,
+            tuple(self.launch(kernel.name, ("samples",)) for kernel in group),
+        )
+        results = tuple(b.name for b in whole)
+        return Task(group[-1].name, (*map(Alloc, whole), step), results)
 
 
 def _task(region: Region, steps: list[Step]) -> Task:

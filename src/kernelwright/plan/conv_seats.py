@@ -17,7 +17,7 @@ import torch
 
 from kernelwright.accuracy import Accuracy
 from kernelwright.expr import load
-from kernelwright.graph import Graph, Node, as_dim, hint
+from kernelwright.graph import SOURCES, Graph, Node, as_dim, hint
 from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
@@ -43,12 +43,16 @@ HasTile = Callable[[Walk, ConvForm, ConvLoop], bool]
 
 @dataclass(frozen=True)
 class ConvWay:
-    """How a convolution is generated, and its time beside that of the library's."""
+    """How a convolution is generated, and its time beside that of the library's.
+
+    The library's takes `turning` more where its operand has to be brought into its order.
+    """
 
     form: ConvForm
     loop: ConvLoop
     batch: int
     accuracy: Accuracy
+    turning: float = 0.0
 
     @property
     def text(self) -> str:
@@ -83,7 +87,14 @@ class ConvWay:
         form = self.form
         channels = min(form.cin, form.cout) // form.groups
         deep = form.transposed and form.spatial == 3
-        return self.loop.library_time(self.flops, self.read + self.stored, channels, deep)
+        moved = self.read + self.stored
+        return self.turning + self.loop.library_time(self.flops, moved, channels, deep)
+
+    @property
+    def times(self) -> tuple[float, float]:
+        """Ours, and the library's: whoever reads its result stores another one, or less."""
+        library = self.library_time + self.loop.pass_time(2 * self.stored)
+        return self.time(self.stored), library
 
 
 def conv_way(
@@ -96,9 +107,10 @@ def conv_way(
     if form is None or loop is None or types != {loop.dtype}:
         raise Unfit(Code.CONVOLUTION)
     way = ConvWay(form, loop, batch, accuracy)
-    # Whoever reads the library's result stores another one, or less.
-    library = way.library_time + loop.pass_time(2 * way.stored)
-    ours = way.time(way.stored)
+    rounds = loop.dtype != torch.float32 or accuracy.owed == "tf32"
+    if rounds and target.convolutions and graph[graph.base(node.inputs[0])].op in SOURCES:
+        way = replace(way, turning=target.convolutions.store_time(way.read))
+    ours, library = way.times
     if ours >= library and not policy.generate_always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
     return way

@@ -32,6 +32,7 @@ from kernelwright.plan.model import (
 )
 from kernelwright.plan.policy import Policy
 from kernelwright.targets import LibraryConvolutions, Target
+from kernelwright.walk import reach
 
 HALVES = (torch.float16, torch.bfloat16)
 MADE = ("map", "cat", "view", "window", "reduce")
@@ -68,16 +69,21 @@ def in_channels_last(layouts: Layouts) -> dict[str, int]:
 def choose(
     graph: Graph,
     generated: frozenset[str],
+    close: frozenset[str],
     target: Target,
     accuracies: Accuracies,
     batch: int,
     policy: Policy,
 ) -> Layouts:
-    """For the convolutions of the library that may run in channels_last, whether they do."""
+    """For the convolutions of the library that may run in channels_last, whether they do.
+
+    Those of the `generated` that are `close` to the library's time are its own where what they read
+    lies so.
+    """
     strides = graph.contract.strides
     if target.convolutions is None or strides is None:
         return {}
-    return _Choice(graph, target.convolutions, accuracies, batch, policy).run(generated)
+    return _Choice(graph, target.convolutions, accuracies, batch, policy).run(generated, close)
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,12 @@ class _Choice:
     batch: int
     policy: Policy
 
-    def run(self, generated: frozenset[str]) -> Layouts:
+    def run(self, generated: frozenset[str], close: frozenset[str]) -> Layouts:
         found: Layouts = {}
         last: set[str] = set()  # values that are made of what lies so
         for node in self.graph:
-            if node.name not in generated and self.may_run(node):
+            follows = node.name in close and node.inputs[0] in last
+            if (node.name not in generated or follows) and self.may_run(node):
                 found[node.name] = self.layout(node, last)
                 if found[node.name].last:
                     last.add(node.name)
@@ -195,9 +202,15 @@ def told(plan: Plan, layouts: Layouts) -> Plan:
 
 
 def _convolutions(plan: Plan, region: Region, layouts: Layouts) -> Iterable[str]:
-    for name in region.reads:
-        first = plan.graph.base(name).removesuffix("_last")
-        if first in layouts and layouts[first].last:
+    """The convolutions in channels_last that a region's operands are made of, the nearest ones."""
+
+    def below(name: str) -> tuple[str, ...]:
+        node = plan.graph[name]
+        return node.inputs if node.op in MADE else ()
+
+    for name in reach(region.reads, below):
+        first = name.removesuffix("_last")
+        if name != first and first in layouts and layouts[first].last:
             yield first
 
 
@@ -207,7 +220,7 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
     if program is None or not program.stages:
         return 0.0  # blocks are turned (lower/turn.py)
     wasted = 0.0
-    lanes = program.rows if program.strided else program.elements
+    lanes = _lanes(program)
     stores = [s.access for s in program.stores if program.strided or s.level == "element"]
     for access in (*program.loads, *stores):
         size = element_type(graph, access.buffer).itemsize
@@ -220,6 +233,19 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
         blocks = hint(rows, batch) / SIDE_BY_SIDE
         wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
     return wasted
+
+
+def _lanes(program: Program) -> tuple[int, ...]:
+    """The axes over which threads lie, the one of neighbouring threads last.
+
+    In a strided program that is the last one, or the one before where windows below each other are
+    a thread's own (lower/config.py): the one along which the largest operand lies.
+    """
+    if not program.strided:
+        return program.elements
+    largest = max(program.loads, key=lambda access: len(access.atoms))
+    along = [a for a in program.rows[-2:] if largest.stride(a) == 1]
+    return (*(a for a in program.rows if a not in along), *along)
 
 
 def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:

@@ -92,9 +92,9 @@ class Code(Enum):
         "a generated convolution ({loop}); estimated {ours:.3g} us, the library {library:.3g}"
     )
     CONV_AGAIN = (
-        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, pass {number}"
-        " of {passes}: made again in each, estimated {again:.3g} us, {once:.3g} if it were stored"
-        " once, with the library {library:.3g}"
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, kernel {number}"
+        " of {passes} that it is made again for: estimated {again:.3g} us, {once:.3g} if it were"
+        " stored once, with the library {library:.3g}"
     )
     CONV_STORED = (
         "a generated convolution ({loop}) with {count} operator(s) in its epilogue, stored for"

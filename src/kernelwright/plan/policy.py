@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Policy:
     """`generate_always`: every kernel is generated that can be, whether it pays or not.
 
-    `channels_last_always`: every convolution of the library is run so that may be.
+    `channels_last_always`: every convolution is the library's, in channels_last if it may.
     So small models can be tested, measured and explained. What users get is WHERE_IT_PAYS.
     """
 

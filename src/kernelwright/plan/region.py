@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, TypeVar
 
-from kernelwright.expr import Expr, acc, call, index, inside, load, substitute
+from kernelwright.expr import Expr, acc, call, const, index, inside, load, substitute
 from kernelwright.graph import Cat, Dim, Graph, Node, Reduction, View, Windows, as_dim, hint
 from kernelwright.plan.domain import (
     Atoms,
@@ -431,7 +431,8 @@ class Builder:
             reduction = self.graph[name].payload
             assert isinstance(reduction, Reduction)
             expr = self.pull(self.graph[name].inputs[0], self.sources[name])
-            expr = _skipped(expr) if reduction.kind == "sum" else expr
+            convolves = self.graph[name].origin.op.startswith("conv")
+            expr = _skipped(expr) if reduction.kind == "sum" and convolves else expr
             segment = len(spans) == 2 and self._reduced(name) == inner
             stages.append(Stage(name, reduction.kind, expr, segment))
         stores = []
@@ -647,9 +648,11 @@ class Builder:
 
 def _skipped(expr: Expr) -> Expr:
     """Padding that is multiplied by a weight adds nothing, whatever the weight: as in libraries."""
-    if expr.op != "mul" or expr.args[0].op != "where" or expr.args[0].args[0].op != "inside":
+    if expr.op != "mul" or expr.args[0].op != "where":
         return expr
     (test, value, outside), weight = expr.args[0].args, expr.args[1]
+    if test.op != "inside" or outside is not const(0.0):
+        return expr
     return call("where", test, _skipped(call("mul", value, weight)), outside)
 
 

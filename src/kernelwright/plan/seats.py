@@ -39,6 +39,7 @@ from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
 
 FEWEST_COLUMNS = 8
+CERTAIN = 0.8
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ class Ways:
     @property
     def generated(self) -> frozenset[str]:
         return frozenset({*self.by_name, *self.convolutions})
+
+    def close(self, policy: Policy) -> frozenset[str]:
+        """Convolutions that are not faster by more than estimates err.
+
+        They may follow a chain in channels_last: there, one of ours reads and stores another order.
+        """
+        if policy.generate_always:
+            return frozenset()
+        times = {name: way.times for name, way in self.convolutions.items()}
+        return frozenset(n for n, (ours, library) in times.items() if ours > CERTAIN * library)
 
     @property
     def forms(self) -> dict[str, ConvForm]:
@@ -115,13 +126,15 @@ def ways(
     convolutions: dict[str, ConvWay] = {}
     refusals: list[Refusal] = []
     for node in graph if target.loops else ():
-        if not isinstance(node.payload, Contraction):
-            continue
+        if not isinstance(node.payload, Contraction) or node.payload.call.order:
+            continue  # what the library runs in channels_last has been decided (layouts.py)
         try:
             if node.payload.is_product:
                 choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
                 found[node.name] = choice.way(node)
             else:
+                if policy.channels_last_always:
+                    raise Unfit(Code.CONVOLUTION)
                 accuracy = accuracies.get(node.name, UNKNOWN)
                 way = conv_way(graph, node, target, accuracy, batch, policy)
                 convolutions[node.name] = way

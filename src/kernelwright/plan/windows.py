@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from itertools import product as combinations
 
+from kernelwright.graph import as_dim, hint
 from kernelwright.plan.model import Access, Program
 
 LANES = (4, 2)
 # The share of loads that must be left for windows to be taken together.
 WORTH = 0.85
+# Loads of a thread: it takes several small windows even if they share nothing, to wait for all of
+# them at once.
+IN_FLIGHT = 32
 
 
 def is_window(program: Program) -> bool:
@@ -32,10 +36,21 @@ def below_each_other(program: Program) -> int:
     if len(program.rows) < 2 or not is_window(program):
         return 0
     down, size = program.rows[-2], program.sizes[program.rows[-2]]
-    for lanes in LANES:
-        if isinstance(size, int) and size >= lanes and loads(program, down, lanes) <= WORTH:
+    few = int(str(program.count(program.elements))) * LANES[0] <= IN_FLIGHT
+    for lanes in LANES if isinstance(size, int) and not _fills_vectors(program) else ():
+        if hint(size) >= lanes and (few or loads(program, down, lanes) <= WORTH):
             return lanes
     return 0
+
+
+def _fills_vectors(program: Program) -> bool:
+    """Whether windows that share nothing are runs of neighbours, which one load can bring."""
+    widest = _widest(program)
+    assert widest is not None
+    along = program.elements[-1]
+    size = program.sizes[along]
+    parted = widest.stride(program.rows[-1]) == as_dim(widest.stride(along) * size)
+    return parted and widest.stride(along) == 1 and hint(size) % 2 == 0
 
 
 def loads(program: Program, atom: int, lanes: int) -> float:

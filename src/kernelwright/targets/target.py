@@ -328,16 +328,16 @@ class Sums:
 
     In microseconds: a kernel takes `launch` and the larger of two times, that of its bytes at
     `memory` and that of its loads from the nearest cache at `loads`. The library's depthwise kernel
-    makes two loads for each product, `slower` times as slowly; one for groups of several channels
-    takes `product` for each of their products. Windows have at most `largest` elements and lie
-    in rows of at least `fewest`.
+    makes two loads for each product, `slower` times as slowly; the one for groups of several
+    channels takes `tap` for each place of a window, however few they are. Windows have at most
+    `largest` elements and lie in rows of at least `fewest`.
     """
 
     launch: float
     memory: float
     loads: float
     slower: float
-    product: float
+    tap: float
     largest: int
     fewest: int = 1
 
@@ -349,7 +349,7 @@ class Sums:
             return self.launch + max(moved / self.memory, outputs * 2 * window / self.loads) * (
                 self.slower
             )
-        return self.launch + max(moved / self.memory, outputs * window * self.product)
+        return self.launch + max(moved / self.memory, outputs * window / channels * self.tap)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""Convolutions in slices of the batch, with the kernels after them: the same values as eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from written import Written, planned
+
+from kernelwright.emit import steps
+from kernelwright.lower import slices
+from kernelwright.pipeline import compile_problem
+from kernelwright.problem import problem_from_module
+
+Forward = Callable[[Any, Tensor], Any]
+CONV = {"conv": lambda: nn.Conv2d(3, 6, 3, padding=1)}
+
+
+def normed(m: nn.Module, x: Tensor) -> Tensor:
+    return F.max_pool2d(m.norm(m.conv(x)) * 2, 3, 2).clamp(0, 1)
+
+
+def residual(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    y = m.conv(x) + torch.cat([x, x], 1)
+    return torch.relu(y), y.mean((2, 3))
+
+
+def softened(m: nn.Module, x: Tensor) -> Tensor:
+    return F.max_pool3d(torch.softmax(m.conv(x[:, :, None]), 1), (1, 2, 2))
+
+
+def then_linear(m: nn.Module, x: Tensor) -> Tensor:
+    return torch.tanh(m.linear(torch.relu(m.conv(x)).mean((2, 3))))
+
+
+CASES: dict[str, tuple[Forward, dict[str, Callable[[], nn.Module]], int]] = {
+    "two kernels": (normed, {**CONV, "norm": lambda: nn.GroupNorm(2, 6)}, 2),
+    "other operands": (residual, CONV, 2),
+    "transposed": (softened, {"conv": lambda: nn.ConvTranspose3d(3, 4, 3, stride=2)}, 0),
+    "what follows": (then_linear, {**CONV, "linear": lambda: nn.Linear(6, 5)}, 1),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_slices_give_what_eager_gives(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, parts, count = CASES[case]
+    monkeypatch.setattr(steps, "LARGE_BYTES", 0)
+    monkeypatch.setattr(slices, "SLICE_BYTES", 1)
+    monkeypatch.setattr(slices, "WEIGHTS", 0)
+    module = Written(forward, **{name: make() for name, make in parts.items()}).eval()
+    problem = problem_from_module(module, (torch.randn(4, 3, 9, 8),))
+    compiled = compile_problem(problem)
+    assert [len(s.kernels) for s in compiled.lowered.slices] == ([count] if count else [])
+    fused = compiled.instantiate()
+    for batch in (1, 2, 5):
+        x = torch.randn(batch, 3, 9, 8)
+        with torch.no_grad():
+            torch.testing.assert_close(fused(x), module(x))
+    assert not fused.fallbacks
+
+
+def mixed(m: nn.Module, x: Tensor) -> Tensor:
+    return m.conv(x).mean(0)
+
+
+def mixed_besides(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    y = m.conv(x)
+    return torch.relu(y), y.sum((0, 2, 3))
+
+
+def returned(m: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    y = m.conv(x)
+    return y, y.exp()
+
+
+@pytest.mark.parametrize("forward", [mixed, mixed_besides, returned])
+def test_what_is_needed_as_a_whole_is_not_sliced(forward: Forward) -> None:
+    conv = nn.Conv2d(3, 6, 3, bias=False)
+    assert not planned(forward, 4, 3, 9, 8, target="cpu", conv=conv).lowered.slices
+
+
+def test_a_generated_way_has_no_slices() -> None:
+    compiled = planned(lambda m, x: m.conv(x).relu(), 4, 3, 9, 8, conv=nn.Conv2d(3, 6, 3))
+    assert not compiled.lowered.slices
