@@ -25,8 +25,7 @@ struct ConvDense {
   static constexpr int kRows = 8, kBlocksZ = 1, kBlocksY = 1, kBlocksX = 1, kChannels = 128;
   static constexpr int kDeep = 1, kTall = 8, kWide = 8;
   static constexpr int kSplitC = 1, kSplitZ = 1, kSplitY = 2, kSplitX = 1;
-  static constexpr int kChunks = 2, kStages = 2, kResident = 0, kPromote = 4;
-  static constexpr int kSlots = 4, kSlotSteps = 4;
+  static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
   static constexpr int kEpilogueThreads = 32, kScratch = 32;
 };
@@ -35,7 +34,7 @@ struct ConvDense {
 struct ConvPlaces : ConvDense {
   static constexpr int kCin = 10, kCout = 44;
   static constexpr int kPixelsOnM = 1, kChannels = 48, kSplitY = 1, kSplitX = 2;
-  static constexpr int kStages = 3, kResident = 1, kPromote = 0, kSlots = 1, kSlotSteps = 0;
+  static constexpr int kStages = 3, kResident = 1, kPromote = 0;
   static constexpr int kTileChannels = 48, kTileH = 8, kTilePitch = 68;
   static constexpr int kEpilogueThreads = 128, kScratch = 128;
 };
@@ -56,7 +55,6 @@ struct ConvPhases : ConvPlaces {
 
 // The largest of the phases.
 struct ConvLargest : ConvPhases {
-  static constexpr int kResident = 0, kSlots = 4, kSlotSteps = 2, kPromote = 2;
   static constexpr int kPhaseMax = 1, kOutH = 21, kOutW = 19, kTileH = 8, kTileW = 8;
   static constexpr int kTilePitch = 68;
 };

@@ -8,9 +8,9 @@
 //
 // One block per multiprocessor stays for the whole launch. Its first warpgroup feeds
 // (conv_feed.cuh); two more multiply, each its own places or channels of the tile, and run the
-// epilogue. Weights lie in shared memory for the whole launch (kResident), or stream through a ring
-// of slots. They are the rows of the products and places the columns, or, for few channels, the
-// other way around (kPixelsOnM).
+// epilogue. Weights lie in shared memory for the whole launch (kResident), or come with every
+// stage. They are the rows of the products and places the columns, or, for few channels, the other
+// way around (kPixelsOnM).
 //
 // Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
 // cores truncate; the warpgroups take turns, so that one multiplies while the other adds. With one
@@ -105,6 +105,7 @@ struct ConvConsumer {
 
   const ConvOperands& g;
   const typename P::Args& a;
+  const int64_t items;
   Sums sums;
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
 
@@ -358,9 +359,12 @@ struct ConvConsumer {
   __device__ __forceinline__ void run() {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
     float* const to = reinterpret_cast<float*>(sums.shared + M::kTilesAt + unit * M::kTile);
+    if (S::kResident != 0 && hopper::block_index() < items) {
+      hopper::wait(sums.barriers.weights, 0);
+    }
     sums.begin();
 #pragma unroll 1
-    for (int index = hopper::block_index(); index < sums.items; index += hopper::block_count()) {
+    for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
@@ -398,7 +402,7 @@ struct ConvConsumer {
 
 template <class Loop, class P, class C>
 __global__ void __launch_bounds__(384, 1)
-    conv_kernel(const ConvOperands g, const typename P::Args a, const int items) {
+    conv_kernel(const ConvOperands g, const typename P::Args a, const int64_t items) {
 #ifdef KW_HOPPER
   using S = ConvShape<C>;
   using M = ConvMemory<Loop, S>;
@@ -408,13 +412,10 @@ __global__ void __launch_bounds__(384, 1)
   __shared__ ConvVote vote;
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
-      hopper::init(barriers.full[s], 1);
+      hopper::init(barriers.full[s], S::kResident != 0 ? 1 : 2);
       hopper::init(barriers.empty[s], 8);
     }
-    for (int s = 0; s < S::kSlots; ++s) {
-      hopper::init(barriers.weights[s], 1);
-      hopper::init(barriers.read[s], 8);
-    }
+    hopper::init(barriers.weights, 1);
     hopper::publish_barriers();
   }
   ConvFeeder<Loop, S>::tabulate(shared);
@@ -441,11 +442,11 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
-    hopper::give_registers<104>();
+    hopper::give_registers<88>();
     ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
   } else {
-    hopper::take_registers<200>();
-    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, items, warpgroup - 1}}.run();
+    hopper::take_registers<208>();
+    ConvConsumer<Loop, P, S>{g, a, items, {shared, barriers, stages, warpgroup - 1}}.run();
   }
 #endif
 }
@@ -467,7 +468,6 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
   if (error != cudaSuccess) return error;
   const int64_t items = g.batch * S::kPlaceTiles * S::kChannelTiles;
-  if (items > 0x7fffffff) return cudaErrorInvalidValue;
   static const int processors = [] {
     int device = 0;
     int found = 0;
@@ -479,7 +479,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t most =
       S::kResident != 0 ? processors / S::kChannelTiles * S::kChannelTiles : processors;
   const Grid grid{static_cast<unsigned>(items < most ? items : most), 384, stream, M::kAll};
-  return launch(kernel, grid, g, a, static_cast<int>(items));
+  return launch(kernel, grid, g, a, items);
 }
 
 }  // namespace kw

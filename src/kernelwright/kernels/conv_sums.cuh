@@ -3,9 +3,6 @@
 // The operands are where conv_feed.cuh has put them; this is a walk through the list of depth steps
 // (conv_shape.cuh), for one phase after the other. Short lists are unrolled, so that descriptors
 // are a base and constants; long ones, and those of phases, are read from shared memory.
-//
-// Weights are resident, or they stream through a ring of kSlots slots of up to kSlotSteps depth
-// steps each: a list is multiplied in groups, and a group is a slot.
 #pragma once
 
 #include "conv_feed.cuh"
@@ -24,9 +21,8 @@ struct ConvSums {
   static constexpr int kPer = kColumns / 2;
   static constexpr bool kPromotes = Loop::kPlanes == 2 && S::kPromote != 0;
   static constexpr bool kOneStage = S::kSteps == 1;
-  static constexpr bool kStreams = S::kResident == 0;
   // The warpgroups take turns by groups of depth steps or by phases of tiles.
-  static constexpr bool kTurns = kPromotes || (kOneStage && !kStreams);
+  static constexpr bool kTurns = kPromotes || kOneStage;
   using Product =
       hopper::Product<Loop::kElement, kColumns, hopper::Major::kDepth, hopper::Major::kDepth>;
   static_assert(kPixels ? S::kRows == 8 : S::kChannels % 64 == 0, "64 rows to a product");
@@ -34,14 +30,10 @@ struct ConvSums {
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
   const ConvStage* const stages;
-  const int items;
   const int group;  // the warpgroup, 0 or 1
 
   int at = 0;  // the stage
   uint32_t parity = 0;
-  int slot = 0;  // of the streaming weights
-  uint32_t slot_parity = 0;
-  int pending = -1;  // a slot whose products are still running
 
   // Of the phase and tile at hand. A result is d times `down` and the weight's scale; with the
   // weights' doubts, `doubt` and `most_down` bound its error.
@@ -60,25 +52,9 @@ struct ConvSums {
 
   __device__ __forceinline__ void begin() const {
     if (kTurns && group == 1) hopper::arrive_threads<256>(1);
-    if (!kStreams && hopper::block_index() < items) hopper::wait(barriers.weights[0], 0);
   }
-
-  __device__ __forceinline__ void await_slot() const {
-    if constexpr (kStreams) hopper::wait(barriers.weights[slot], slot_parity);
-  }
-  __device__ __forceinline__ void next_slot() {
-    if (kStreams && ++slot == S::kSlots) {
-      slot = 0;
-      slot_parity ^= 1;
-    }
-  }
-  // A slot's products are done.
-  __device__ __forceinline__ void release_slot(int done) const {
-    if (kStreams && threadIdx.x % 32 == 0) detail::arrive(barriers.read[done]);
-  }
-
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
-  __device__ __forceinline__ void give_turn() const { hopper::arrive_threads<256>(2 - group); }
+  __device__ __forceinline__ void pass_turn() const { hopper::arrive_threads<256>(2 - group); }
 
   __device__ __forceinline__ void next_stage() {
     if (++at == S::kStages) {
@@ -107,14 +83,13 @@ struct ConvSums {
     uint32_t weights;
   };
 
-  // For a group of depth steps that begins with `from`, of those that have `before` before them.
-  __device__ __forceinline__ Base base(int step, int before, int from) const {
+  __device__ __forceinline__ Base base(int step, int before) const {
     const int first = (deep() * S::kStepZ * S::kHaloH + tall() * S::kStepY) * S::kRowPitch + wide();
-    const uint8_t* const begin =
-        shared + M::kWeightsAt + (kStreams ? slot * M::kSlot : step * M::kWeightsStep);
-    const int skipped = kStreams ? 0 : (before + from) * 2 * S::kBlockChannels;
+    const uint8_t* const from =
+        shared + M::kWeightsAt + (S::kResident != 0 ? step * M::kWeightsStep : at * M::kRing);
+    const int skipped = M::kRevisits && S::kResident == 0 ? 0 : before * 2 * S::kBlockChannels;
     return {(hopper::shared_address(shared + at * M::kStage) >> 4) + static_cast<uint32_t>(first),
-            (hopper::shared_address(begin) >> 4) + static_cast<uint32_t>(channels() + skipped) +
+            (hopper::shared_address(from) >> 4) + static_cast<uint32_t>(channels() + skipped) +
                 (static_cast<uint32_t>(S::kBlockChannels) << 16)};
   }
 
@@ -125,7 +100,7 @@ struct ConvSums {
     constexpr uint32_t kRowsOn = kAlongX ? 8 : static_cast<uint32_t>(S::kRowPitch * S::kStepY);
     constexpr uint64_t kPlacesDown = uint64_t{kRowsOn} << 32;
     constexpr uint64_t kWeightsDown = uint64_t{128 / 16} << 32;
-    constexpr int kWeightsPlane = (kStreams ? M::kSlotPlane : M::kWeightsPlane) / 16;
+    constexpr int kWeightsPlane = (S::kResident != 0 ? M::kWeightsPlane : M::kRingPlane) / 16;
     constexpr int kPlacesPlane = S::kChunks * S::kPlane;
     // Small terms first: the weights' low halves, then those of the places.
     const int weights_low = Loop::kPlanes == 2 && term == 0 ? kWeightsPlane : 0;
@@ -145,7 +120,7 @@ struct ConvSums {
     }
   }
 
-  static constexpr int kPasses = Loop::kPlanes == 2 ? 3 : 1;
+  static constexpr int kTerms = Loop::kPlanes == 2 ? 3 : 1;
 
   // Depth steps kFrom to kTo of the only phase.
   template <int kFrom, int kTo, int kFirst, int kLast>
@@ -155,10 +130,10 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int term = 0; term < kPasses; ++term) {
+    for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
       for (int s = kFrom; s < kTo; ++s) {
-        multiply_step<kFirst, kLast>(d, base, term, s - kFrom, kList.at[s],
+        multiply_step<kFirst, kLast>(d, base, term, s, kList.at[s],
                                      term > 0 || s > kFrom ? 1 : add);
       }
     }
@@ -173,110 +148,91 @@ struct ConvSums {
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
 #pragma unroll
-    for (int term = 0; term < kPasses; ++term) {
-      int s = from;
-#pragma unroll 1
-      do {
-        multiply_step<kFirst, kLast>(d, base, term, s - from, list[s],
-                                     term > 0 || s > from ? 1 : add);
-      } while (++s < to);
+    for (int term = 0; term < kTerms; ++term) {
+#pragma unroll 2
+      for (int s = from; s < to; ++s) {
+        multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
+      }
     }
     hopper::commit_products();
   }
 
   // ---- the steps of a phase --------------------------------------------------------------------
 
-  using Steps = ConvSteps<Loop, S>;
+  struct Steps {
+    int before;  // of the phases before it
+    int count;
+    const uint32_t* list;
+  };
 
-  // Group after group into the accumulators; at most the last one is still running afterwards.
-  template <int kFrom = 0>
-  __device__ __forceinline__ void multiply_groups(int step, int add) {
-    constexpr int kLength = Steps::length_of(S::kDepthSteps);
-    constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
-    if constexpr (kFrom < S::kDepthSteps) {
-      await_slot();
-      multiply<kFrom, kTo, 0, kParts>(d, base(step, 0, kFrom), kFrom > 0 ? 1 : add);
-      end_group();
-      multiply_groups<kTo>(step, add);
-    }
+  __device__ __forceinline__ Steps steps_of(int phase) const {
+    if constexpr (!S::kListed) return {0, S::kDepthSteps, nullptr};
+    const auto* const table = reinterpret_cast<const uint32_t*>(shared + M::kTableAt);
+    const auto* const starts = table + S::kDepthSteps;
+    const int first = S::kPhases == 1 ? 0 : static_cast<int>(starts[phase]);
+    const int end = S::kPhases == 1 ? S::kDepthSteps : static_cast<int>(starts[phase + 1]);
+    return {first, end - first, table + first};
   }
 
   __device__ __forceinline__ void multiply_all(const Steps& steps, int step, int add) {
     if constexpr (S::kListed) {
-#pragma unroll 1
-      for (int from = 0; from < steps.count; from += steps.length()) {
-        await_slot();
-        multiply<0, kParts>(d, base(step, steps.before, from), from > 0 ? 1 : add, steps.list, from,
-                            min(from + steps.length(), steps.count));
-        end_group();
-      }
+      multiply<0, kParts>(d, base(step, steps.before), add, steps.list, 0, steps.count);
     } else {
-      multiply_groups(step, add);
+      multiply<0, S::kDepthSteps, 0, kParts>(d, base(step, 0), add);
     }
   }
 
-  __device__ __forceinline__ void end_group() {
-    if constexpr (kStreams) {
-      hopper::wait_products<1>();
-      if (pending >= 0) release_slot(pending);
-      pending = slot;
-      next_slot();
-    }
-  }
-
-  // A part's group of depth steps, and what it adds to the sums.
+  // A part's next group of depth steps, and what it adds to the sums.
   template <int kPart, class Multiply>
   __device__ __forceinline__ void add_group(float factor, const Multiply& run) {
     float partial[1][kPer];
     take_turn();
-    if constexpr (kPart == 0) await_slot();
     run(partial);
-    give_turn();
+    pass_turn();
     hopper::wait_products<0>();
     hopper::pin(partial[0]);
-    if constexpr (kStreams && kPart == kParts - 1) {
-      release_slot(slot);
-      next_slot();
-    }
 #pragma unroll
     for (int i = 0; i < kPer; ++i) d[kPart][i] = fmaf(partial[0][i], factor, d[kPart][i]);
   }
 
-  // All parts of a group before the next.
+  // Groups of nearly the same length, all parts of one before the next.
   template <int kFrom, int kPart>
-  __device__ __forceinline__ void promote(int step, float factor) {
-    constexpr int kLength = Steps::length_of(S::kDepthSteps);
+  __device__ __forceinline__ void promote(const Base& at_step, float factor) {
+    constexpr int kGroups = (S::kDepthSteps + S::kPromote - 1) / S::kPromote;
+    constexpr int kLength = (S::kDepthSteps + kGroups - 1) / kGroups;
     constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
     if constexpr (kFrom < S::kDepthSteps) {
       add_group<kPart>(factor, [&](float (*partial)[kPer]) {
-        multiply<kFrom, kTo, kPart, kPart + 1>(partial, base(step, 0, kFrom), 0);
+        multiply<kFrom, kTo, kPart, kPart + 1>(partial, at_step, 0);
       });
       if constexpr (kPart + 1 < kParts) {
-        promote<kFrom, kPart + 1>(step, factor);
+        promote<kFrom, kPart + 1>(at_step, factor);
       } else {
-        promote<kTo, 0>(step, factor);
+        promote<kTo, 0>(at_step, factor);
       }
     }
   }
 
   template <int kPart>
-  __device__ __forceinline__ void promote_listed(const Steps& steps, int step, float factor,
-                                                 int from) {
+  __device__ __forceinline__ void promote_listed(const Base& at_step, float factor,
+                                                 const uint32_t* list, int from, int to) {
     add_group<kPart>(factor, [&](float (*partial)[kPer]) {
-      multiply<kPart, kPart + 1>(partial, base(step, steps.before, from), 0, steps.list, from,
-                                 min(from + steps.length(), steps.count));
+      multiply<kPart, kPart + 1>(partial, at_step, 0, list, from, to);
     });
-    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(steps, step, factor, from);
+    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(at_step, factor, list, from, to);
   }
 
   __device__ __forceinline__ void promote_all(const Steps& steps, int step, float factor) {
+    const Base at_step = base(step, steps.before);
     if constexpr (S::kListed) {
+      const int groups = (steps.count + S::kPromote - 1) / S::kPromote;
+      const int length = groups == 0 ? 1 : (steps.count + groups - 1) / groups;
 #pragma unroll 1
-      for (int from = 0; from < steps.count; from += steps.length()) {
-        promote_listed<0>(steps, step, factor, from);
+      for (int from = 0; from < steps.count; from += length) {
+        promote_listed<0>(at_step, factor, steps.list, from, min(from + length, steps.count));
       }
     } else {
-      promote<0, 0>(step, factor);
+      promote<0, 0>(at_step, factor);
     }
   }
 
@@ -300,10 +256,6 @@ struct ConvSums {
 
   __device__ __forceinline__ void finish_products() {
     hopper::wait_products<0>();
-    if (kStreams && pending >= 0) {
-      release_slot(pending);
-      pending = -1;
-    }
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hopper::pin(d[part]);
   }
@@ -318,8 +270,8 @@ struct ConvSums {
 
   // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
   __device__ __forceinline__ void sum_stage(int phase) {
-    const Steps steps = Steps::of(shared, phase);
-    if constexpr (kTurns && !kPromotes) take_turn();
+    const Steps steps = steps_of(phase);
+    if constexpr (!kPromotes) take_turn();
     if (phase == 0) hopper::wait(barriers.full[at], parity);
     const ConvStage stage = note();
     if constexpr (kPromotes) {
@@ -328,7 +280,7 @@ struct ConvSums {
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
-      if constexpr (kTurns) give_turn();
+      pass_turn();
       finish_products();
       if (S::kSomeEmpty && steps.count == 0) clear();
     }
@@ -340,7 +292,7 @@ struct ConvSums {
 
   // A phase of a tile of several stages.
   __device__ __forceinline__ void sum_stages(int phase) {
-    const Steps steps = Steps::of(shared, phase);
+    const Steps steps = steps_of(phase);
     if constexpr (kPromotes) clear();
     int before = at;
 #pragma unroll 1

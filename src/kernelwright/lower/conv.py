@@ -3,7 +3,7 @@
 A configuration is everything that kernels/conv_shape.cuh wants to know. All tiles that the tensor
 cores can multiply are tried: weights as rows of the products or places as rows, blocks of places
 along any axis, the two warpgroups side by side along any axis or on different channels, some or all
-channels in a stage, weights resident or streaming. What does not fit says why; the
+channels in a stage, weights resident or coming with every stage. What does not fit says why; the
 rest is ranked by a model of what a tile takes (targets/): the products, the feeding warps, the
 epilogue, memory.
 """
@@ -15,24 +15,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product as every
-from typing import TYPE_CHECKING
 
 import torch
 
-from kernelwright.plan import Buffer
+from kernelwright.plan import Buffer, ConvForm
 from kernelwright.targets.sm_90 import CONVOLVING
-
-if TYPE_CHECKING:
-    from kernelwright.plan import ConvForm
 
 Extents = tuple[int, int, int]  # along depth, height and width
 AXES = "DHW"
 # Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
 PROMOTE = 5
 NO_PROMOTION = 6
-# Weights that are not resident stream through so many slots of so many depth steps.
-SLOTS = 4
-SLOT_STEPS = 6
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 ROWS = (16, 14, 12, 10, 8, 7, 6, 5, 4)
@@ -214,7 +207,7 @@ class Choice:
     def __str__(self) -> str:
         z, y, x = self.block
         rows = "places" if self.pixels else "weights"
-        weights = "resident" if self.resident else "streaming"
+        weights = "resident" if self.resident else "with every stage"
         return (
             f"{self.block_channels} channels of {z} x {y} x {x} places, {rows} as rows, "
             f"{8 * self.chunks} channels a stage, weights {weights}"
@@ -301,18 +294,6 @@ class Choice:
     @property
     def promotes(self) -> bool:
         return self.loop.planes == 2 and max(self.depth_steps) * self.stages_of_tile > NO_PROMOTION
-
-    @property
-    def slots(self) -> int:
-        """Of a ring for weights that stream."""
-        return 1 if self.resident else SLOTS
-
-    @property
-    def slot_steps(self) -> int:
-        """Depth steps of one of them."""
-        if self.resident:
-            return 0
-        return PROMOTE if self.promotes else min(SLOT_STEPS, max(self.depth_steps))
 
     @property
     def columns(self) -> int:
@@ -443,7 +424,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         return Candidate(str(choice), None, "its results do not fit the shared memory")
     threads, channels, depth, height, width, pitch = slices
     memory = _Memory(choice, used, channels * pitch * 4 * (256 // threads), threads)
-    stages = memory.stages()
+    stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
@@ -485,10 +466,9 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         **{f"kSplit{axis}": n for axis, n in times.items()},
         "kChunks": choice.chunks,
         "kStages": stages,
+        "kAhead": ahead,
         "kResident": int(choice.resident),
         "kPromote": PROMOTE if choice.promotes else 0,
-        "kSlots": choice.slots,
-        "kSlotSteps": choice.slot_steps,
         "kTileChannels": channels,
         "kTileD": depth,
         "kTileH": height,
@@ -510,11 +490,11 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         pitch,
         threads,
         tuple(constants.items()),
-        f"{choice}; {stages} stages, {memory.total(stages) >> 10} KB, bound by {bound}",
+        f"{choice}; {stages} stages, {memory.total(stages, ahead) >> 10} KB, bound by {bound}",
         time,
         count * choice.channel_tiles,
         elements * choice.loop.bytes,
-        memory.total(stages),
+        memory.total(stages, ahead),
         choice.channel_tiles * choice.stages_of_tile * memory.weights,
         choice.channel_tiles * choice.block_channels * 8,
     )
@@ -585,21 +565,34 @@ class _Memory:
         return c.loop.planes * 2 * sum(c.depth_steps) * c.block_channels * 16
 
     @cached_property
+    def ring(self) -> int:
+        c = self.choice
+        if c.resident:
+            return 0
+        revisits = c.phases > 1 and c.stages_of_tile > 1
+        steps = max(c.depth_steps) if revisits else sum(c.depth_steps)
+        return c.loop.planes * 2 * steps * c.block_channels * 16
+
+    @cached_property
     def fixed(self) -> int:
         c = self.choice
-        slot = c.loop.planes * 2 * c.slot_steps * c.block_channels * 16
-        kept = c.stages_of_tile * self.weights if c.resident else c.slots * slot
+        kept = c.stages_of_tile * self.weights if c.resident else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
         scales = c.channel_tiles * c.block_channels * 8
         return kept + self.slices + 256 * 4 + lists + scales
 
-    def total(self, stages: int) -> int:
-        return self.fixed + stages * self.stage
+    def total(self, stages: int, ahead: int) -> int:
+        at_once = 2 if self.units > 128 else 1
+        raw = ahead * at_once * 4096 if self.choice.loop.scaled else 0
+        return self.fixed + raw + stages * (self.stage + self.ring)
 
-    def stages(self) -> int:
-        """As many as fit, up to four."""
-        free = CONVOLVING.shared_bytes - self.fixed
-        return min(4, max(0, free // self.stage))
+    def rings(self) -> tuple[int, int]:
+        """Stages, and rounds that a feeding thread has on their way; no stages if nothing fits."""
+        most = CONVOLVING.shared_bytes
+        for stages, ahead in ((4, 4), (3, 4), (2, 4), (2, 3), (2, 2)):
+            if self.total(stages, ahead) <= most:
+                return stages, ahead
+        return 0, 0
 
 
 def _writing(choice: Choice, used: Extents, width: int) -> float:
