@@ -2,7 +2,9 @@
 
 A child prints a line of JSON after every stage, so a model that dies or runs out of its time keeps
 what it had. Several children may run side by side; while one of them times, the others keep off the
-device. The results are written after every model, and `--resume` goes on from them.
+device. With `--ahead` all models are compiled first, by as many children as there are cores, and
+the children that time find everything built. The results are written after every model, and
+`--resume` goes on from them.
 """
 
 from __future__ import annotations
@@ -44,13 +46,23 @@ def device_lock(path: Path, alone: bool) -> Iterator[None]:
 
 def go_through(job: Job, source: Path, stages: Sequence[Stage]) -> None:
     """Print what is known after each stage, as one line of JSON."""
-    folder = Path(job["folder"])
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder / "extensions")
+    folder, shared = Path(job["folder"]), Path(job["lock"]).parent
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(shared / "extensions")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(shared / "inductor")
     for stage in stages:
         print(json.dumps(stage(job, source, folder / "model_new.py")), flush=True)
 
 
 def compile_stage(job: Job, source: Path, emitted: Path) -> Record:
+    """What was compiled ahead is not compiled again."""
+    kept = emitted.with_suffix(".json")
+    if not kept.exists():
+        kept.write_text(json.dumps(_compiled(job, source, emitted)))
+    found: Record = json.loads(kept.read_text())
+    return found
+
+
+def _compiled(job: Job, source: Path, emitted: Path) -> Record:
     from kernelwright.commands import compile_file
     from kernelwright.expand import expand
 
@@ -114,6 +126,8 @@ def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) ->
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--verify", type=float, metavar="SECONDS", default=60.0, help="0: do not")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
+    parser.add_argument("--no-autotune", action="store_true", help="without its max-autotune")
+    parser.add_argument("--ahead", action="store_true", help="compile all, then time one by one")
     parser.add_argument("--limit", type=float, default=limit, help="seconds for each model")
     parser.add_argument("--budget", type=float, default=budget, help="seconds for all")
     parser.add_argument("--resume", action="store_true", help="keep what the results file has")
@@ -134,20 +148,22 @@ class Parent:
     folder: Path
     deadline: float
 
-    def run(self, labels: Mapping[str, Any]) -> Record | None:
+    def run(self, labels: Mapping[str, Any], ahead: bool = False) -> Record | None:
         """What a child found out; its last words where it failed. None: the budget is spent."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             return None
         options = self.options
         folder = self.folder / "-".join(str(label) for label in labels.values())
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         record: Record = {**labels, "precision": options.precision}
         job = record | {
             "device": options.device,
             "rounds": options.rounds,
             "verify": options.verify,
             "compile": not options.no_compile,
+            "autotune": not options.no_autotune,
+            "ahead": ahead,
             "lock": str(self.folder / "device.lock"),
             "folder": str(folder),
         }
@@ -173,6 +189,15 @@ class Parent:
         return out, last[-300:]
 
 
+def compile_ahead(parent: Parent, waiting: Sequence[Mapping[str, Any]]) -> None:
+    """All models, side by side; one that fails says so again when it is timed."""
+    started = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda labels: parent.run(labels, ahead=True), waiting))
+    took = time.monotonic() - started
+    print(f"{len(waiting)} models compiled ahead in {took:.0f} s", file=sys.stderr, flush=True)
+
+
 def run_all(
     script: str,
     options: Any,
@@ -186,6 +211,8 @@ def run_all(
     total = len(sheet.rows) + len(waiting)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
         parent = Parent(script, options, Path(folder), time.monotonic() + options.budget)
+        if options.ahead:
+            compile_ahead(parent, waiting)
 
         def one(labels: Mapping[str, Any]) -> None:
             started = time.monotonic()

@@ -73,7 +73,26 @@ GROUPS: dict[str, Callable[[Record], bool]] = {
 
 def child(job: Job) -> None:
     source = corpus_files.write(job["chain"], job["size"] == "small", Path(job["folder"]))
-    go_through(job, source, (compile_stage, verify_stage, time_stage))
+    later = (warm_stage,) if job["ahead"] else (verify_stage, time_stage)
+    go_through(job, source, (compile_stage, *later))
+
+
+def warm_stage(job: Job, source: Path, emitted: Path) -> Record:
+    """Build what is compiled at the first call, into the caches that all children share."""
+    training = job["mode"] == "train"
+    problem = in_mode(load_problem(source, job["device"], job["precision"]), training)
+    with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
+        load_candidate(problem, emitted)(*problem.inputs)
+        sets = make_sets(problem.inputs, None, 0)[:1]
+        for name in modes_of(job):
+            compiled(name, problem, sets)
+    return {}
+
+
+def modes_of(job: Job) -> list[str]:
+    """The modes of torch.compile that are asked for."""
+    wanted = [name for name in MODES if job["compile"]]
+    return [name for name in wanted if job["autotune"] or name != "max-autotune"]
 
 
 def time_stage(job: Job, source: Path, emitted: Path) -> Record:
@@ -88,7 +107,7 @@ def time_stage(job: Job, source: Path, emitted: Path) -> Record:
             work = roofline.count_work(problem, problem.module, sets[0], saved=1.0)
             ways = [direct("eager", problem.module, sets)]
             ways += [direct("ours", candidate, sets)]
-            made = [compiled(name, problem, sets) for name in MODES if job["compile"]]
+            made = [compiled(name, problem, sets) for name in modes_of(job)]
             ways += [way for way in made if isinstance(way, Variant)]
         with device_lock(lock, alone=True):
             times = in_turns(ways, clock, job["rounds"])

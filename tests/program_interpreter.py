@@ -9,6 +9,7 @@ element that is not written shows.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import sympy
@@ -25,6 +26,7 @@ from kernelwright.plan import (
     Plan,
     Program,
     Range,
+    Region,
     Store,
     decompose,
     element_type,
@@ -33,21 +35,31 @@ from kernelwright.plan import (
 from kernelwright.scalars import as_number
 
 Tensor = torch.Tensor
+Convolve = Callable[[Region, Callable[[str], Any], dict[str, Any], Any], "Program | None"]
 
 
 def run_plan(
-    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+    plan: Plan,
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    block_n: int | None = None,
+    convolve: Convolve | None = None,
 ) -> Any:
     """The outputs of the plan."""
-    return carry_out_plan(plan, module, inputs, block_n)[0]
+    return carry_out_plan(plan, module, inputs, block_n, convolve)[0]
 
 
 def carry_out_plan(
-    plan: Plan, module: torch.nn.Module, inputs: tuple[Tensor, ...], block_n: int | None = None
+    plan: Plan,
+    module: torch.nn.Module,
+    inputs: tuple[Tensor, ...],
+    block_n: int | None = None,
+    convolve: Convolve | None = None,
 ) -> tuple[Any, dict[str, Tensor]]:
     """The outputs of the plan, region by region, in its order; and the buffers after the call.
 
-    With `block_n`, generated products run in their two parts, over tiles of so many columns.
+    With `block_n`, generated products run in their two parts, over tiles of so many columns. With
+    `convolve`, it runs what the tiles of generated convolutions do, and gives what follows.
     """
     graph = plan.graph
     values = interpret._sources(graph, module, inputs)
@@ -93,8 +105,14 @@ def carry_out_plan(
             made = interpret.resolve(called.target)(
                 *(look(a) for a in called.args), **{k: look(v) for k, v in called.kwargs}
             )
-            values[region.gemm.product if region.gemm else region.outputs[0].name] = made
+            generated = region.gemm or region.conv
+            values[generated.product if generated else region.outputs[0].name] = made
         if region.program is None:
+            continue
+        if region.conv is not None and convolve is not None:
+            finish = convolve(region, value_of, values, number)
+            if finish is not None:
+                run(finish)
             continue
         if region.gemm is None or block_n is None:
             run(region.program)

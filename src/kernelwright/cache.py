@@ -1,9 +1,10 @@
-"""The cache: built libraries, texts of live modules, files kept for reports, and measured tiles.
+"""The cache: built libraries, texts of live modules, files kept for reports, and measurements.
 
 In: the environment. Out: one folder for everything that kernelwright keeps between runs, what is in
 it, and a way to clear it. TORCH_EXTENSIONS_DIR may hold other people's builds, so only what bears
-our names (`kw_*`, tiles.json) is ever listed or removed; emitted files choose the same folder by
-the same rule (emit/runtime.py). A build in progress holds the lock `building` in its folder.
+our names (`kw_*`, tiles.json, accuracies.json) is ever listed or removed; emitted files choose the
+same folder by the same rule (emit/runtime.py). A build in progress holds the lock `building` in its
+folder.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Any
 from kernelwright.errors import InputError
 from kernelwright.files import locked, write_atomically
 
-BUILD, LIVE, FAILED, TILES = "build", "live module", "for a report", "tiles"
+BUILD, LIVE, FAILED = "build", "live module", "for a report"
+TILES, ACCURACIES = "tiles", "accuracies"
 GUARD = "building"
 DAY = 86400.0
 
@@ -44,6 +46,10 @@ def root() -> Path:
 
 def tiles_file() -> Path:
     return root() / "tiles.json"
+
+
+def accuracies_file() -> Path:
+    return root() / "accuracies.json"
 
 
 def keep_live(name: str, text: str) -> Path:
@@ -104,8 +110,8 @@ def entries() -> list[Entry]:
         kind = {"kw_live": LIVE, "kw_failed": FAILED}.get(path.name)
         inner = [(BUILD, path)] if kind is None else [(kind, p) for p in sorted(path.iterdir())]
         found += [entry for k, p in inner if (entry := _entry(k, p)) is not None]
-    tiles = _entry(TILES, tiles_file())
-    return found + ([tiles] if tiles is not None else [])
+    notebooks = ((TILES, tiles_file()), (ACCURACIES, accuracies_file()))
+    return found + [entry for k, p in notebooks if (entry := _entry(k, p)) is not None]
 
 
 def _entry(kind: str, path: Path) -> Entry | None:
@@ -159,7 +165,7 @@ def _remove(entry: Entry) -> bool:
     try:
         if entry.kind == BUILD:
             return _remove_build(entry.path)
-        if entry.kind == TILES:
+        if entry.kind in (TILES, ACCURACIES):
             with locked(entry.path.with_suffix(".lock")):
                 entry.path.unlink(missing_ok=True)
             entry.path.with_suffix(".lock").unlink(missing_ok=True)

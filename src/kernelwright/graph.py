@@ -192,15 +192,22 @@ class Windows:
 
 @dataclass(frozen=True)
 class Call:
-    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen."""
+    """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen.
+
+    With an `order`, the axes of what it gives are permuted by that: a convolution in channels_last,
+    if the batch has at least `fewest` samples.
+    """
 
     target: str
     args: tuple[Any, ...]
     kwargs: tuple[tuple[str, Any], ...] = ()
+    order: tuple[int, ...] = ()
+    fewest: int = 1
 
     def __str__(self) -> str:
         inside = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]
-        return f"{self.target}({', '.join(inside)})"
+        permuted = f".permute{self.order}" if self.order else ""
+        return f"{self.target}({', '.join(inside)}){permuted}"
 
 
 @dataclass(frozen=True)

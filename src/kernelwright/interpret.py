@@ -127,8 +127,9 @@ def carry_out(node: Node, look: Callable[[Any], Any]) -> Any:
     """One node on values that `look` finds for its arguments."""
     args = look(node.args)
     match node.payload:
-        case Contraction(call=Call(target, call_args, kwargs)) | Call(target, call_args, kwargs):
-            return resolve(target)(*look(call_args), **{k: look(v) for k, v in kwargs})
+        case Contraction(call=call) | (Call() as call):
+            made = resolve(call.target)(*look(call.args), **{k: look(v) for k, v in call.kwargs})
+            return made.permute(call.order) if call.order else made
         case Expr():
             wide = next((a.dtype for a in args if a.is_floating_point()), torch.float64)
             env: dict[Hashable, Tensor] = {

@@ -56,7 +56,7 @@ def _rows(
         why = rewritten + str(region.why)
         if region.program is not None:
             parted = any(r.kind == "contract" for r in homes)
-            bias_alone = _is_contraction(node) and parted and region.gemm is None
+            bias_alone = _is_contraction(node) and parted and not (region.gemm or region.conv)
             what = "its bias: " if bias_alone else ""
             rows.append(LedgerRow(op, origin, "fused", region.name, what + why + shared))
         else:

@@ -16,30 +16,38 @@ from typing import Any
 
 from torch import nn
 
-from kernelwright import spec
+from kernelwright import gauge, spec
+from kernelwright.accuracy import Accuracies
 from kernelwright.capture import capture
 from kernelwright.emit import emit
 from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
+from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Lowered, Panel, Tile, lower
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
     Plan,
     Policy,
+    Ways,
     as_windows,
+    choose,
     copies,
     dense,
     few_rows,
+    in_channels_last,
     leave_alone,
     limits_of,
     plan,
     return_biases,
     seat,
+    slow,
+    told,
     ways,
+    with_channels_last,
 )
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES
@@ -146,13 +154,15 @@ def compile_problem(
     target: Target | str | None = None,
     tiles: Mapping[str, Tile] | None = None,
     policy: Policy = WHERE_IT_PAYS,
+    accuracies: Accuracies | None = None,
 ) -> Compiled:
     """Run every pass; `progress` hears of each one as it ends.
 
     `target` is the machine to compile for: by default the one that the problem is on. Source for a
     GPU can be emitted on a machine without one. `tiles` are tiles for generated
     products by name, as tune.py measures them, in the place of those that look cheapest.
-    `policy` says what to generate beyond what pays.
+    `policy` says what to generate beyond what pays. `accuracies` are those of the library's
+    convolutions, by default as they are measured where the problem is on a GPU.
     """
     machine = target_for(target) if isinstance(target, str) else target
     machine = machine or target_of(problem.device)
@@ -171,7 +181,11 @@ def compile_problem(
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
-    primitives, planned = _planned(primitives, machine, problem, policy)
+    if accuracies is None:
+        accuracies = gauge.measure(captured, primitives, problem)
+        if accuracies:
+            report("measure", f"the accuracy of {len(accuracies)} convolutions")
+    primitives, planned = _planned(primitives, machine, problem, policy, accuracies)
     if machine.lanes is not None:
         planned = few_rows(return_biases(planned), machine, problem.precision)
     else:
@@ -195,19 +209,47 @@ def compile_problem(
 
 
 def _planned(
-    primitives: Graph, machine: Target, problem: Problem, policy: Policy
+    primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
+) -> tuple[Graph, Plan]:
+    """The regions, planned again as long as one is slow over the order that its operands have."""
+    primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
+    products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
+    layouts = choose(primitives, products.generated, machine, accuracies, problem.batch, policy)
+    while True:
+        turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
+        graph, planned = _dense(turned, machine, problem, policy, accuracies)
+        again = slow(planned, layouts, machine, problem.batch)
+        if not again:
+            planned = told(planned, layouts)
+            return graph, replace(planned, shared=(*planned.shared, *verdicts))
+        layouts |= again
+
+
+def _dense(
+    primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
-    primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     while True:
-        products = ways(primitives, machine, problem.precision, problem.batch, policy)
-        planned = plan(primitives, limits_of(machine), products.generated, problem.batch)
-        if machine.lanes is not None:
-            planned = seat(planned, products)
+        products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
+        planned = _seated(primitives, machine, products, problem.batch)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
-            return primitives, replace(planned, shared=(*planned.shared, *verdicts))
+            return primitives, planned
         primitives = changed
+
+
+def _seated(primitives: Graph, machine: Target, products: Ways, batch: int) -> Plan:
+    """The regions with generated products, planned again without those that found no seat."""
+    while True:
+        limits, forms = limits_of(machine), products.forms
+        planned = plan(primitives, limits, products.generated, batch, forms)
+        if machine.lanes is None:
+            return planned
+        planned = seat(planned, products, has_tile)
+        again = products.reconsidered(planned)
+        if (again.generated, again.whole) == (products.generated, products.whole):
+            return planned
+        products = again
 
 
 def _count(graph: Graph) -> int:

@@ -1,22 +1,18 @@
-"""Tiles that were measured once, kept from run to run in one JSON file beside the built libraries.
+"""Tiles that were measured once, kept from run to run in a notebook beside the built libraries.
 
-What is in the file is checked entry by entry: one that is damaged, or of another format, is as if
-it were not there. Numbers are kept, not sentences, since what is said of a tile ends up in emitted
-source text.
+What is in it is checked entry by entry: a damaged one is as if it were not there. Numbers are kept,
+not sentences, since what is said of a tile ends up in emitted source text.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from kernelwright import cache
-from kernelwright.files import locked, write_atomically
+from kernelwright.notebook import Notebook
 
-FORMAT = 2
 Shape = tuple[int, int, int, int]
 
 
@@ -37,29 +33,15 @@ def cache_file() -> Path:
     return cache.tiles_file()
 
 
+NOTEBOOK = Notebook(cache_file, "tiles", format=2)
+
+
 def recall(key: str) -> Measured | None:
-    return _measured(_entries(cache_file()).get(key))
+    return _measured(NOTEBOOK.recall(key))
 
 
 def keep(key: str, measured: Measured) -> None:
-    """Add an entry to the file; others may be doing the same."""
-    file = cache_file()
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(file.with_suffix(".lock")):
-        entries = _entries(file) | {key: asdict(measured)}
-        content = {"format": FORMAT, "tiles": entries}
-        write_atomically(file, json.dumps(content, indent=2, sort_keys=True) + "\n")
-
-
-def _entries(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        return {}
-    tiles = content.get("tiles")
-    return tiles if isinstance(tiles, dict) else {}
+    NOTEBOOK.keep(key, asdict(measured))
 
 
 def _measured(entry: object) -> Measured | None:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import sysconfig
 from pathlib import Path
 
 from kernelwright.errors import BuildError
 
 
 def check_toolchain(device: str) -> None:
-    """A C++ compiler, Python's headers, nvcc for a GPU, and ninja, which torch builds with."""
+    """A C++ compiler, for a GPU nvcc as well, and ninja, which torch builds with."""
     if compiler() is None:
         raise BuildError(
             f"There is no C++ compiler to be run as {compiler_name()}; "
             "install g++, or set CXX to one."
-        )
-    if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
-        raise BuildError(
-            "There are no headers of this Python (Python.h); install them, on Debian and Ubuntu as "
-            "python3-dev."
         )
     if device == "cuda" and nvcc() is None:
         raise BuildError(

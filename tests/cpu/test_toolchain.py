@@ -1,15 +1,21 @@
-"""Without a compiler, `optimize` says so in one sentence and leaves nothing behind."""
+"""Without a compiler, `optimize` says so in one sentence; without Python's headers, it works."""
 
 from __future__ import annotations
 
+import copy
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import kernelwright
+from kernelwright import live
 from kernelwright.cli import main
 from kernelwright.errors import BuildError
-from kernelwright.toolchain import check_toolchain
+from kernelwright.plan import ALWAYS
 
 MODEL = Path(__file__).parents[1] / "models" / "linear_mish_mish.py"
 
@@ -26,7 +32,42 @@ def test_a_missing_compiler_is_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_headers_of_python_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": "/nowhere"})
-    with pytest.raises(BuildError, match=r"Python\.h.*python3-dev"):
-        check_toolchain("cpu")
+class Model(nn.Module):
+    """A product, running statistics, a row kernel, and an operator that stays with torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 16), nn.BatchNorm1d(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(self.norm(self.linear(x)) * 2, dim=-1).sort(dim=-1).values * 3
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_without_headers_of_python_the_kernels_run(
+    monkeypatch: pytest.MonkeyPatch, grad: bool
+) -> None:
+    paths = sysconfig.get_paths
+    monkeypatch.setattr(sysconfig, "get_paths", lambda *of: {**paths(*of), "include": "/nowhere"})
+    monkeypatch.setattr(live, "_LOADED", {})
+    eager = Model()
+    fused: Any = kernelwright.optimize(copy.deepcopy(eager), (torch.randn(4, 16),), policy=ALWAYS)
+    library = type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"]
+    assert library.calls is None
+    started: list[str] = []
+    library.watchers.append(started.extend)
+    for x in (torch.randn(4, 16), torch.randn(7, 32)[:, ::2], torch.randn(4, 16)):
+        with torch.set_grad_enabled(grad):
+            ours, theirs = fused(x), eager(x)
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        if grad:
+            for y in (ours, theirs):
+                y.square().sum().backward()
+    for mine, other in zip(fused.state_dict().values(), eager.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+    for mine, other in zip(fused.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-4)
+    assert len(started) >= 3 and not fused.fallbacks
+    eager.norm.eps = fused.norm.eps = 0.5
+    with pytest.warns(UserWarning, match="eps"):
+        torch.testing.assert_close(fused(x), eager(x), rtol=1e-5, atol=1e-5)

@@ -183,9 +183,45 @@ void thin_products() {
   }
 }
 
+// Fewer tiles than multiprocessors and more, with numbers that must be computed again.
+template <class Loop, class C>
+void convolution(int64_t batch, float odd, const char* what) {
+  using S = kw::ConvShape<C>;
+  const size_t inputs = static_cast<size_t>(batch) * S::kCin * S::kInD * S::kInH * S::kInW;
+  const size_t weights = static_cast<size_t>(S::kCin) * S::kCout / S::kGroups * S::kTaps;
+  const size_t outputs = static_cast<size_t>(batch) * S::kCout * S::kOutD * S::kOutH * S::kOutW;
+  const size_t packed = static_cast<size_t>(S::kChannelTiles) * S::kSteps *
+                        kw::ConvMemory<Loop, S>::kWeightsStep;
+  kw::ConvOperands g{};
+  g.packed = room<uint8_t>(packed);
+  g.scales = room<kw::RowScale>(static_cast<size_t>(S::kChannelTiles) * S::kBlockChannels);
+  g.batch = batch;
+  if constexpr (Loop::kScaled) {
+    g.input = numbers(inputs, odd);
+    g.weight = numbers(weights);
+  } else {
+    g.input = halves(inputs, 0x3c00);
+    g.weight = halves(weights, 0x3800);
+  }
+  expect(kw::conv<Loop, ConvKept, C>(g, {room<float>(outputs)}, nullptr), what);
+}
+
+void convolutions() {
+  const float nan = __builtin_nanf("");
+  convolution<kw::ConvSplitFloat, ConvDense>(3, nan, "split convolution");
+  convolution<kw::ConvRoundedFloat, ConvDense>(40, 1e30f, "rounded convolution");
+  convolution<kw::ConvBfloat16, ConvDense>(3, 0.5f, "bfloat16 convolution");
+  convolution<kw::ConvSplitFloat, ConvPlaces>(3, 1e-9f, "places as rows");
+  convolution<kw::ConvSplitFloat, ConvStrided>(50, nan, "strided");
+  convolution<kw::ConvRoundedFloat, ConvPhases>(3, nan, "phases");
+  convolution<kw::ConvFloat16, ConvPhases>(3, 0.5f, "phases, float16");
+  convolution<kw::ConvSplitFloat, ConvLargest>(3, nan, "the largest of the phases");
+}
+
 }  // namespace
 
 int main() {
+  convolutions();
   rows();
   few_rows();
   thin_products();

@@ -113,7 +113,7 @@ def load(source: str, built: Any) -> types.ModuleType:
 
 @contextlib.contextmanager
 def _building(built: Any) -> Iterator[None]:
-    """Meanwhile a build of kernels gives this library at once; what calls them is built for real."""
+    """Meanwhile a build of kernels gives this library at once; what calls them is built."""
     kept = cpp_extension.load, cpp_extension.load_inline, ctypes.CDLL
 
     def inline(*args: Any, **kwargs: Any) -> Any:

@@ -18,6 +18,13 @@ def test_the_museum_is_large_enough() -> None:
     assert {wrong.check for wrong in WRONG} <= {*ROWS, "the file"}
 
 
+def test_every_check_has_something_to_catch() -> None:
+    """But those that need a GPU, tell a limit, or judge the problem instead of the candidate."""
+    on_a_gpu = {"stream", "stream: unsynchronised", "graph replay"}
+    spared = {"null models", "submodules", "hooks: sublayers", *on_a_gpu}
+    assert ROWS.keys() - {wrong.check for wrong in WRONG} == spared
+
+
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_wrong_candidate_is_caught(wrong: Wrong, tmp_path: Path) -> None:
     names = ("runs", wrong.check) if wrong.check == "the file" else (wrong.check,)

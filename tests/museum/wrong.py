@@ -994,4 +994,35 @@ FAULTY = [
     ),
 ]
 
+FAULTY += [
+    Wrong(
+        "ones taken for padding",
+        "inputs: zeros and ones",
+        forward("return super().forward(torch.where(x == 1, 0.0, x))", POINTWISE),
+        POINTWISE,
+    ),
+    Wrong(
+        "a prime number of rows",
+        "batch 37",
+        forward("y = super().forward(x)\nreturn y * 1.001 if len(y) == 37 else y"),
+    ),
+    Wrong(
+        "the first instance's constant",
+        "seeds",
+        forward(
+            "KEPT.append(self.linear.bias)\n"
+            "return F.silu(F.linear(x, self.linear.weight, KEPT[0]))",
+            before="KEPT = []",
+        ),
+    ),
+    Wrong(
+        "weights kept over a file",
+        "weights: save and load",
+        forward(
+            "if not hasattr(self, 'kept'):\n"
+            "    self.kept = self.linear.weight.detach().clone()\n" + WEIGHT
+        ),
+    ),
+]
+
 WRONG = FORGERS + FAULTY

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import checking
@@ -125,11 +125,7 @@ def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
         """A library that starts nothing."""
 
         launch = module._kw_Library.launch
-        calls = SimpleNamespace(
-            Sequence=module._kw_Sequence,
-            Picture=module._kw_Picture,
-            Known=lambda *parts: module._kw_unknown,
-        )
+        calls, sequence = None, module._kw_Sequence
 
         def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
             def note(*tensors: Tensor) -> Tensor:

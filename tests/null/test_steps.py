@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from written import planned
 
 from kernelwright.embedded import steps as recording
+from kernelwright.embedded.launches import Sequence
 from kernelwright.lower.steps import Choice, Invoke, Launch, Library, Step, shown
 from kernelwright.pipeline import Compiled
 
@@ -131,7 +132,7 @@ def test_a_routine_is_named_by_what_its_users_share() -> None:
 class Notes:
     """A library that only remembers what it was told to start."""
 
-    calls = recording  # whose Sequence runs what is not a kernel
+    sequence = Sequence  # which runs what is not a kernel
 
     def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
         self.rows = launches

@@ -1,11 +1,16 @@
-"""Kernels in a row: one crossing into C starts all of them, from a table that was made before."""
+"""Kernels in a row, as a table of numbers; and steps run by Python, where C++ does not run them."""
 
 import ctypes
 import struct
 
+import torch
+
+ALIGNMENT = 16
+LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
 
 class Library:
-    """The compiled kernels of a file, and `calls`: what starts them (calls.cpp).
+    """The compiled kernels of a file, and `calls`: what starts them (calls.cpp), or None.
 
     Each of `watchers` is told the names of kernels before they start.
     """
@@ -13,6 +18,7 @@ class Library:
     def __init__(self, compiled, calls, on_gpu):
         self.compiled, self.calls, self.on_gpu = compiled, calls, on_gpu
         self.watchers = []
+        self.sequence = calls.Sequence if calls else Sequence
 
     def launches(self, device, launches, bases):
         """Kernels one after another as a step; `bases` are the values that they work on.
@@ -36,10 +42,56 @@ class Library:
         """A single kernel at once."""
         places = range(len(tensors))
         step = self.launches(device, [(name, [(i, 0) for i in places], sizes)], places)
-        self.calls.Sequence(len(tensors), (), ((*step, ()),), ())(tuple(tensors), ())
+        self.sequence(len(tensors), (), ((*step, ()),), ())(tuple(tensors), ())
 
     def failed(self, names, code):
         """Raise the error that a launch came back with."""
         self.compiled.cuda_error_text.restype = ctypes.c_char_p
         text = self.compiled.cuda_error_text(code & 0xFFFFFFFF).decode()
         raise RuntimeError(f"The launch of {names[code >> 32]} failed: {text}.")
+
+
+class Sequence:
+    """Steps one after another; as in calls.cpp, which needs kernels and the headers of Python."""
+
+    def __init__(self, count, kept, steps, results):
+        self.count, self.kept, self.steps, self.results = count, kept, steps, results
+
+    def __call__(self, tensors, frozen):
+        values = [*tensors, *[None] * (self.count - len(tensors))]
+        for i, tensor in zip(self.kept, frozen, strict=True):
+            values[i] = tensor
+        for name, row, done in self.steps:
+            if name == "empty":
+                values[row[0]] = row[-1]()
+            elif name == "call":
+                function, given, rows, index = row
+                pairs = [(values[i], part) for i, part in zip(given, rows, strict=True)]
+                values[index] = function(*[v if part is None else v[part] for v, part in pairs])
+            else:
+                start(values, *row)
+            for i in done:
+                values[i] = None
+        return tuple([values[i] for i in self.results])
+
+
+def start(values, table, bases, device, names, watchers, failed):
+    """Kernels in a row, on dense memory, aligned on a GPU; anything else is copied first."""
+    for watcher in watchers:
+        watcher(names)
+    tensors = [values[i].contiguous() for i in bases]
+    last = (torch.get_num_threads(), 0)
+    if device is not None:
+        tensors = [t.clone() if t.data_ptr() % ALIGNMENT else t for t in tensors]
+        last = (device, torch._C._cuda_getCurrentRawStream(device))
+    numbers, at = struct.unpack(f"{len(table) // 8}q", table), 3
+    for place in range(len(names)):
+        address, operands, sizes = numbers[at : at + 3]
+        behind = at + 3 + 2 * operands
+        pairs = zip(numbers[at + 3 : behind : 2], numbers[at + 4 : behind : 2], strict=True)
+        addresses = [tensors[base].data_ptr() + offset for base, offset in pairs]
+        at = behind + sizes
+        given = (ctypes.c_void_p * operands)(*addresses)
+        code = LAUNCHER(address)(given, (ctypes.c_int64 * (sizes + 2))(*numbers[behind:at], *last))
+        if code:
+            failed(names, place << 32 | code)

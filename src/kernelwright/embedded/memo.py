@@ -51,7 +51,7 @@ def containers(value, seen):
 class Picture:
     """Whether containers hold what they held, and modules are of the classes that they were of.
 
-    Files with kernels have this in C (calls.cpp).
+    Files with kernels mostly have this in C++ (calls.cpp).
     """
 
     def __init__(self, held, modules):
@@ -71,7 +71,7 @@ class Picture:
 
 
 def unknown(*call):
-    """No call is known: the file has no kernels, or some of its state lies outside of modules."""
+    """No call is known: there is no calls.cpp here, or some state lies outside of modules."""
 
 
 class Memo:

@@ -10,6 +10,8 @@ import math
 
 import torch
 
+from kernelwright.embedded.launches import Sequence
+
 APART = 256  # bytes at whose multiples temporaries begin
 
 
@@ -65,26 +67,6 @@ class Call:
     def step(self, device):
         places, rows = tuple(v.index for v in self.given), tuple(v.rows for v in self.given)
         return "call", (self.function, places, rows, self.index)
-
-
-class Sequence:
-    """Steps without kernels, run one after another; those with kernels are run by calls.cpp."""
-
-    def __init__(self, count, kept, steps, results):
-        self.count, self.steps, self.results = count, steps, results
-
-    def __call__(self, tensors, frozen):
-        values = [*tensors, *[None] * (self.count - len(tensors))]
-        for name, row, done in self.steps:
-            if name == "empty":
-                values[row[0]] = row[-1]()
-            else:
-                function, given, rows, index = row
-                pairs = [(values[i], part) for i, part in zip(given, rows, strict=True)]
-                values[index] = function(*[v if part is None else v[part] for v, part in pairs])
-            for i in done:
-                values[i] = None
-        return tuple([values[i] for i in self.results])
 
 
 def stamped(weight):
@@ -162,7 +144,7 @@ class Steps:
             steps.append(self.in_a_row(row, places, workspace))
         self.steps = self.until_done(steps, indices)
         kept = tuple(i for _, *pair in self.halves.values() for i in pair)
-        made = self.library.calls.Sequence if self.library else Sequence
+        made = self.library.sequence if self.library else Sequence
         self.sequence = made(self.count, kept, self.steps, indices)
         self.bytes, self.tape, self.launches = room, None, None
 

@@ -25,7 +25,8 @@ EMPTY = inspect.Parameter.empty
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "is_ordinary", "in_order"),
-    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "stamped"),
+    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "from_batch"),
+    "stamped",
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 

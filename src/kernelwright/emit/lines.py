@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.emit.cpp import unmarked
+from kernelwright.emit.cpp import hyphenated
 
 # The indentation that most statements get later: they stand in a method.
 METHOD = 8
@@ -43,6 +43,6 @@ def indented(lines: list[str]) -> list[str]:
 def docstring(text: str, end: str = "\n") -> str:
     """A triple-quoted literal of any text: user names may hold quotes and backslashes."""
     safe = (
-        re.sub(r"[^\x20-\x7e\n]", "?", unmarked(text)).replace("\\", "\\\\").replace('"""', "'''")
+        re.sub(r"[^\x20-\x7e\n]", "?", hyphenated(text)).replace("\\", "\\\\").replace('"""', "'''")
     )
     return f'"""{safe}{end}"""'

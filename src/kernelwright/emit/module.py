@@ -14,7 +14,6 @@ import re
 from kernelwright.emit import paste, products, runtime, values
 from kernelwright.emit.apart import keep_apart, prefix_for
 from kernelwright.emit.baked import baked_in
-from kernelwright.emit.cpp import unmarked
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.library import (
     CXX,
@@ -94,7 +93,7 @@ def emit(
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
-    generated = any(r.gemm is not None for r in writer.plan.regions)
+    generated = any(r.gemm or r.conv for r in writer.plan.regions)
     switched = generated or bool(writer.lowered.few)
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
@@ -197,7 +196,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
 
 
 def _stem(problem: Problem) -> str:
-    return "kw_" + re.sub(r"\W", "_", unmarked(problem.name), flags=re.ASCII)[:40]
+    return "kw_" + re.sub(r"\W", "_", problem.name, flags=re.ASCII)[:40]
 
 
 def _fill(template: str, **holes: str) -> str:

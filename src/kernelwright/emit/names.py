@@ -22,7 +22,7 @@ from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.values import python
 from kernelwright.graph import SOURCES, Dim, Node, Ref, Scalar, View, as_dim, refs
-from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS, THIN_OPERANDS
+from kernelwright.lower.steps import CONV_OPERANDS, DECISIONS, SPLIT_OPERANDS, THIN_OPERANDS
 from kernelwright.places import is_place
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
@@ -32,7 +32,8 @@ OWN = (
     *("memo", "kind", "results", "state", "cause", "module", "run"),
     *("panel", "samples", "start", "stop", "outputs"),
 )
-LOCALS = (*OWN, *DECISIONS, *dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS)))
+WORKED_WITH = dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
+LOCALS = (*OWN, *DECISIONS, *WORKED_WITH)
 
 
 @dataclass(frozen=True)

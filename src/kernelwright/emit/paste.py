@@ -17,7 +17,7 @@ from kernelwright import embedded
 from kernelwright.emit.scopes import bound, used
 
 FOLDER = Path(embedded.__file__).parent
-FILES = ("products", "baked", "recorded", "memo", "traced", "launches", "steps", "fusion")
+FILES = ("products", "orders", "baked", "recorded", "memo", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 
 

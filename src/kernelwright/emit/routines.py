@@ -84,7 +84,7 @@ class RoutineWriter:
         known = [self.graph[name].origin for name in routine.results if name in self.graph.by_name]
         others = len(self.users[routine.name]) - 1
         more = f", and {others} more like it" if others else ""
-        return docstring(f"{', '.join(map(str, known))}{more}.", end="")
+        return docstring(f"{', '.join(dict.fromkeys(map(str, known)))}{more}.", end="")
 
     # ---- names -------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import platform
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,9 +31,17 @@ def _build():
     flags = {flags}
     flags_of_calls = {calls}
     with ThreadPoolExecutor(1) as pool:
-        calls = pool.submit(_built, "kw_calls", "cpp", [CALLS], flags_of_calls)
+        calls = pool.submit(_built_calls, flags_of_calls)
         kernels = _built("{stem}", "{suffix}", _units(), flags)
         return ctypes.CDLL(kernels), calls.result()
+
+
+def _built_calls(flags):
+    """What calls the kernels; None without the headers of Python, which then does so itself."""
+    headers = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(headers, "Python.h")):
+        return None
+    return _built("kw_calls", "cpp", [CALLS], flags)
 
 
 def _built(stem, ending, units, flags):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
@@ -12,7 +13,15 @@ from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.graph import Graph
-from kernelwright.lower import FewKernel, GemmKernel, Kernel, Lowered, TailKernel, ThinKernel
+from kernelwright.lower import (
+    ConvKernel,
+    FewKernel,
+    GemmKernel,
+    Kernel,
+    Lowered,
+    TailKernel,
+    ThinKernel,
+)
 from kernelwright.plan import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
@@ -20,7 +29,7 @@ SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
-COSTS = {"gemm_sm90": 8}
+COSTS = {"gemm_sm90": 8, "conv_sm90": 8}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
 ORDINARY = 1
 MOST_PLACES = 4
@@ -59,6 +68,8 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
     tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
     headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
+    if any(isinstance(kernel, ConvKernel) for kernel in lowered.kernels):
+        headers.append("conv_epilogue.cuh")
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))
@@ -72,6 +83,9 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, TailKernel):
         tail = TailPrinter(graph, kernel, owner)
         return tail.print(), [*_configs(kernel), _launcher(tail, tail_arguments(tail), device)]
+    if isinstance(kernel, ConvKernel):
+        convolution = ConvPrinter(graph, kernel)
+        return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]
     printer = ProgramPrinter(graph, kernel)
     given = arguments(printer, len(kernel.room))
     return printer.print(), [*_configs(kernel), _launcher(printer, given, device)]

@@ -147,7 +147,10 @@ class StepPrinter:
         given = self.given(refs((step.call.args, step.call.kwargs)))
         name, inside = self.spelled(step.call)
         text = f"{name}({', '.join(inside)})" if name else inside[0]
-        head = name if name and inside == given else f"lambda {', '.join(given)}: {text}"
+        if order := step.call.order:
+            text += f".permute({', '.join(map(str, order))})"
+        plain = name and inside == given and not order
+        head = name if plain else f"lambda {', '.join(given)}: {text}"
         head = head.replace("lambda :", "lambda:")
         return listed("", f"{target} = {self.run}.{verb}(", [head, *given], ")")
 
@@ -161,6 +164,8 @@ class StepPrinter:
         while target.startswith("torch.nn") and args and args[-1] is None:
             args.pop()
         inside = [self.names.literal(a) for a in args]
+        if call.fewest > 1:
+            inside[:2] = [f"*from_batch({call.fewest}, {', '.join(inside[:2])})"]
         return target, [*inside, *(f"{k}={self.names.literal(v)}" for k, v in call.kwargs)]
 
     def moved(self, name: str) -> list[str]:

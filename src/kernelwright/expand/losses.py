@@ -137,15 +137,19 @@ def _triplet(builder: Builder, node: Node) -> str | None:
     def distance(x: str, y: str) -> str:
         apart = call("add", _difference(load(0), load(1)), eps)
         part = call("square" if order == 2 else "abs", apart)
-        each = builder.map(part, [x, y], TensorType(shape, builder.type(x).dtype), "part")
-        total = builder.reduce("sum", each, (len(shape) - 1,), True, label="distance")
+        both = broadcast(builder.shape(x), builder.shape(y))  # of these two, whatever the third is
+        assert both, "a part of what broadcasts"
+        each = builder.map(part, [x, y], TensorType(both, builder.type(x).dtype), "part")
+        total = builder.reduce("sum", each, (len(both) - 1,), True, label="distance")
         return builder.apply("sqrt", total, label="distance") if order == 2 else total
 
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = builder.apply("minimum", far, distance(positive, negative), label="nearest")
     each = call("maximum", call("add", margin, _difference(load(0), load(1))), 0.0)
-    return _of_rows(builder, node, each, [near, far], (*shape[:-1], 1), reduction)
+    rows = broadcast(builder.shape(near), builder.shape(far))
+    assert rows is not None
+    return _of_rows(builder, node, each, [near, far], rows, reduction)
 
 
 def _of_rows(

@@ -1,6 +1,7 @@
 // Includes every CUDA template and instantiates it, so that a compiler reads all of them as they
 // stand. Nothing runs here: tests/cpu/test_nvcc.py compiles this unit with warnings as errors. A
 // new template is one line at the end.
+#include "check_convs.cuh"
 #include "check_epilogues.cuh"
 #include "check_programs.cuh"
 #include "few_rows.cuh"
@@ -14,6 +15,7 @@
 #include "streaming.cuh"
 #include "strided.cuh"
 #include "thin_sm90.cuh"
+#include "turned.cuh"
 #include "windows.cuh"
 
 namespace kw::check {
@@ -81,6 +83,15 @@ struct Columns {
   static constexpr int kWidth = 8;
   static constexpr int kDepth = 8;
   static constexpr int kThreads = 64;
+};
+
+// A warp turns 16 channels of 32 places, or three of 128.
+template <int kWide, int kWarp>
+struct Turning {
+  static constexpr int kDown = 4;
+  static constexpr int kAcross = kWide;
+  static constexpr int kWarpAcross = kWarp;
+  static constexpr int kThreads = 256;
 };
 
 struct HighColumns : Columns {
@@ -151,6 +162,10 @@ template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, 
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
 template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::turned<ChannelsFirst, Turning<4, 4>>(const ChannelsFirst::Args&,
+                                                              cudaStream_t);
+template cudaError_t kw::turned<PixelsOfThree, Turning<3, 1>>(const PixelsOfThree::Args&,
+                                                              cudaStream_t);
 template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMean::Args&, float*,
                                                                  cudaStream_t);
 
@@ -196,3 +211,27 @@ template cudaError_t kw::split_all<2, Major::kRow, true, 0>(const Operand&, cons
                                                             void*, int64_t, int, cudaStream_t);
 template cudaError_t kw::split_all<1, Major::kDepth, false, 0>(const Operand&, const Batch&, void*,
                                                                void*, int64_t, int, cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvDense>(const ConvOperands&,
+                                                                       const ConvKept::Args&,
+                                                                       cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvDense>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);
+template cudaError_t kw::conv<kw::ConvBfloat16, ConvKept, ConvDense>(const ConvOperands&,
+                                                                     const ConvKept::Args&,
+                                                                     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvPlaces>(const ConvOperands&,
+                                                                        const ConvKept::Args&,
+                                                                        cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvStrided>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvPhases>(const ConvOperands&,
+                                                                          const ConvKept::Args&,
+                                                                          cudaStream_t);
+template cudaError_t kw::conv<kw::ConvFloat16, ConvKept, ConvPhases>(const ConvOperands&,
+                                                                     const ConvKept::Args&,
+                                                                     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvLargest>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);

@@ -1,6 +1,7 @@
-// Five small programs, written by hand to the contract in program.cuh, for check.cu and check.cpp.
+// Small programs, written by hand to the contract in program.cuh, for check.cu and check.cpp.
 #pragma once
 
+#include "block.cuh"
 #include "half.cuh"
 #include "program.cuh"
 
@@ -339,6 +340,69 @@ struct PaddedMaximum {
     out.commit();
   }
 };
+
+#ifdef __CUDACC__
+
+// out = relu(x + bias): x has its 24 channels last and its batch x 12 x 12 places first, out the
+// other way round.
+struct ChannelsFirst {
+  struct Args {
+    const half_t* x;
+    const float* bias;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr int kSegment = 24;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return 144 * 24; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {};
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, Cursor at) {
+    auto out = store_block<4, 4, 1, 144>(a.out + at.row * 3456 + at.element / 24 +
+                                         (at.element % 24) * 144);
+    const auto x = load_block<4, 4, 24, 1>(a.x + at.row * 3456 + at.element);
+    const auto bias = load_block<4, 4, 0, 1>(a.bias + at.element % 24);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = relu(x[v] + bias[v]);
+    out.commit();
+  }
+};
+
+// The other way: three channels first become the last ones, so that a block is one run.
+struct PixelsOfThree {
+  struct Args {
+    const float* x;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 0;
+  static constexpr int kSegment = 3;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return 64 * 3; }
+
+  template <int V>
+  struct Fields {};
+  template <int L>
+  struct Scalars {};
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, Cursor at) {
+    auto out = store_block<4, 3, 3, 1>(a.out + at.row * 192 + at.element);
+    const auto x =
+        load_block<4, 3, 1, 64>(a.x + at.row * 192 + at.element / 3 + (at.element % 3) * 64);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = x[v];
+    out.commit();
+  }
+};
+
+#endif
 
 }  // namespace check
 }  // namespace kw

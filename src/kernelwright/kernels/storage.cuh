@@ -213,6 +213,26 @@ KW_FN Vec<V> load_once(const T* at) {
 #endif
 }
 
+// One instruction: the compiler takes an assignment apart where it does not see the alignment.
+template <class P>
+KW_FN void write_pack(P* at, const P& pack) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(P) == 16) {
+    uint4 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint4*>(at), bits);
+  } else if constexpr (sizeof(P) == 8) {
+    uint2 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint2*>(at), bits);
+  } else {
+    *at = pack;
+  }
+#else
+  *at = pack;
+#endif
+}
+
 // Lanes on their way to memory: one vector store when they are complete.
 template <int V, class T>
 struct RowOut {
@@ -223,7 +243,7 @@ struct RowOut {
     Pack<T, V> pack;
     KW_LANES
     for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(lanes.lanes[v]);
-    *reinterpret_cast<Pack<T, V>*>(at) = pack;
+    write_pack(reinterpret_cast<Pack<T, V>*>(at), pack);
   }
 };
 

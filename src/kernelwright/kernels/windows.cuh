@@ -26,7 +26,7 @@ __device__ __forceinline__ Number first_row(Number thread) {
     const Number across = thread % C::kAcross;
     const Number down = thread / C::kAcross % kDown * C::kVec;
     const Number rest = thread / (C::kAcross * kDown);
-    return (rest * C::kAcross + across) * C::kRun + (down < kLast ? down : kLast);
+    return (rest * C::kAcross + across) * C::kRun + (down + C::kVec <= C::kRun ? down : kLast);
   }
 }
 

@@ -1,5 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
+from kernelwright.lower.convolution import ConvKernel, has_tile
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -10,6 +11,7 @@ from kernelwright.lower.steps import Frozen, Step
 from kernelwright.lower.tail import TailKernel
 
 __all__ = [
+    "ConvKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",
@@ -21,5 +23,6 @@ __all__ = [
     "TailKernel",
     "ThinKernel",
     "Tile",
+    "has_tile",
     "lower",
 ]

@@ -13,6 +13,7 @@ from kernelwright.lower.config import Config, configure
 from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
+from kernelwright.lower.turn import turned
 from kernelwright.plan import Buffer, Gemm, Program, Region, decompose, needs_whole_tiles
 from kernelwright.targets import Target
 
@@ -42,9 +43,11 @@ TEMPLATES = {
         Template("streaming"),
         Template("spread"),
         Template("strided"),
+        Template("turned"),
         Template("spread_strided"),
         Template("windows"),
         Template("gemm_sm90", spares_cache=True),
+        Template("conv_sm90", spares_cache=True),
     )
 }
 
@@ -154,7 +157,8 @@ class GemmKernel(Kernel):
 
 
 def rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
-    config = configure(graph, program, target)
+    turning = turned(graph, program) if target.lanes is not None else None
+    program, config = turning or (program, configure(graph, program, target))
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 
 
@@ -176,11 +180,11 @@ def product(
         GemmKernel(region, program, plan, config, template, gemm, given, seat.partials, tile)
     ]
     if seat.finish is not None:
-        kernels.append(rowwise(graph, _finishing(region, seat.finish), seat.finish, target))
+        kernels.append(rowwise(graph, finishing(region, seat.finish), seat.finish, target))
     return kernels
 
 
-def _finishing(region: Region, program: Program) -> Region:
+def finishing(region: Region, program: Program) -> Region:
     """The second step of a generated product, as a region of its own."""
     stored = [s.access.buffer for s in program.stores]
     done = {*stored, *(s.name for s in program.stages)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph
+from kernelwright.lower.convolution import convolution
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel, product, rowwise
@@ -91,7 +92,9 @@ def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]
             chosen = tiles.pop(region.name, None)
             made = _product(plan.graph, region, region.gemm, chosen, target, alike)
             found += made
-        for step in region.gemm.library if region.gemm else (region,):
+        if region.conv is not None:
+            found += convolution(plan.graph, region, region.conv, target)
+        for step in region.library:
             if step.program is not None:
                 found.append(_after(plan.graph, step, step.program, made, target))
     if tiles:

@@ -153,7 +153,13 @@ class _Slots:
 
     def call(self, call: Call) -> Hashable:
         inside = (call.args, call.kwargs)
-        return call.target, self.argument(inside), tuple(map(self.value, refs(inside)))
+        return (
+            call.target,
+            call.order,
+            call.fewest,
+            self.argument(inside),
+            tuple(map(self.value, refs(inside))),
+        )
 
     def argument(self, value: Any) -> Hashable:
         """An argument without the names in it; what is not known here by its text."""

@@ -38,7 +38,7 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them."""
     last = tuple(s.expr for s in program.stores if s.level == "element")
     roots = [*((s.expr,) for s in program.stages), last]
-    from_data = _differing(program, [e for exprs in roots for e in exprs])
+    from_data = _differing(program, [e for exprs in roots for e in exprs], given)
     first: dict[Expr, int] = {} if given is None else {given: GIVEN}
     fields: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
@@ -67,12 +67,14 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     return Schedule(tuple(fields), tuple(scalars.items()), steps)
 
 
-def _differing(program: Program, roots: list[Expr]) -> set[Expr]:
+def _differing(program: Program, roots: list[Expr], given: Expr | None) -> set[Expr]:
     """Expressions whose value differs from row to row and from element to element."""
     rows, elements = frozenset(program.rows), frozenset(program.elements)
     found: set[Expr] = set()
     for expr in postorder(*roots):
-        if expr.op == "load":
+        if expr is given:
+            differs = True
+        elif expr.op == "load":
             assert isinstance(expr.value, Access)
             atoms = expr.value.atoms
             differs = bool(atoms & rows or not rows) and bool(atoms & elements)

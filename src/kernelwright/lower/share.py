@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from kernelwright.expr import Expr, index, inside, load, substitute
 from kernelwright.graph import Graph
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.tail import TailKernel
@@ -65,6 +66,7 @@ def _program(graph: Graph, kernel: Kernel) -> Hashable:
         tuple((s.kind, s.segment, slots.expr(s.expr)) for s in program.stages),
         tuple((s.level, slots.access(s.access), slots.expr(s.expr)) for s in program.stores),
         slots.product(kernel),
+        slots.convolution(kernel) if isinstance(kernel, ConvKernel) else None,
     )
 
 
@@ -117,3 +119,11 @@ class _Slots:
         partials = tuple((b.shape, b.dtype) for b in kernel.partials)
         rows = tuple((i, self.buffers[name]) for i, name in kernel.row_partials.items())
         return kernel.gemm.columns, partials, rows, self.expr(kernel.given)
+
+    def convolution(self, kernel: ConvKernel) -> Hashable:
+        """What a convolution adds: its loop, its form, and how its tiles lie in the whole."""
+        form = replace(kernel.conv.form, input="", weight="")
+        outside = tuple(replace(t, atom=self.atoms[t.atom]) for t in kernel.tiled.outside)
+        ends = (kernel.tiled.rows, kernel.tiled.elements, kernel.tiled.live)
+        masks = tuple(tuple(self.range(r) for r in ranges) for ranges in ends)
+        return kernel.conv.loop, form, outside, masks, kernel.laid, self.expr(kernel.given)

@@ -16,6 +16,7 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim, product
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.slices import Sliced
@@ -30,8 +31,10 @@ DECISIONS = ("tiles", "clusters", "early", "frozen")
 # What a thin product works with: `sums` are those of each part of the depth. (Of long rows that
 # many blocks share, they are those of each part of a row.)
 THIN_OPERANDS = ("left_halves", "left_scales", "sums", "right_scales")
+# What a convolution works with: its weight as the tensor cores want it.
+CONV_OPERANDS = ("packed_weight", "weight_scales")
 # Memory that every product calls the same.
-WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS))
+WORKSPACE = frozenset((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
 
 
 @dataclass(frozen=True)
@@ -270,11 +273,17 @@ class StepMaker:
         by_name = {r.name: r for r in self.plan.regions}
         paired = {p.kernel for p in self.panels.values()}
         paired |= {n for s in self.slices.values() for n in (s.product, *s.kernels)}
+        passes: list[Region] = []
         for region in self.plan.regions:
             if region.name in self.slices:
                 sliced = self.slices[region.name]
                 group = [by_name[name] for name in sliced.kernels]
                 found.append(self.in_slices(by_name[sliced.product], group, sliced))
+            elif region.conv is not None:
+                passes.append(region)
+                if region.conv.library:
+                    found.append(self.convolution(passes))
+                    passes = []
             elif region.name in self.panels:
                 panel = self.panels[region.name]
                 kernel = by_name[panel.kernel]
@@ -370,10 +379,38 @@ class StepMaker:
         found.append(Decide(gemm.rows, product(gemm.batch), tuple(kernel.rule), frozen))
         sizes = (*self.sizes, *DECISIONS[:3], frozen)
         found.append(self.launch(region.name, sizes, tuple(operands)))
-        finish = f"{region.name}_finish"
-        if finish in self.kernels:
-            found.append(self.launch(finish, self.sizes))
-        return found
+        return [*found, *self.finished(region)]
+
+    def finished(self, region: Region) -> list[Step]:
+        """The kernel that puts rows together, if there is one."""
+        name = f"{region.name}_finish"
+        if name not in self.kernels:
+            return []
+        room = self.kernels[name].room
+        launch = self.launch(name, self.sizes, tuple(b.name for b in room))
+        return [*map(Alloc, room), launch]
+
+    # ---- generated convolutions --------------------------------------------------------------
+
+    def convolution(self, passes: list[Region]) -> Task:
+        """Both ways to all that follows a convolution: one generated kernel for each pass."""
+        last = passes[-1]
+        assert last.conv is not None
+        made = [step for region in passes for step in self.convolved(region)]
+        library = [step for r in last.conv.library for step in self.plain(r)]
+        machine = Guard("capability", capability=last.conv.loop.capability)
+        choice = Choice((GENERATED, machine), tuple(made), tuple(library))
+        results = tuple(b.name for region in passes for b in region.outputs)
+        return Task(last.name, (choice,), results)
+
+    def convolved(self, region: Region) -> list[Step]:
+        kernel = self.kernels[region.name]
+        assert isinstance(kernel, ConvKernel)
+        rooms = [replace(b, name=name) for b, name in zip(kernel.room, CONV_OPERANDS, strict=True)]
+        found: list[Step] = [*map(Alloc, (*rooms, *kernel.partials, *region.outputs))]
+        operands = (kernel.conv.form.input, kernel.conv.form.weight, *CONV_OPERANDS)
+        found.append(self.launch(region.name, self.sizes, operands))
+        return [*found, *self.finished(region)]
 
     def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
         """Memory for both operands in halves; a frozen weight brings its own."""

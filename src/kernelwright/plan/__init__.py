@@ -2,15 +2,19 @@
 
 from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.biases import return_biases
+from kernelwright.plan.channels import with_channels_last
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
+from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
     Buffer,
+    Conv,
     Coordinate,
     Gemm,
     Operand,
@@ -22,17 +26,22 @@ from kernelwright.plan.model import (
     Store,
     element_type,
 )
-from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS, Policy
+from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
+from kernelwright.plan.tiles import Tiled, Walk, tiled, walk
 
 __all__ = [
     "ALWAYS",
+    "CHANNELS_LAST",
     "WHERE_IT_PAYS",
     "Access",
     "Buffer",
+    "Conv",
+    "ConvForm",
     "Coordinate",
     "Gemm",
+    "Layouts",
     "Limits",
     "Operand",
     "Plan",
@@ -44,19 +53,28 @@ __all__ = [
     "Stage",
     "Store",
     "Tail",
+    "Tiled",
+    "Walk",
     "Ways",
     "as_windows",
+    "choose",
     "copies",
     "decompose",
     "dense",
     "element_type",
     "few_rows",
+    "in_channels_last",
     "leave_alone",
     "limits_of",
     "needs_whole_tiles",
     "plan",
     "return_biases",
     "seat",
+    "slow",
     "tails",
+    "tiled",
+    "told",
+    "walk",
     "ways",
+    "with_channels_last",
 ]

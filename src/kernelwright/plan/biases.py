@@ -8,19 +8,15 @@ product.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from kernelwright.graph import BIAS, Call, Graph, Node, Ref, map_refs
 from kernelwright.plan.model import Code, Plan, Region, reason
 
 
 def return_biases(plan: Plan) -> Plan:
-    regions = [
-        replace(r, gemm=replace(r.gemm, library=_returned(plan.graph, r.gemm.library)))
-        if r.gemm is not None
-        else r
-        for r in plan.regions
-    ]
-    return replace(plan, regions=_returned(plan.graph, tuple(regions)))
+    regions = tuple(r.with_library(partial(_returned, plan.graph)) for r in plan.regions)
+    return replace(plan, regions=_returned(plan.graph, regions))
 
 
 def _returned(graph: Graph, steps: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -54,7 +50,7 @@ def _with_bias(graph: Graph, product: Region, call: Call, step: Region, add: Nod
         name=add.name,
         nodes=(*product.nodes, *step.nodes),
         why=reason(Code.BIAS_KEPT),
-        call=Call(call.target, args, call.kwargs),
+        call=replace(call, args=args),
         bias=base,
         outputs=step.outputs,
         reads=(*product.reads, base),

@@ -22,6 +22,7 @@ from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8
+COUNTS = ("const", "size")
 
 
 class Unfit(Exception):
@@ -149,12 +150,29 @@ def rescaled(program: Program, index: int) -> int | None:
     if stage.kind != "sum" or stage.segment or len(used) != 1:
         return None
     largest = program.stages[used[0]]
-    shifted = call("exp", call("sub", largest.expr, _shift(acc(used[0]))))
+    shifted = call("exp", call("sub", largest.expr, shift(acc(used[0]))))
     return used[0] if largest.kind == "max" and stage.expr is shifted else None
 
 
-def _shift(largest: Expr) -> Expr:
+def shift(largest: Expr) -> Expr:
     return call("finite_or_zero", largest)
+
+
+def merged(program: Program, index: int) -> int | None:
+    """The stage s such that this one is a sum of (x - s / n) squared, with s the sum of the same x.
+
+    Then a part of the row can take its own mean instead, and the sums are merged later.
+    """
+    stage = program.stages[index]
+    used = _row_results(program, stage.expr)
+    if stage.kind != "sum" or stage.segment or len(used) != 1 or stage.expr.op != "square":
+        return None
+    total, around = program.stages[used[0]], stage.expr.args[0]
+    if total.kind != "sum" or around.op != "sub" or around.args[0] is not total.expr:
+        return None
+    mean = around.args[1]
+    whole = mean.op == "div" and mean.args[0] is acc(used[0]) and mean.args[1].op in COUNTS
+    return used[0] if whole else None
 
 
 def needs_whole_tiles(program: Program) -> bool:
@@ -196,7 +214,7 @@ def _finish(program: Program, tile: int, tiles: int, places: dict[int, Access]) 
         expr, largest = load(place), rescaled(program, i)
         if largest is not None:
             here = load(places[largest])
-            factor = call("exp", call("sub", _shift(here), _shift(results[largest])))
+            factor = call("exp", call("sub", shift(here), shift(results[largest])))
             # A tile of -inf alone adds nothing, but its factor may be infinite.
             empty = call("eq", here, const(float("-inf")))
             expr = call("where", empty, expr, call("mul", expr, factor))

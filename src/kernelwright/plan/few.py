@@ -30,13 +30,11 @@ def few_rows(plan: Plan, target: Target, precision: str) -> Plan:
     """The plan with these kernels beside the library's products, wherever the library has them."""
     loop = target.loop_for(torch.float32, precision)
 
-    def step(region: Region) -> Region:
-        if region.gemm is None:
-            return with_few_rows(plan.graph, region, loop)
-        library = tuple(step(r) for r in region.gemm.library)
-        return replace(region, gemm=replace(region.gemm, library=library))
+    def steps(regions: tuple[Region, ...]) -> tuple[Region, ...]:
+        known = [r.with_library(steps) for r in regions]
+        return tuple(with_few_rows(plan.graph, r, loop) for r in known)
 
-    return replace(plan, regions=tuple(step(r) for r in plan.regions))
+    return replace(plan, regions=steps(plan.regions))
 
 
 def with_few_rows(graph: Graph, region: Region, loop: Loop | None) -> Region:

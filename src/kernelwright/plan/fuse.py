@@ -14,18 +14,23 @@ epilogue of that, which has no whole rows: then reductions stay out of its regio
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 
 from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
 from kernelwright.plan import cost
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import Misaligned
-from kernelwright.plan.epilogue import walks_rows
+from kernelwright.plan.epilogue import Unfit, walks_rows
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
 from kernelwright.plan.names import region_name
 from kernelwright.plan.overlaps import overlaps
 from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
+from kernelwright.plan.tiles import check_parts, walk
 from kernelwright.walk import Opened, fold, reach
 
 CALLS = ("contract", "opaque")
@@ -36,22 +41,27 @@ Step = Builder | str
 
 
 def plan(
-    graph: Graph, limits: Limits, generated: frozenset[str] = frozenset(), batch: int = 1024
+    graph: Graph,
+    limits: Limits,
+    generated: frozenset[str] = frozenset(),
+    batch: int = 1024,
+    convolutions: Mapping[str, ConvForm] = MappingProxyType({}),
 ) -> Plan:
     """Regions in running order, with the reasons for what was and was not fused.
 
-    `generated` names the contractions that a kernel of ours makes, which then has an epilogue;
-    `batch` is the one to count bytes for.
+    `generated` names the contractions that a kernel of ours makes, which then has an epilogue, and
+    `convolutions` are the forms of those among them; `batch` is the one to count bytes for.
     """
     needed = _in_memory(graph)
-    lazy = _Walk(graph, limits, generated, needed)
+    lazy = _Walk(graph, limits, generated, needed, convolutions)
     lazy.run()
     needed |= lazy.late
-    shared = share(graph, lazy.units(batch), lazy.homes, lazy.seat, limits, batch)
+    units = lazy.units(batch)
+    shared = share(graph, units, lazy.homes, lazy.seat, limits, batch, convolutions)
     shared += overlaps(graph, lazy.homes, {s.value for s in shared if s.stored}, limits, batch)
     stored = frozenset(s.value for s in shared if s.stored)
     if stored or lazy.late:
-        lazy = _Walk(graph, limits, generated, needed | stored)
+        lazy = _Walk(graph, limits, generated, needed | stored, convolutions)
         lazy.run()
     return lazy.plan(shared)
 
@@ -71,9 +81,15 @@ class _Walk:
     """
 
     def __init__(
-        self, graph: Graph, limits: Limits, generated: frozenset[str], stored: frozenset[str]
+        self,
+        graph: Graph,
+        limits: Limits,
+        generated: frozenset[str],
+        stored: frozenset[str],
+        convolutions: Mapping[str, ConvForm],
     ) -> None:
         self.graph = graph
+        self.convolutions = convolutions
         self.limits = limits
         self.generated = generated
         self.stored = stored
@@ -189,8 +205,11 @@ class _Walk:
             (region.join_map if node.op == "map" else region.join_reduce)(node)
             self.find_barriers(node, region)
             self.check_cycle(node, region)
+            self.check_tiles(node, region)
         except Refused as refused:
             region.withdraw(node)
+            if refused.why.code is Code.STATISTICS:
+                return False  # on the way to another reduction it may yet be computed here
             return self.refuse(node, region, refused.why, untold)
         except Misaligned:
             region.withdraw(node)
@@ -267,6 +286,24 @@ class _Walk:
                 if ends == [name] and self.graph[product].type.numel == self.graph[name].type.numel:
                     return product
         return None
+
+    def check_tiles(self, node: Node, region: Builder) -> None:
+        """What runs over more of a generated convolution than a tile holds leaves parts of rows.
+
+        Nothing there may wait for whole ones: it reads them from memory, and the convolution's
+        result again, or that is made again.
+        """
+        read = self.externals(self.operands(region), region) if region.reduces else []
+        for value in (n for n in read if n in self.convolutions):
+            try:
+                walked = walk(region.draft(), value, self.convolutions[value])
+            except Unfit:
+                continue
+            try:
+                check_parts(walked)
+            except Unfit:
+                op = node.origin.op
+                raise Refused(reason(Code.STATISTICS, op=op, region=region.name)) from None
 
     def is_bias(self, node: Node) -> bool:
         """Whether this only adds the bias of a contraction, which the library's call can."""

@@ -7,7 +7,8 @@ row or over its contiguous segments; stores write per element, per segment or pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -16,7 +17,8 @@ import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, product
-from kernelwright.targets import Loop
+from kernelwright.plan.convolutions import ConvForm
+from kernelwright.targets import ConvLoop, Loop
 
 
 class Code(Enum):
@@ -25,6 +27,13 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
+    CHANNELS_LAST = "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us"
+    CHANNELS_KEPT = "{rest}; in channels_last{from_batch}, as what it reads"
+    TF32_LAST = "{rest}; channels first: its error would be {error:.1e}, eager's is {eager:.1e}"
+    FIRST_FASTER = (
+        "{rest}; channels first: the other order saves {gain:.0f} us and costs {cost:.0f}"
+    )
+    FIRST_TAIL = "{rest}; channels first: {region}, behind it, would take {lost:.0f} us longer"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
@@ -34,6 +43,10 @@ class Code(Enum):
     BROADCASTS = "{op} broadcasts its operand to a larger tensor than the rows of {region} hold"
     MISALIGNED = "{op} splits the axes of {region} where no common factor allows it"
     TOO_LONG = "{op}: a row of {elements} elements does not stay in registers for two levels"
+    STATISTICS = (
+        "{op} waits for all of {region}, which runs over several tiles of a convolution,"
+        " so it follows"
+    )
     CYCLE = "{op} needs a value that itself waits for {region}"
     LEVELS = "{op} would be a third level of reduction in {region}"
     SLICED = "{op} takes a part of what {region} computes, so that is stored first"
@@ -71,7 +84,28 @@ class Code(Enum):
         " the library below {fewest} rows"
     )
     GEMM_ALONE = "a generated product ({loop}); the library below {fewest} rows"
-    CONVOLUTION = "{op} stays with the library: there is no generated convolution yet"
+    CONV = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue; estimated"
+        " {ours:.3g} us, with the library and a kernel after it {library:.3g}"
+    )
+    CONV_ALONE = (
+        "a generated convolution ({loop}); estimated {ours:.3g} us, the library {library:.3g}"
+    )
+    CONV_AGAIN = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, kernel {number}"
+        " of {passes} that it is made again for: estimated {again:.3g} us, {once:.3g} if it were"
+        " stored once, with the library {library:.3g}"
+    )
+    CONV_STORED = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, stored for"
+        " {passes} kernel(s) more: estimated {once:.3g} us, {again:.3g} if it were made again in"
+        " each, with the library {library:.3g}"
+    )
+    CONVOLUTION = "{op} stays with the library: there is no generated convolution of its kind"
+    CONV_LIBRARY = (
+        "{op} stays with the library: estimated {library:.3g} us with a kernel after it,"
+        " a generated convolution {ours:.3g}"
+    )
     NO_MATRICES = "{op} stays with the library: it is no product of two matrices"
     SIZES = "{op} stays with the library: a generated product needs sizes that are known"
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"
@@ -83,6 +117,8 @@ class Code(Enum):
     SECOND = "{op} stores its product: {region} follows another product"
     WALKS = "{op} stores its product: {region} does not walk it row by row"
     WHOLE_ROW = "{op} stores its product: {region} needs whole rows before it can store"
+    OVERLAP = "{op} stores its result: the windows of {region} overlap"
+    TILE = "{op} stores its result: no tile holds together what {region} needs"
     SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
 
 
@@ -375,6 +411,23 @@ class Gemm:
 
 
 @dataclass(frozen=True)
+class Conv:
+    """A convolution that a generated kernel makes, tile by tile, for the region's program.
+
+    The program loads `product`, which lies in shared memory alone. `typical` is the number of
+    samples to choose a tile for. A convolution that is made again for another program has regions
+    that follow one another, its passes; the last of them has the steps of all with the `library`,
+    for other GPUs than the loop is made for.
+    """
+
+    product: str
+    loop: ConvLoop
+    form: ConvForm
+    typical: int
+    library: tuple[Region, ...]
+
+
+@dataclass(frozen=True)
 class ThinRows:
     """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
 
@@ -411,6 +464,7 @@ class Region:
     operands: tuple[str, ...] = ()
     bias: str | None = None
     gemm: Gemm | None = None
+    conv: Conv | None = None
     few: int = 0
     thin: ThinRows | None = None
 
@@ -423,6 +477,20 @@ class Region:
         (depth,) = of.depth if len(of.depth) == 1 else (None,)
         last = [index[-1].terms for index in (of.left, of.right)]
         return len(of.right) == 2 and last == [((depth, 1),)] * 2
+
+    @property
+    def library(self) -> tuple[Region, ...]:
+        """The steps without generated products, those of the region itself if it is none."""
+        generated = self.gemm or self.conv
+        return (self,) if generated is None else generated.library
+
+    def with_library(self, change: Callable[[tuple[Region, ...]], tuple[Region, ...]]) -> Region:
+        """The region with other steps on the library's way; itself if it is not generated."""
+        if self.gemm is not None:
+            return replace(self, gemm=replace(self.gemm, library=change(self.gemm.library)))
+        if self.conv is not None:
+            return replace(self, conv=replace(self.conv, library=change(self.conv.library)))
+        return self
 
     @property
     def launches(self) -> int:
@@ -475,7 +543,7 @@ class Plan:
     @property
     def library(self) -> tuple[Region, ...]:
         """The steps of the path without generated products."""
-        return tuple(s for r in self.regions for s in (r.gemm.library if r.gemm else (r,)))
+        return tuple(s for r in self.regions for s in r.library)
 
     def __str__(self) -> str:
         lines = [str(r) for r in self.regions]

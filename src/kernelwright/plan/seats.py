@@ -11,9 +11,13 @@ The first comes before the walk of fuse.py, which leaves the seat of an epilogue
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
+from kernelwright.accuracy import UNKNOWN, Accuracies
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
+from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
@@ -56,30 +60,75 @@ class Way:
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways of the products that are generated, by name, and why others are not."""
+    """The ways of the products that are generated, by name, and why others are not.
+
+    What reads the convolutions `whole` is planned as if they were the library's.
+    """
 
     by_name: dict[str, Way]
+    convolutions: dict[str, ConvWay]
     refusals: tuple[Refusal, ...]
+    whole: frozenset[str] = frozenset()
 
     @property
     def generated(self) -> frozenset[str]:
-        return frozenset(self.by_name)
+        return frozenset({*self.by_name, *self.convolutions})
+
+    @property
+    def forms(self) -> dict[str, ConvForm]:
+        """Of the convolutions whose readers are planned tile by tile."""
+        found = {name: way.form for name, way in self.convolutions.items()}
+        return {name: form for name, form in found.items() if name not in self.whole}
+
+    def reconsidered(self, plan: Plan) -> Ways:
+        """Without the convolutions that no tile was found for, after they were to be seated.
+
+        Those that found nobody to sit with are `whole`: it was in vain to part what reads them.
+        """
+        left = {r.nodes[0]: r for r in plan.regions if r.kind == "contract"}
+        gone = [name for name in self.convolutions if name in left]
+        kept = {name: way for name, way in self.convolutions.items() if name not in left}
+        alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
+        origins = [plan.graph[name].origin for name in gone]
+        said = [Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op)) for o in origins]
+        return Ways(
+            self.by_name,
+            kept,
+            (*self.refusals, *said),
+            self.whole | {name for name in alone if plan.graph.users[name]},
+        )
 
 
-def ways(graph: Graph, target: Target, precision: str, batch: int, policy: Policy) -> Ways:
-    """`precision` is that of float32 matrix products, `batch` the one to choose for."""
+def ways(
+    graph: Graph,
+    target: Target,
+    precision: str,
+    batch: int,
+    policy: Policy,
+    accuracies: Accuracies = MappingProxyType({}),
+) -> Ways:
+    """`precision` is that of float32 matrix products, `batch` the one to choose for.
+
+    `accuracies` are those of eager's float32 convolutions by name.
+    """
     found: dict[str, Way] = {}
+    convolutions: dict[str, ConvWay] = {}
     refusals: list[Refusal] = []
     for node in graph if target.loops else ():
         if not isinstance(node.payload, Contraction):
             continue
         try:
-            choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
-            found[node.name] = choice.way(node)
+            if node.payload.is_product:
+                choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
+                found[node.name] = choice.way(node)
+            else:
+                accuracy = accuracies.get(node.name, UNKNOWN)
+                way = conv_way(graph, node, target, accuracy, batch, policy)
+                convolutions[node.name] = way
         except Unfit as unfit:
             why = reason(unfit.code, op=node.origin.op, **unfit.numbers)
             refusals.append(Refusal(node.origin.op, node.origin.place, why))
-    return Ways(found, tuple(refusals))
+    return Ways(found, convolutions, tuple(refusals))
 
 
 @dataclass(frozen=True)
@@ -95,9 +144,6 @@ class _Choice:
 
     def way(self, node: Node) -> Way:
         """How a product is generated; raises Unfit with the reason why it is not."""
-        assert isinstance(node.payload, Contraction)
-        if not node.payload.is_product:
-            raise Unfit(Code.CONVOLUTION)
         left, right = (self.graph[name].type for name in node.inputs[:2])
         loop = self.target.loop_for(node.type.dtype, self.precision)
         if loop is None or left.dtype != right.dtype:
@@ -166,9 +212,9 @@ def takes(loop: Loop, form: Form) -> bool:
     return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
-def seat(plan: Plan, found: Ways) -> Plan:
-    """The plan with generated products."""
-    return _Seating(plan, found).run()
+def seat(plan: Plan, found: Ways, has_tile: HasTile) -> Plan:
+    """The plan with generated products and convolutions; `has_tile` is asked for the latter."""
+    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, has_tile)
 
 
 class _Seating:

@@ -14,7 +14,7 @@ other stored values to read by now is looked at once more at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -62,13 +62,15 @@ def share(
     seat: Callable[[str, frozenset[str]], str | None],
     limits: Limits,
     batch: int,
+    again: Collection[str] = (),
 ) -> tuple[Shared, ...]:
     """A verdict on every value that at least two units compute.
 
     `homes` has the values that are in memory, or in a register of one unit, in any case; `seat` the
     generated product, if any, whose epilogue can store a value while certain others are stored.
+    What is made of the values `again` is not judged: each unit may make those themselves again.
     """
-    return _Sharing(graph, units, homes, seat, limits, batch).run()
+    return _Sharing(graph, units, homes, seat, limits, batch, again).run()
 
 
 @dataclass
@@ -79,6 +81,7 @@ class _Sharing:
     seat: Callable[[str, frozenset[str]], str | None]
     limits: Limits
     batch: int
+    again: Collection[str]
     stored: dict[str, Unit] = field(default_factory=dict)
     loads: dict[Unit, Load] = field(default_factory=dict)
 
@@ -110,8 +113,21 @@ class _Sharing:
         return [
             node.name
             for node in self.graph
-            if node.op in LAZY and times.get(node.name, 0) > 1 and not self.leads_on(node.name)
+            if node.op in LAZY
+            and times.get(node.name, 0) > 1
+            and not self.leads_on(node.name)
+            and not self.may_be_made_again(node.name)
         ]
+
+    def may_be_made_again(self, name: str) -> bool:
+        """Whether the value comes, computed on the way, from one of those `again`."""
+
+        def below(value: str) -> tuple[str, ...]:
+            node = self.graph[value]
+            lazy = node.op == "view" or (node.op in LAZY and value not in self.homes)
+            return node.inputs if lazy else ()
+
+        return bool(self.again) and any(value in self.again for value in reach([name], below))
 
     def leads_on(self, name: str) -> bool:
         """Whether one other lazy value of the same size is the only reader."""

@@ -8,13 +8,24 @@ from kernelwright.errors import InputError
 from kernelwright.targets.cpu import CPU
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
-from kernelwright.targets.target import Lanes, Loop, Sums, Target, Thin, Tiling
+from kernelwright.targets.target import (
+    ConvLoop,
+    Lanes,
+    LibraryConvolutions,
+    Loop,
+    Sums,
+    Target,
+    Thin,
+    Tiling,
+)
 
 __all__ = [
     "CPU",
     "SM_80",
     "SM_90",
+    "ConvLoop",
     "Lanes",
+    "LibraryConvolutions",
     "Loop",
     "Sums",
     "Target",

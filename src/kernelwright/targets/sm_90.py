@@ -10,7 +10,18 @@ from __future__ import annotations
 
 import torch
 
-from kernelwright.targets.target import Lanes, Loop, Sums, Target, Thin, ThinShape, Tiling
+from kernelwright.targets.target import (
+    ConvLoop,
+    Convolving,
+    Lanes,
+    LibraryConvolutions,
+    Loop,
+    Sums,
+    Target,
+    Thin,
+    ThinShape,
+    Tiling,
+)
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
@@ -96,6 +107,95 @@ def _in_memory(name: str, dtype: torch.dtype) -> Loop:
 BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
 FLOAT16 = _in_memory("float16", torch.float16)
 
+
+# ---- convolutions (kernels/conv_sm90.cuh) ------------------------------------------------------
+
+
+def _convolution(
+    *names: str,
+    dtype: torch.dtype,
+    products: int,
+    rate: float,
+    library: tuple[float, float, float],
+) -> ConvLoop:
+    """Rates of whole chains: ours with an epilogue, cuDNN's in the layout that is best for it."""
+    name, text, accuracy = names
+    return ConvLoop(
+        name,
+        text,
+        dtype,
+        accuracy,
+        capability=TILING.capability,
+        products=products,
+        rate=rate,
+        library=library,
+        library_channels=64,
+        memory=3.8e6,
+        overhead=8.0,
+        kernel_overhead=3.0,
+    )
+
+
+CONV_LOOPS = (
+    _convolution(
+        *("split", SPLIT.text, "float32"),
+        dtype=torch.float32,
+        products=3,
+        rate=250e6,
+        library=(28e6, 42e6, 5e6),
+    ),
+    _convolution(
+        *("rounded", ROUNDED.text, "tf32"),
+        dtype=torch.float32,
+        products=1,
+        rate=200e6,
+        library=(20e6, 345e6, 74e6),
+    ),
+    _convolution(
+        *("bfloat16", "bfloat16", ""),
+        dtype=torch.bfloat16,
+        products=1,
+        rate=200e6,
+        library=(40e6, 600e6, 150e6),
+    ),
+    _convolution(
+        *("float16", "float16", ""),
+        dtype=torch.float16,
+        products=1,
+        rate=200e6,
+        library=(40e6, 600e6, 150e6),
+    ),
+)
+
+# kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to the runs of benchmarks/conv.py.
+CONVOLVING = Convolving(
+    processors=132,
+    clock=1700.0,
+    shared_bytes=225 << 10,
+    shared_rate=120.0,
+    least_product=16.0,
+    feed=200.0,
+    feed_split=240.0,
+    feed_stage=150.0,
+    ending=12.0,
+    run=3.0,
+    broken_run=12.0,
+    fetch_rate=30.0,
+    per_tile=300.0,
+    memory_rate=3.8e6,
+    overhead=8.0,
+)
+
+# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+CONVOLUTIONS = LibraryConvolutions(
+    turn_rate=3.4e6,
+    depthwise_rate=0.8e6,
+    depthwise_last_rate=2.8e6,
+    store_rate=3.6e6,
+    overhead=3.0,
+    weight_overhead=4.0,
+)
+
 # Measured in us on an H200, float32, batch 64: a depthwise 3x3 over 64 channels of 112 x 112 takes
 # 183 as windows, 582 in the library; by steps of two 66 and 164; 7 taps along 8192 places 162 and
 # 446; groups of two channels 329 and 1260, of four 603 and 770.
@@ -109,5 +209,7 @@ SM_90 = Target(
     flops_per_byte=12,
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
+    conv_loops=CONV_LOOPS,
+    convolutions=CONVOLUTIONS,
     sums=SUMS,
 )

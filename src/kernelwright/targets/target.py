@@ -224,6 +224,105 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class ConvLoop:
+    """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
+
+    It is made of the instructions of one `capability`. It makes so many `products` of tensor cores
+    for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
+    launch has an `overhead`, a kernel after it `kernel_overhead`. `library` is the library's rate
+    with few channels, that with `library_channels`, and that of transposed convolutions in three
+    dimensions.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    accuracy: str
+    capability: tuple[int, int]
+    products: int
+    rate: float
+    library: tuple[float, float, float]
+    library_channels: int
+    memory: float
+    overhead: float
+    kernel_overhead: float
+
+    def time(self, flops: float, moved: float) -> float:
+        """Of a convolution that moves so many bytes, those of its epilogue among them."""
+        return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
+
+    def pass_time(self, moved: float) -> float:
+        """Of a kernel that only moves bytes."""
+        return self.kernel_overhead + moved / self.memory
+
+    def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
+        """`channels` are those of a group, `transposed` a convolution in three dimensions."""
+        few, many, deep = self.library
+        rate = few + (many - few) * min(1.0, channels / self.library_channels)
+        rate = min(rate, deep) if transposed else rate
+        return self.overhead + max(flops / rate, moved / self.memory)
+
+
+@dataclass(frozen=True)
+class Convolving:
+    """What generated convolutions take on a multiprocessor, in clocks, of which a us has `clock`.
+
+    A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
+    product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
+    two planes), a stage `feed_stage` more; a thread's result takes the epilogue `ending`, and
+    writing a run of results `run`, or `broken_run` if it begins and ends within sectors; the L2
+    delivers `fetch_rate` bytes. `memory_rate` is in bytes a us, for the whole device.
+    """
+
+    processors: int
+    clock: float
+    shared_bytes: int
+    shared_rate: float
+    least_product: float
+    feed: float
+    feed_split: float
+    feed_stage: float
+    ending: float
+    run: float
+    broken_run: float
+    fetch_rate: float
+    per_tile: float
+    memory_rate: float
+    overhead: float
+
+
+@dataclass(frozen=True)
+class LibraryConvolutions:
+    """What the library's convolutions gain from channels_last.
+
+    Its tensor-core kernels work with the channels last: a tensor that comes otherwise is turned
+    before, and the result after, at `turn_rate`. Depthwise ones have kernels of their own for
+    either order, which move memory at `depthwise_rate` with the channels first, at
+    `depthwise_last_rate` with them last. A kernel of ours that stores in the other order moves
+    memory at `store_rate`. Any kernel more takes `overhead`, and a weight, which is turned in every
+    call, `weight_overhead`.
+    """
+
+    turn_rate: float
+    depthwise_rate: float
+    depthwise_last_rate: float
+    store_rate: float
+    overhead: float
+    weight_overhead: float
+
+    def turning_time(self, moved: float) -> float:
+        """What the library takes to turn operand and result, so many bytes together."""
+        return 2 * self.overhead + 2 * moved / self.turn_rate
+
+    def depthwise_gain(self, moved: float) -> float:
+        return moved / self.depthwise_rate - moved / self.depthwise_last_rate
+
+    def store_time(self, moved: float) -> float:
+        """A kernel that does nothing but turn so many bytes."""
+        return self.overhead + 2 * moved / self.store_rate
+
+
+@dataclass(frozen=True)
 class Sums:
     """Sums over windows in ordinary kernels, and the library's grouped convolutions: their times.
 
@@ -257,9 +356,11 @@ class Sums:
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
-    A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`;
+    A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`
+    for products and `conv_loops` for convolutions;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
+    `convolutions` says what the library's convolutions gain from channels_last, if they may.
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
     """
 
@@ -270,7 +371,15 @@ class Target:
     lanes: Lanes | None = None
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
+    conv_loops: tuple[ConvLoop, ...] = ()
+    convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
+
+    def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
+        """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
+        return next(
+            (p for p in self.conv_loops if p.dtype == dtype and p.accuracy in ("", owed)), None
+        )
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
         """The main loop for operands of this type at a float32 matmul precision."""

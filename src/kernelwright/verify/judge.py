@@ -12,6 +12,7 @@ candidate that draws others is judged by `statistic` instead.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,7 @@ from kernelwright.verify.sides import ONCE, Act, Sides
 from kernelwright.verify.wire import seen
 
 DRAWS = 4
-NUDGES = 8
+NUDGES, FEWEST_NUDGES = 8, 3
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
 # Eager's error counts this many times where nudges do not move it, as with inputs of all zeros: one
 # sample of what rounding leaves is all there is.
@@ -84,21 +85,31 @@ def judge(subject: Sides, case: Case, act: Act = ONCE) -> Finding:
     if not first.close:
         finding = conclude(case.name, first)
         return finding if finding.passed else _or_statistic(subject, case, act, finding)
-    pooled = _nudged(subject, case, 0, act, first)
-    for seed in range(1, _draws(subject)):
-        more = attempt(subject, case, seed, act)
+    return _pooled(subject, case, act, first)
+
+
+def _pooled(subject: Sides, case: Case, act: Act, first: Trial) -> Finding:
+    """A near miss over several draws, until it is within what is allowed or the time is over."""
+    until = time.monotonic() + AFFORDABLE_SECONDS
+    trial = replace(first, figures=_nudged(subject, case, 0, act, first, until))
+    for draw in range(1, DRAWS):
+        if trial.ratio <= 1.0 or time.monotonic() > until:
+            break
+        more = attempt(subject, case, draw, act)
         if isinstance(more, Finding):
             return more
-        figures = _nudged(subject, case, seed, act, more)
-        pooled = [a + b for a, b in zip(pooled, figures, strict=True)]
-    return conclude(case.name, replace(first, figures=pooled))
+        figures = _nudged(subject, case, draw, act, more, until)
+        pooled = [a + b for a, b in zip(trial.figures, figures, strict=True)]
+        trial = replace(trial, figures=pooled)
+    return conclude(case.name, trial)
 
 
 def settle(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> Trial:
     """The trial with eager's error from several runs, if that may turn the verdict."""
     if not trial.close:
         return trial
-    return replace(trial, figures=_nudged(subject, case, draw, act, trial))
+    until = time.monotonic() + AFFORDABLE_SECONDS
+    return replace(trial, figures=_nudged(subject, case, draw, act, trial, until))
 
 
 def _or_statistic(subject: Sides, case: Case, act: Act, finding: Finding) -> Finding:
@@ -108,7 +119,9 @@ def _or_statistic(subject: Sides, case: Case, act: Act, finding: Finding) -> Fin
     return statistic.judge_distribution(subject, case, act)
 
 
-def _nudged(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> list[Figures]:
+def _nudged(
+    subject: Sides, case: Case, draw: int, act: Act, trial: Trial, until: float
+) -> list[Figures]:
     """The trial's figures with eager's error sampled on inputs that differ in the last bit.
 
     Where torch may round products to TF32, a run that does so is a sample as well: whether eager
@@ -117,6 +130,8 @@ def _nudged(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> li
     samples = [trial.figures]
     inputs = case.make(draw)
     for nudge in range(NUDGES):
+        if nudge >= FEWEST_NUDGES and time.monotonic() > until:
+            break
         with seeded(nudge):
             other = map_floating(_nudge, inputs)
         samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
@@ -299,8 +314,3 @@ def _element(ours: Tensor, eager: Tensor | None, exact: Tensor, flat: int) -> st
     index = coordinates(flat, real(ours).shape)
     said = f", eager says {at(eager)}" if eager is not None else ""
     return f" at {index} is {at(ours)}{said}, float64 says {at(exact)}"
-
-
-def _draws(subject: Sides) -> int:
-    affordable = AFFORDABLE_SECONDS / max((4 + NUDGES) * subject.seconds, 1e-9)
-    return max(1, min(DRAWS, int(affordable)))

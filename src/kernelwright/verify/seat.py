@@ -117,12 +117,10 @@ class Seat:
         """What the judge knows of a module."""
         assert self.maker is not None
         module = self._main
+        state = parameters.snapshot(module)
         found = {
-            "state_dict": {
-                k: v.detach().clone() if isinstance(v, Tensor) else repr(v)
-                for k, v in module.state_dict().items()
-            },
-            "state": parameters.snapshot(module),
+            "state_dict": {k: _entry(k, v, state) for k, v in module.state_dict().items()},
+            "state": state,
             "parameters": [n for n, _ in module.named_parameters(remove_duplicate=False)],
             "buffers": [n for n, _ in module.named_buffers(remove_duplicate=False)],
             "tied": _tied(module),
@@ -186,9 +184,9 @@ class Seat:
         return {}
 
     def step(self, request: Request) -> dict[str, Any]:
-        """One step of an optimizer on the module alone, and its weights after it."""
+        """One step of an optimizer on the module alone, and the original's weights after it."""
         parameters.step(self._main)
-        return {"state": parameters.snapshot(self._main)}
+        return {} if CANDIDATE in self.modules else {"state": parameters.snapshot(self._main)}
 
     def reset(self, request: Request) -> dict[str, Any]:
         """Whether the device still works."""
@@ -334,6 +332,16 @@ def _tied(module: nn.Module) -> dict[str, str]:
     """For every name of a tensor, the first name of that tensor."""
     first: dict[int, str] = {}
     return {k: first.setdefault(id(v), k) for k, v in parameters.tensors(module).items()}
+
+
+def _entry(name: str, value: Any, state: State) -> Any:
+    """A value of a state_dict; None where it is that of the state, which travels anyway."""
+    if not isinstance(value, Tensor):
+        return repr(value)
+    known = state.get(name)
+    if known is not None and known.dtype == value.dtype and torch.equal(known, value):
+        return None
+    return value.detach().clone()
 
 
 def _is_sendable(value: Any) -> bool:

@@ -101,7 +101,7 @@ class Reference:
     def load(self) -> None:
         """A fresh process, with the model as it is constructed."""
         self.side.start()
-        self.about = self.side.ask("load", **self.job.to_load(REFERENCE))
+        self.about = known(self.side.ask("load", **self.job.to_load(REFERENCE)))
 
     def run(
         self, role: str, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False
@@ -209,7 +209,7 @@ class Subject:
         self._modes = []
         self.side.start()
         request = self.job.to_load(CANDIDATE, self.reference.arguments)
-        self.about = self.side.ask("load", **{**request, "training": self.training})
+        self.about = known(self.side.ask("load", **{**request, "training": self.training}))
         self._write(self.side, self.state)
 
     def start_reference(self) -> None:
@@ -384,7 +384,7 @@ class Subject:
             "seed": seed,
             "training": self._mode,
         }
-        about = side.ask("construct", **request)
+        about = known(side.ask("construct", **request))
         kept, names = self.state, self.reference.names
         self.state, self.reference.names = about["state"], _names(about)
         volatile, self.reference.volatile = self.reference.volatile, {}
@@ -401,10 +401,16 @@ class Subject:
         """Another candidate in the place of the first: one constructed now, or a copy of it."""
         about = self.side.ask(do, **request)
         try:
-            yield about
+            yield known(about) if "state" in about else about
         finally:
             if self.side.running:
                 self.side.ask("back")
+
+
+def known(about: dict[str, Any]) -> dict[str, Any]:
+    """What a process tells of a module, with the values that its state_dict shares filled in."""
+    filled = {k: about["state"][k] if v is None else v for k, v in about["state_dict"].items()}
+    return {**about, "state_dict": filled}
 
 
 def _names(about: dict[str, Any]) -> Names:

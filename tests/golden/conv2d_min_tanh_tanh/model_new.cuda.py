@@ -1,27 +1,40 @@
 import torch
 
+_KW_GENERATED_GEMM = True  # False: every product is the library's
+
+
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    conv2d (conv2d_min_tanh_tanh.py:13)  left to ATen: conv2d.default; a library contraction:
-                                         2.17e+07 flop, 2.53e+06 bytes
-    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one kernel for 4
-                                         operator(s) over the same rows
-    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    2 times: fused into bias_min_tanh; one kernel for 4
-                                         operator(s) over the same rows
+    conv2d (conv2d_min_tanh_tanh.py:13)  fused into conv2d_min_tanh; a generated convolution
+                                         (float32 as three float16 products: eager's own error
+                                         is not known here, so float32's accuracy is owed) with
+                                         3 operator(s) in its epilogue; estimated 8 us, with the
+                                         library and a kernel after it 11
+    min (conv2d_min_tanh_tanh.py:13)     fused into conv2d_min_tanh; a generated convolution
+                                         (float32 as three float16 products: eager's own error
+                                         is not known here, so float32's accuracy is owed) with
+                                         3 operator(s) in its epilogue; estimated 8 us, with the
+                                         library and a kernel after it 11
+    tanh (conv2d_min_tanh_tanh.py:14)    2 times: fused into conv2d_min_tanh; a generated
+                                         convolution (float32 as three float16 products: eager's
+                                         own error is not known here, so float32's accuracy is
+                                         owed) with 3 operator(s) in its epilogue; estimated 8
+                                         us, with the library and a kernel after it 11
     """
 
     def __new__(cls, *args, **kwargs):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo, kind = _KW_FUSION.look(self, x)
-        if kind.cause is not None:
-            memo.fall_back(kind.cause)
-            return super().forward(x)
-        (tanh_2,) = _KW_FUSION.run(memo, kind, (x,))
+        results = _KW_FUSION.again(self, x)
+        if results is None:
+            memo, kind = _KW_FUSION.look(self, x)
+            if kind.cause is not None:
+                memo.fall_back(kind.cause)
+                return super().forward(x)
+            results = _KW_FUSION.run(memo, kind, (x,))
+        (tanh_2,) = results
         return tanh_2
 
     @property
@@ -30,16 +43,32 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
+def _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias):
+    """tanh at conv2d_min_tanh_tanh.py:14."""
+    if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):
+        packed_weight = run.empty((1536,), torch.uint8)
+        weight_scales = run.empty((64,), torch.uint8)
+        tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
+        run.launch(
+            "conv2d_min_tanh",
+            [x, conv_weight, packed_weight, weight_scales, conv_bias, tanh_2],
+            batch,
+        )
+    else:
+        conv_product = run.contract(
+            lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
+            x,
+            conv_weight,
+        )
+        tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
+        run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2], batch)
+    return tanh_2
+
+
 def _kw_fused(run, x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    conv_product = run.contract(
-        lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
-        x,
-        conv_weight,
-    )
-    tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-    run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2], batch)
+    tanh_2 = _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias)
     return (tanh_2,)
 
 
@@ -130,7 +159,7 @@ def _kw_together():
         device="cuda",
         kernels=_KW_KERNEL_LIBRARY,
         precision=_kw_Precision,
-        switch=lambda: None,
+        switch=lambda: _KW_GENERATED_GEMM,
         outside=_kw_outside,
         fused=_kw_fused,
         original=_kw_original,
@@ -139,6 +168,7 @@ def _kw_together():
         written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
+        given=(0,),
         reaches=[(0, 1, 2)],
         rewritten=[],
         recalled=[],

@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // conv2d (conv2d_min_tanh_tanh.py:13), min (conv2d_min_tanh_tanh.py:13),
 // tanh (conv2d_min_tanh_tanh.py:14)
@@ -52,6 +46,7 @@ struct BiasMinTanh {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
     }
@@ -68,7 +63,10 @@ struct BiasMinTanh {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     auto tanh_2_out = kw::store_row<L>(a.tanh_2_out + at.row);
-    for (int l = 0; l < L; ++l) tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
+    }
     tanh_2_out.commit();
   }
 };
@@ -77,6 +75,8 @@ struct BiasMinTanh {
 struct BiasMinTanhConfig {
   static constexpr int kVec = 16;
   static constexpr int kRun = 49;
+  static constexpr int kLow = 0;
+  static constexpr int kHigh = 49;
 };
 
 extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers) {

@@ -1,11 +1,173 @@
 // ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
+// conv2d (conv2d_min_tanh_tanh.py:13), min (conv2d_min_tanh_tanh.py:13),
+// tanh (conv2d_min_tanh_tanh.py:14)
+struct Conv2dMinTanh {
+  struct Args {
+    const float* conv_bias;
+    float* tanh_2_out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr int kRows = 28;
+  static constexpr int kElements = 6;
+  static constexpr int kSegment = 0;
+  static constexpr int kVec = 2;
+  static constexpr int kEdgeVec = 2;
+  static constexpr int kLanes = 2;
+  static constexpr int kTeams = 1;
+  static constexpr int kPlaceStride = 36;
+  static constexpr bool kKeeps = true;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
+  static constexpr bool kOverSegment[] = {false};
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> conv_product;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> min_value_values;
+  };
+
+  KW_FN static int place(const kw::TileCursor& at) {
+    return at.row + at.element * 36;
+  }
+
+  KW_FN static bool live(const kw::TileCursor& at) {
+    return at.y < 7;
+  }
+
+  KW_FN static bool whole(const kw::TileCursor& at) {
+    return 3 + at.y < 7;
+  }
+
+  KW_FN static bool has_row(const kw::TileCursor& at) {
+    return at.y + at.row / 7 < 7;
+  }
+
+  KW_FN static bool has_element(const kw::TileCursor&) {
+    return true;
+  }
+
+  template <int V>
+  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& results) {
+    f.conv_product = results;
+  }
+
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
+      const Args& a, kw::TileCursor at) {
+    kw::Vec<V> out;
+    const auto conv_bias_in = kw::load_row<V>(a.conv_bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      out[v] = f.conv_product[v] + conv_bias_in[v];
+    }
+    return out;
+  }
+
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      s.min_value_values[l] = total[l];
+    }
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::TileCursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::TileCursor) {
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::TileCursor at) {
+    auto tanh_2_out = kw::store_row<L>(a.tanh_2_out + at.sample * 49 + at.y * 7 + at.row);
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
+    }
+    tanh_2_out.commit();
+  }
+};
+
+// 8 channels of 1 x 16 x 8 places, places as rows, 8 channels a stage, weights resident; 4 stages,
+// 32 KB, bound by products
+struct Conv2dMinTanhConfig {
+  static constexpr int kCin = 4;
+  static constexpr int kCout = 6;
+  static constexpr int kGroups = 1;
+  static constexpr int kMerge = 1;
+  static constexpr int kInD = 1;
+  static constexpr int kInH = 9;
+  static constexpr int kInW = 9;
+  static constexpr int kOutD = 1;
+  static constexpr int kOutH = 7;
+  static constexpr int kOutW = 7;
+  static constexpr int kKernelD = 1;
+  static constexpr int kKernelH = 3;
+  static constexpr int kKernelW = 3;
+  static constexpr int kStrideD = 1;
+  static constexpr int kStrideH = 1;
+  static constexpr int kStrideW = 1;
+  static constexpr int kPadD = 0;
+  static constexpr int kPadH = 0;
+  static constexpr int kPadW = 0;
+  static constexpr int kDilationD = 1;
+  static constexpr int kDilationH = 1;
+  static constexpr int kDilationW = 1;
+  static constexpr int kTransposed = 0;
+  static constexpr int kPack = 2;
+  static constexpr int kPhaseMax = 0;
+  static constexpr int kPixelsOnM = 1;
+  static constexpr int kRows = 8;
+  static constexpr int kAlongX = 0;
+  static constexpr int kBlocksZ = 1;
+  static constexpr int kBlocksY = 1;
+  static constexpr int kBlocksX = 1;
+  static constexpr int kChannels = 8;
+  static constexpr int kDeep = 1;
+  static constexpr int kTall = 4;
+  static constexpr int kWide = 7;
+  static constexpr int kSplitC = 1;
+  static constexpr int kSplitZ = 1;
+  static constexpr int kSplitY = 2;
+  static constexpr int kSplitX = 1;
+  static constexpr int kChunks = 1;
+  static constexpr int kStages = 4;
+  static constexpr int kAhead = 4;
+  static constexpr int kResident = 1;
+  static constexpr int kPromote = 0;
+  static constexpr int kSlots = 1;
+  static constexpr int kSlotSteps = 0;
+  static constexpr int kTileChannels = 8;
+  static constexpr int kTileD = 1;
+  static constexpr int kTileH = 4;
+  static constexpr int kTileW = 7;
+  static constexpr int kTilePitch = 36;
+  static constexpr int kEpilogueThreads = 128;
+  static constexpr int kScratch = 128;
+};
+
+extern "C" int launch_conv2d_min_tanh(void* const* tensors, const int64_t* numbers) {
+  const Conv2dMinTanh::Args a{
+      static_cast<const float*>(tensors[4]),
+      static_cast<float*>(tensors[5]),
+      numbers[0],
+  };
+  const kw::ConvOperands g{tensors[0], tensors[1], tensors[2], tensors[3], (a.batch)};
+  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  return kw::conv<kw::ConvSplitFloat, Conv2dMinTanh, Conv2dMinTanhConfig>(g, a, on);
 }
 
 // ---- A unit of its own, if need be. Cost: 1
@@ -44,8 +206,9 @@ struct BiasMinTanh {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
       kw::Cursor at) {
     kw::Vec<V> out;
-    const auto conv_product_in =
-        kw::load_row<V>(a.conv_product + (at.row / 49) * 294 + at.row % 49 + at.element * 49);
+    const auto conv_product_in = kw::load_every<V,
+        7>(a.conv_product + (at.row / 49) * 294 + at.row / 7 % 7 + (at.row % 7) * 7 +
+            at.element * 49);
     const auto conv_bias_in = kw::load_same<V>(a.conv_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -56,6 +219,7 @@ struct BiasMinTanh {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
     }
@@ -71,18 +235,23 @@ struct BiasMinTanh {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
-    auto tanh_2_out = kw::store_row<L>(a.tanh_2_out + at.row);
-    for (int l = 0; l < L; ++l) tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
+    auto tanh_2_out =
+        kw::store_strided<L>(a.tanh_2_out + (at.row / 49) * 49 + at.row / 7 % 7 + (at.row % 7) * 7,
+            7);
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
+    }
     tanh_2_out.commit();
   }
 };
 
-// neighbours in memory belong to different rows
+// a thread takes 4 windows below each other, of 6 elements
 struct BiasMinTanhConfig {
-  static constexpr int kVec = 1;
-  static constexpr int kWidth = 128;
-  static constexpr int kDepth = 1;
-  static constexpr int kThreads = 128;
+  static constexpr int kVec = 4;
+  static constexpr int kAcross = 7;
+  static constexpr int kRun = 7;
+  static constexpr int kThreads = 256;
 };
 
 extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers) {
@@ -94,5 +263,5 @@ extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
-  return kw::strided<BiasMinTanh, BiasMinTanhConfig>(a, on);
+  return kw::windows<BiasMinTanh, BiasMinTanhConfig>(a, on);
 }

@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // add (gemm_bias_hardtanh_mish_groupnorm.py:17), linear (gemm_bias_hardtanh_mish_groupnorm.py:17),
 // hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
@@ -64,6 +58,7 @@ struct AddBiasHardtanhMishGroupNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
       s.group_norm_mean[l] = s.group_norm_sum[l] / 32.0f;
@@ -84,6 +79,7 @@ struct AddBiasHardtanhMishGroupNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
       s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 32.0f + 1e-05f);

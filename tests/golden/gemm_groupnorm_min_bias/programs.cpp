@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
@@ -61,6 +55,7 @@ struct BiasGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
       s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
@@ -81,6 +76,7 @@ struct BiasGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
       s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
@@ -103,6 +99,7 @@ struct BiasGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
     }
@@ -119,7 +116,10 @@ struct BiasGroupNormMin {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
-    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      min_value_values_out[l] = s.min_value_values[l];
+    }
     min_value_values_out.commit();
   }
 };

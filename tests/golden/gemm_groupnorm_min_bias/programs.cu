@@ -1,14 +1,5 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
+// ---- Programs that several kernels run.
 
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
-}
-
-// ---- A unit of its own, if need be. Cost: 8
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
 struct LinearGroupNormMin {
@@ -16,6 +7,7 @@ struct LinearGroupNormMin {
     const float* gemm_bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
+    float* min_value_values_out;
     float* min_value_values_partials_out;
     int64_t batch;
   };
@@ -34,6 +26,7 @@ struct LinearGroupNormMin {
     return 256;
   }
   static constexpr int kColumns = 256;
+  static constexpr bool kByTile = false;
 
   template <int V>
   struct Fields {
@@ -47,6 +40,7 @@ struct LinearGroupNormMin {
     kw::Vec<L> group_norm_mean;
     kw::Vec<L> group_norm_square_sum;
     kw::Vec<L> group_norm_rstd;
+    kw::Vec<L> min_value_values;
   };
 
   KW_FN static void touch(const Args& a, int column) {
@@ -75,6 +69,7 @@ struct LinearGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
       s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
@@ -95,6 +90,7 @@ struct LinearGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
       s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
@@ -115,6 +111,14 @@ struct LinearGroupNormMin {
     return out;
   }
 
+  template <int L>
+  KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      s.min_value_values[l] = total[l];
+    }
+  }
+
   KW_FN static void store_partial(kw::Stage<2>, float total, const Args& a, kw::Cursor at) {
     a.min_value_values_partials_out[at.row * 4 + at.element] = total;
   }
@@ -126,8 +130,24 @@ struct LinearGroupNormMin {
   template <int L>
   KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
   }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
+    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      min_value_values_out[l] = s.min_value_values[l];
+    }
+    min_value_values_out.commit();
+  }
 };
 
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // tiles of 128 x 64: 1 for each multiprocessor; 192,
 // 256: too many accumulators; there is one wave, and all of the right operand is in it
 struct LinearGroupNormMinConfig {
@@ -145,6 +165,7 @@ extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t*
       static_cast<const float*>(tensors[7]),
       static_cast<const float*>(tensors[8]),
       static_cast<const float*>(tensors[9]),
+      nullptr,
       static_cast<float*>(tensors[10]),
       numbers[0],
   };
@@ -225,6 +246,7 @@ struct LinearGroupNormMinFinish {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
     }
@@ -241,7 +263,10 @@ struct LinearGroupNormMinFinish {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
-    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      min_value_values_out[l] = s.min_value_values[l];
+    }
     min_value_values_out.commit();
   }
 };
@@ -270,122 +295,7 @@ extern "C" int launch_linear_group_norm_min_finish(void* const* tensors, const i
 // ---- A unit of its own, if need be. Cost: 1
 // linear (gemm_groupnorm_min_bias.py:15), group_norm (gemm_groupnorm_min_bias.py:16),
 // min (gemm_groupnorm_min_bias.py:17)
-struct BiasGroupNormMin {
-  struct Args {
-    const float* gemm_product;
-    const float* gemm_bias;
-    const float* group_norm_weight;
-    const float* group_norm_bias;
-    float* min_value_values_out;
-    int64_t batch;
-  };
-  static constexpr int kStages = 3;
-  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
-      kw::Combine::kMin};
-  static constexpr bool kOverSegment[] = {true, true, false};
-  static constexpr int kSegment = 16;
-  static constexpr int kElements = 256;
-  static constexpr bool kStoresElements = false;
-  static constexpr bool kStoresSegments = false;
-  KW_FN static int64_t rows(const Args& a) {
-    return (a.batch);
-  }
-  KW_FN static int64_t elements(const Args&) {
-    return 256;
-  }
-
-  template <int V>
-  struct Fields {
-    kw::Vec<V> gemm;
-    kw::Vec<V> group_norm_centred;
-  };
-  template <int L>
-  struct Scalars {
-    kw::Vec<L> group_norm_sum;
-    kw::Vec<L> group_norm_mean;
-    kw::Vec<L> group_norm_square_sum;
-    kw::Vec<L> group_norm_rstd;
-    kw::Vec<L> min_value_values;
-  };
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
-      const Args& a, kw::Cursor at) {
-    kw::Vec<V> out;
-    const auto gemm_product_in = kw::load_row<V>(a.gemm_product + at.row * 256 + at.element);
-    const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.gemm[v] = gemm_product_in[v] + gemm_bias_in[v];
-      out[v] = f.gemm[v];
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
-      const Args&, kw::Cursor) {
-    kw::Vec<V> out;
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.group_norm_centred[v] = f.gemm[v] - s.group_norm_mean[v];
-      out[v] = kw::square(f.group_norm_centred[v]);
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.group_norm_square_sum[l] = total[l];
-      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<2>, Fields<V>& f, const Scalars<L>& s,
-      const Args& a, kw::Cursor at) {
-    kw::Vec<V> out;
-    const auto group_norm_weight_in = kw::load_row<V>(a.group_norm_weight + at.element);
-    const auto group_norm_bias_in = kw::load_row<V>(a.group_norm_bias + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      out[v] = f.group_norm_centred[v] * s.group_norm_rstd[v] * group_norm_weight_in[v] +
-          group_norm_bias_in[v];
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.min_value_values[l] = total[l];
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-
-  template <int L>
-  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-
-  template <int L>
-  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
-    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
-    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
-    min_value_values_out.commit();
-  }
-};
+using BiasGroupNormMin = kw::InMemory<LinearGroupNormMin, float>;
 
 // a row of 256 elements stays in registers
 struct BiasGroupNormMinConfig {
@@ -399,12 +309,15 @@ struct BiasGroupNormMinConfig {
 
 extern "C" int launch_bias_group_norm_min(void* const* tensors, const int64_t* numbers) {
   const BiasGroupNormMin::Args a{
+      {
+          static_cast<const float*>(tensors[1]),
+          static_cast<const float*>(tensors[2]),
+          static_cast<const float*>(tensors[3]),
+          static_cast<float*>(tensors[4]),
+          nullptr,
+          numbers[0],
+      },
       static_cast<const float*>(tensors[0]),
-      static_cast<const float*>(tensors[1]),
-      static_cast<const float*>(tensors[2]),
-      static_cast<const float*>(tensors[3]),
-      static_cast<float*>(tensors[4]),
-      numbers[0],
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);

@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // group_norm (group_norm_log_softmax.py:13), log_softmax (group_norm_log_softmax.py:13)
 struct GroupNormLogSoftmax {
@@ -62,6 +56,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
       s.norm_mean[l] = s.norm_sum[l] / 12.0f;
@@ -82,6 +77,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
       s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 12.0f + 1e-05f);
@@ -104,6 +100,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.log_softmax_max[l] = total[l];
     }
@@ -123,6 +120,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<3>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.log_softmax_exp_sum[l] = total[l];
       s.log_softmax_log_sum[l] = kw::log(s.log_softmax_exp_sum[l]);

@@ -1,9 +1,4 @@
 // ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
@@ -66,6 +61,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
       s.norm_mean[l] = s.norm_sum[l] / 12.0f;
@@ -86,6 +82,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
       s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 12.0f + 1e-05f);
@@ -108,6 +105,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.log_softmax_max[l] = total[l];
     }
@@ -127,6 +125,7 @@ struct GroupNormLogSoftmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<3>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.log_softmax_exp_sum[l] = total[l];
       s.log_softmax_log_sum[l] = kw::log(s.log_softmax_exp_sum[l]);

@@ -15,11 +15,14 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo, kind = _KW_FUSION.look(self, x)
-        if kind.cause is not None:
-            memo.fall_back(kind.cause)
-            return super().forward(x)
-        (mul,) = _KW_FUSION.run(memo, kind, (x,))
+        results = _KW_FUSION.again(self, x)
+        if results is None:
+            memo, kind = _KW_FUSION.look(self, x)
+            if kind.cause is not None:
+                memo.fall_back(kind.cause)
+                return super().forward(x)
+            results = _KW_FUSION.run(memo, kind, (x,))
+        (mul,) = results
         return mul
 
     @property
@@ -118,6 +121,7 @@ def _kw_together():
         written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
+        given=(0,),
         reaches=[(0, 1, 2)],
         rewritten=[],
         recalled=[],

@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // gelu (half_gelu_group_norm.py:15), group_norm (half_gelu_group_norm.py:15),
 // mul (half_gelu_group_norm.py:15)
@@ -57,6 +51,7 @@ struct GeluGroupNormMul {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
       s.norm_mean[l] = s.norm_sum[l] / 16.0f;
@@ -77,6 +72,7 @@ struct GeluGroupNormMul {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
       s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);

@@ -1,9 +1,4 @@
 // ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
@@ -61,6 +56,7 @@ struct GeluGroupNormMul {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
       s.norm_mean[l] = s.norm_sum[l] / 16.0f;
@@ -81,6 +77,7 @@ struct GeluGroupNormMul {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
       s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);

@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // linear (linear_multiply_batch_norm_train.py:15), mul (linear_multiply_batch_norm_train.py:15),
 // batch_norm (linear_multiply_batch_norm_train.py:15)
@@ -65,6 +59,7 @@ struct BiasMulBatchNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_sum[l] = total[l];
       s.norm_2_mean[l] = s.norm_2_sum[l] / static_cast<float>((a.batch));
@@ -85,6 +80,7 @@ struct BiasMulBatchNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_square_sum[l] = total[l];
       s.norm_2_rstd[l] = kw::rsqrt(s.norm_2_square_sum[l] / static_cast<float>((a.batch)) + 1e-05f);
@@ -113,14 +109,19 @@ struct BiasMulBatchNorm {
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     const auto norm_running_mean_in = kw::load_row<L>(a.norm_running_mean + at.row);
     auto norm_2_running_mean_out = kw::store_row<L>(a.norm_2_running_mean_out + at.row);
-    for (int l = 0; l < L; ++l) norm_2_running_mean_out[l] =
-        norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      norm_2_running_mean_out[l] = norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+    }
     norm_2_running_mean_out.commit();
     const auto norm_running_var_in = kw::load_row<L>(a.norm_running_var + at.row);
     auto norm_2_running_var_out = kw::store_row<L>(a.norm_2_running_var_out + at.row);
-    for (int l = 0; l < L; ++l) norm_2_running_var_out[l] =
-        norm_running_var_in[l] * 0.9f +
-            s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      norm_2_running_var_out[l] =
+          norm_running_var_in[l] * 0.9f +
+              s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+    }
     norm_2_running_var_out.commit();
   }
 };
@@ -128,7 +129,9 @@ struct BiasMulBatchNorm {
 // neighbours in memory belong to different rows
 struct BiasMulBatchNormConfig {
   static constexpr int kVec = 16;
-  static constexpr int kRun = 0;
+  static constexpr int kRun = 24;
+  static constexpr int kLow = 0;
+  static constexpr int kHigh = 24;
 };
 
 extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* numbers) {

@@ -1,9 +1,4 @@
 // ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
@@ -69,6 +64,7 @@ struct BiasMulBatchNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_sum[l] = total[l];
       s.norm_2_mean[l] = s.norm_2_sum[l] / static_cast<float>((a.batch));
@@ -89,6 +85,7 @@ struct BiasMulBatchNorm {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_square_sum[l] = total[l];
       s.norm_2_rstd[l] = kw::rsqrt(s.norm_2_square_sum[l] / static_cast<float>((a.batch)) + 1e-05f);
@@ -117,43 +114,52 @@ struct BiasMulBatchNorm {
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     const auto norm_running_mean_in = kw::load_row<L>(a.norm_running_mean + at.row);
     auto norm_2_running_mean_out = kw::store_row<L>(a.norm_2_running_mean_out + at.row);
-    for (int l = 0; l < L; ++l) norm_2_running_mean_out[l] =
-        norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      norm_2_running_mean_out[l] = norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+    }
     norm_2_running_mean_out.commit();
     const auto norm_running_var_in = kw::load_row<L>(a.norm_running_var + at.row);
     auto norm_2_running_var_out = kw::store_row<L>(a.norm_2_running_var_out + at.row);
-    for (int l = 0; l < L; ++l) norm_2_running_var_out[l] =
-        norm_running_var_in[l] * 0.9f +
-            s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      norm_2_running_var_out[l] =
+          norm_running_var_in[l] * 0.9f +
+              s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+    }
     norm_2_running_var_out.commit();
   }
 };
 
-// neighbours in memory belong to different rows
+// neighbours in memory belong to different rows; long and few,
+// so that all blocks that run at once share them
 struct BiasMulBatchNormConfig {
   static constexpr int kVec = 4;
   static constexpr int kWidth = 8;
   static constexpr int kDepth = 128;
   static constexpr int kThreads = 1024;
+  static constexpr int kShort = 4096;
+  static constexpr int kParts = 264;
 };
 
 extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* numbers) {
   const BiasMulBatchNorm::Args a{
-      static_cast<const float*>(tensors[0]),
       static_cast<const float*>(tensors[1]),
       static_cast<const float*>(tensors[2]),
       static_cast<const float*>(tensors[3]),
       static_cast<const float*>(tensors[4]),
       static_cast<const float*>(tensors[5]),
       static_cast<const float*>(tensors[6]),
-      static_cast<float*>(tensors[7]),
+      static_cast<const float*>(tensors[7]),
       static_cast<float*>(tensors[8]),
       static_cast<float*>(tensors[9]),
+      static_cast<float*>(tensors[10]),
       numbers[0],
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
-  return kw::strided<BiasMulBatchNorm, BiasMulBatchNormConfig>(a, on);
+  return kw::spread_strided<BiasMulBatchNorm, BiasMulBatchNormConfig>(a,
+      static_cast<float*>(tensors[0]), on);
 }
 
 // ---- A unit of its own, if need be. Cost: 3

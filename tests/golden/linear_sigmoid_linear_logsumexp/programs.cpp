@@ -1,9 +1,3 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 // ---- A unit of its own, if need be. Cost: 1
 // linear (linear_sigmoid_linear_logsumexp.py:14), sigmoid (linear_sigmoid_linear_logsumexp.py:14)
 struct BiasSigmoid {
@@ -121,6 +115,7 @@ struct BiasLogsumexp {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.logsumexp_max[l] = total[l];
       s.logsumexp_shift[l] = kw::finite_or_zero(s.logsumexp_max[l]);
@@ -140,6 +135,7 @@ struct BiasLogsumexp {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.logsumexp_exp_sum[l] = total[l];
     }
@@ -156,8 +152,10 @@ struct BiasLogsumexp {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     auto logsumexp_kept_out = kw::store_row<L>(a.logsumexp_kept_out + at.row);
-    for (int l = 0; l < L; ++l) logsumexp_kept_out[l] =
-        kw::log(s.logsumexp_exp_sum[l]) + s.logsumexp_shift[l];
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      logsumexp_kept_out[l] = kw::log(s.logsumexp_exp_sum[l]) + s.logsumexp_shift[l];
+    }
     logsumexp_kept_out.commit();
   }
 };

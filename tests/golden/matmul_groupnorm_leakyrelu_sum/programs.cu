@@ -1,14 +1,5 @@
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
+// ---- Programs that several kernels run.
 
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
-}
-
-// ---- A unit of its own, if need be. Cost: 8
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
@@ -34,6 +25,7 @@ struct LinearGroupNormLeakyReluAdd {
     return 256;
   }
   static constexpr int kColumns = 256;
+  static constexpr bool kByTile = false;
 
   template <int V>
   struct Fields {
@@ -75,6 +67,7 @@ struct LinearGroupNormLeakyReluAdd {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
       s.norm_mean[l] = s.norm_sum[l] / 16.0f;
@@ -95,6 +88,7 @@ struct LinearGroupNormLeakyReluAdd {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
       s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);
@@ -121,6 +115,12 @@ struct LinearGroupNormLeakyReluAdd {
   }
 };
 
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // tiles of 128 x 64: 1 for each multiprocessor; 192,
 // 256: too many accumulators; there is one wave, and all of the right operand is in it
 struct LinearGroupNormLeakyReluAddConfig {
@@ -178,107 +178,7 @@ extern "C" int freeze_linear_group_norm_leaky_relu_add(void* const* tensors, con
 // linear (matmul_groupnorm_leakyrelu_sum.py:15),
 // group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
 // leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15), add (matmul_groupnorm_leakyrelu_sum.py:16)
-struct BiasGroupNormLeakyReluAdd {
-  struct Args {
-    const float* fc_product;
-    const float* fc_bias;
-    const float* norm_weight;
-    const float* norm_bias;
-    float* add_out;
-    int64_t batch;
-  };
-  static constexpr int kStages = 2;
-  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
-  static constexpr bool kOverSegment[] = {false, false};
-  static constexpr int kSegment = 0;
-  static constexpr int kElements = 16;
-  static constexpr bool kStoresElements = true;
-  static constexpr bool kStoresSegments = false;
-  KW_FN static int64_t rows(const Args& a) {
-    return (16*a.batch);
-  }
-  KW_FN static int64_t elements(const Args&) {
-    return 16;
-  }
-
-  template <int V>
-  struct Fields {
-    kw::Vec<V> fc;
-    kw::Vec<V> norm_centred;
-  };
-  template <int L>
-  struct Scalars {
-    kw::Vec<L> norm_sum;
-    kw::Vec<L> norm_mean;
-    kw::Vec<L> norm_square_sum;
-    kw::Vec<L> norm_rstd;
-  };
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
-      const Args& a, kw::Cursor at) {
-    kw::Vec<V> out;
-    const auto fc_product_in = kw::load_row<V>(a.fc_product + at.row * 16 + at.element);
-    const auto fc_bias_in = kw::load_row<V>(a.fc_bias + (at.row % 16) * 16 + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.fc[v] = fc_product_in[v] + fc_bias_in[v];
-      out[v] = f.fc[v];
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.norm_sum[l] = total[l];
-      s.norm_mean[l] = s.norm_sum[l] / 16.0f;
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
-      const Args&, kw::Cursor) {
-    kw::Vec<V> out;
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.norm_centred[v] = f.fc[v] - s.norm_mean[v];
-      out[v] = kw::square(f.norm_centred[v]);
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.norm_square_sum[l] = total[l];
-      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
-      kw::Cursor at) {
-    auto add_out = kw::store_row<V>(a.add_out + at.row * 16 + at.element);
-    const auto norm_weight_in = kw::load_row<V>(a.norm_weight + (at.row % 16) * 16 + at.element);
-    const auto norm_bias_in = kw::load_row<V>(a.norm_bias + (at.row % 16) * 16 + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      add_out[v] =
-          kw::leaky_relu(f.norm_centred[v] * s.norm_rstd[v] * norm_weight_in[v] + norm_bias_in[v],
-              0.01f) * 2.0f;
-    }
-    add_out.commit();
-  }
-
-  template <int L>
-  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-
-  template <int L>
-  KW_FN static void store_row(const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-};
+using BiasGroupNormLeakyReluAdd = kw::Segments<kw::InMemory<LinearGroupNormLeakyReluAdd, float>>;
 
 // a row of 16 elements stays in registers
 struct BiasGroupNormLeakyReluAddConfig {
@@ -292,12 +192,14 @@ struct BiasGroupNormLeakyReluAddConfig {
 
 extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers) {
   const BiasGroupNormLeakyReluAdd::Args a{
+      {
+          static_cast<const float*>(tensors[1]),
+          static_cast<const float*>(tensors[2]),
+          static_cast<const float*>(tensors[3]),
+          static_cast<float*>(tensors[4]),
+          numbers[0],
+      },
       static_cast<const float*>(tensors[0]),
-      static_cast<const float*>(tensors[1]),
-      static_cast<const float*>(tensors[2]),
-      static_cast<const float*>(tensors[3]),
-      static_cast<float*>(tensors[4]),
-      numbers[0],
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);

@@ -1,9 +1,4 @@
 // ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
-
 extern "C" const char* cuda_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }
@@ -57,6 +52,7 @@ struct Softmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.softmax_max[l] = total[l];
     }
@@ -76,6 +72,7 @@ struct Softmax {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.softmax_exp_sum[l] = total[l];
       s.softmax_reciprocal_sum[l] = kw::reciprocal(s.softmax_exp_sum[l]);

@@ -31,21 +31,21 @@ from kernelwright.verify.inputs import (
 STEPS = 2
 RATE = 0.05
 NATURAL = 64.0
-ELEMENTS = 1 << 20
+ELEMENTS, WHOLE = 1 << 20, 1 << 24  # of a gradient that are looked at; of the plain ones
 
 
 def taken(module: nn.Module, inputs: Inputs, here: Here, way: str, whole: bool, seed: int) -> Any:
     """One of WAYS with gradients enabled and none left over, before or after."""
     with torch.enable_grad(), preserved(module), _no_gradients(module), _cotangents(seed):
         found = WAYS[way](module, inputs, here)
-    return found if whole else map_tensors(_thinned, found)
+    return map_tensors(lambda x: _thinned(x, WHOLE if whole else ELEMENTS), found)
 
 
-def _thinned(x: Tensor) -> Tensor:
-    """About a million elements, at an odd distance so that they meet every row and column."""
-    if x.numel() <= ELEMENTS:
+def _thinned(x: Tensor, most: int = ELEMENTS) -> Tensor:
+    """About that many elements, at an odd distance so that they meet every row and column."""
+    if x.numel() <= most:
         return x
-    return x.reshape(-1)[:: x.numel() // ELEMENTS | 1].clone()
+    return x.reshape(-1)[:: x.numel() // most | 1].clone()
 
 
 @contextmanager
@@ -251,7 +251,7 @@ def _beside(x: Tensor, natural: Tensor | None) -> Tensor | None:
     """
     if x.grad is None or natural is None:
         return x.grad
-    return torch.stack([x.grad, natural * NATURAL])
+    return torch.stack([_thinned(x.grad), _thinned(natural) * NATURAL])
 
 
 def transposed(module: nn.Module, inputs: Inputs, here: Here) -> Named:

@@ -1,0 +1,130 @@
+"""A generated convolution in C++: the program on its tiles, and its launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kernelwright.emit.cpp import COMBINE, ProgramPrinter, camel, dim, fit, function
+from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.graph import as_dim
+from kernelwright.lower import ConvKernel
+from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.plan.tiles import AXES, TileAtom
+
+MAIN_LOOPS = {
+    "split": "ConvSplitFloat",
+    "rounded": "ConvRoundedFloat",
+    "bfloat16": "ConvBfloat16",
+    "float16": "ConvFloat16",
+}
+# What the launch is given before what the program reads.
+OPERANDS = ("input", "weight", "packed", "scales")
+
+
+@dataclass
+class ConvPrinter(ProgramPrinter):
+    """Prints the program that a convolution's tiles run; its results are a field from the start."""
+
+    kernel: ConvKernel
+    cursor = "kw::TileCursor"
+
+    def sizes(self) -> list[str]:
+        program, laid = self.program, self.kernel.laid
+        combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in program.stages)
+        spans = ", ".join(str(s.segment).lower() for s in program.stages)
+        stride = self.lane_stride(self.kernel.tiled.given)
+        constants = {
+            "kStages": len(program.stages),
+            "kRows": program.count(self.kernel.tiled.local_rows),
+            "kElements": program.count(program.elements),
+            "kSegment": self.segment(),
+            "kVec": laid.vec,
+            "kEdgeVec": laid.edge_vec,
+            "kLanes": laid.lanes,
+            "kTeams": laid.teams,
+            "kPlaceStride": stride,
+        }
+        truths = {
+            "kKeeps": str(laid.keeps).lower(),
+            "kStoresElements": self.stores_at("element"),
+            "kStoresSegments": self.stores_at("segment"),
+        }
+        return [
+            *(f"  static constexpr int {name} = {value};" for name, value in constants.items()),
+            *(f"  static constexpr bool {name} = {value};" for name, value in truths.items()),
+            f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
+            f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
+        ]
+
+    def functions(self) -> Iterator[list[str]]:
+        tiled = self.kernel.tiled
+        yield self.asked("int place", [f"return {self.place(tiled.given.at)};"])
+        yield self.test("live", tiled.live)
+        yield self.test("whole", [self.last(r) for r in (*tiled.rows, *tiled.elements)])
+        yield self.test("has_row", tiled.rows)
+        yield self.test("has_element", tiled.elements)
+        yield self.begin()
+        for index in range(len(self.program.stages)):
+            yield self.contribution(index)
+            yield self.finish(index)
+        yield self.store_elements()
+        yield self.store_uniform("segment")
+        yield self.store_uniform("row")
+
+    def begin(self) -> list[str]:
+        parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "results")]
+        body = [f"f.{self.name(self.kernel.given)} = results;"]
+        return function("static void begin(", parameters, body, "template <int V>")
+
+    # ---- places ------------------------------------------------------------------------------
+
+    def asked(self, head: str, body: list[str]) -> list[str]:
+        return function(f"static {head}(", [(f"const {self.cursor}&", "at")], body)
+
+    def test(self, name: str, ranges: Sequence[Range]) -> list[str]:
+        tests = dict.fromkeys(f"{self.place(r.at)} < {dim(r.high or 0)}" for r in ranges)
+        return self.asked(f"bool {name}", [f"return {' && '.join(tests) or 'true'};"])
+
+    def last(self, limit: Range) -> Range:
+        """The same question of the last place in a tile."""
+        outside = {t.atom for t in self.kernel.tiled.outside}
+        inside = [(a, s) for a, s in limit.at.strides if a not in outside]
+        reach = sum(s * (self.program.sizes[a] - 1) for a, s in inside)
+        kept = tuple((a, s) for a, s in limit.at.strides if a in outside)
+        return Range(Coordinate(kept, as_dim(limit.at.offset + reach)), 0, limit.high)
+
+    def offset(self, access: Access | Coordinate) -> str:
+        """` + at.sample * 65536 + at.y * 128 + at.row`: of the tile, then the row and element."""
+        terms = [dim(access.offset)] if access.offset != 0 else []
+        terms += [t for o in self.kernel.tiled.outside if (t := self.outside(access, o))]
+        terms += self.terms(access, self.kernel.tiled.local_rows, "at.row")
+        terms += self.terms(access, self.program.elements, "at.element")
+        return "".join(f" + {t}" for t in terms)
+
+    def outside(self, access: Access | Coordinate, tile: TileAtom) -> str:
+        stride, place = access.stride(tile.atom), f"at.{AXES[tile.axis]}"
+        if stride == 0:
+            return ""
+        if tile.size is None and isinstance(stride, int) and stride % tile.unit == 0:
+            times = stride // tile.unit
+            return place if times == 1 else f"{place} * {times}"
+        number = place if tile.unit == 1 else f"{place} / {tile.unit}"
+        number += f" % {dim(tile.size)}" if tile.size is not None else ""
+        if stride == 1:
+            return number
+        return f"({number}) * {dim(stride)}" if " " in number else f"{number} * {dim(stride)}"
+
+
+def conv_launcher(printer: ConvPrinter) -> str:
+    kernel, struct = printer.kernel, camel(printer.kernel.name)
+    sizes = len(printer.symbols())
+    pointers = [f"tensors[{i}]" for i in range(len(OPERANDS))]
+    loop = MAIN_LOOPS[kernel.conv.loop.name]
+    lines = [
+        *arguments(printer, len(OPERANDS)),
+        f"  const kw::ConvOperands g{{{', '.join([*pointers, dim(kernel.conv.form.batch)])}}};",
+        *on_device(sizes),
+        *fit(f"  return kw::conv<kw::{loop}, {struct}, {struct}Config>(g, a, on);"),
+    ]
+    return c_function(f"launch_{kernel.name}", lines)

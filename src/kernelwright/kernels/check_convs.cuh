@@ -1,0 +1,86 @@
+// Convolutions for check.cu: configurations of each kind, small and awkward, and an epilogue that
+// stores.
+#pragma once
+
+#include "conv_sm90.cuh"
+
+namespace kw::check {
+
+struct ConvKept {
+  struct Args {
+    float* out;
+  };
+};
+
+// 20 to 72 channels of 21 x 19 places, padded, a window of 3 x 3: 16 channels in a stage, weights
+// with it, two products on one another.
+struct ConvDense {
+  static constexpr int kCin = 20, kCout = 72, kGroups = 1, kMerge = 1, kTransposed = 0;
+  static constexpr int kInD = 1, kInH = 21, kInW = 19, kOutD = 1, kOutH = 21, kOutW = 19;
+  static constexpr int kKernelD = 1, kKernelH = 3, kKernelW = 3;
+  static constexpr int kStrideD = 1, kStrideH = 1, kStrideW = 1;
+  static constexpr int kPadD = 0, kPadH = 1, kPadW = 1;
+  static constexpr int kDilationD = 1, kDilationH = 1, kDilationW = 1;
+  static constexpr int kPack = 1, kPhaseMax = 0, kPixelsOnM = 0, kAlongX = 0;
+  static constexpr int kRows = 8, kBlocksZ = 1, kBlocksY = 1, kBlocksX = 1, kChannels = 128;
+  static constexpr int kDeep = 1, kTall = 8, kWide = 8;
+  static constexpr int kSplitC = 1, kSplitZ = 1, kSplitY = 2, kSplitX = 1;
+  static constexpr int kChunks = 2, kStages = 2, kResident = 0, kPromote = 4;
+  static constexpr int kSlots = 4, kSlotSteps = 4;
+  static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
+  static constexpr int kEpilogueThreads = 32, kScratch = 32;
+};
+
+// One stage a tile, weights resident, places as rows.
+struct ConvPlaces : ConvDense {
+  static constexpr int kCin = 10, kCout = 44;
+  static constexpr int kPixelsOnM = 1, kChannels = 48, kSplitY = 1, kSplitX = 2;
+  static constexpr int kStages = 3, kResident = 1, kPromote = 0, kSlots = 1, kSlotSteps = 0;
+  static constexpr int kTileChannels = 48, kTileH = 8, kTilePitch = 68;
+  static constexpr int kEpilogueThreads = 128, kScratch = 128;
+};
+
+// Every second place, three channels.
+struct ConvStrided : ConvPlaces {
+  static constexpr int kCin = 3, kPack = 2, kChunks = 1;
+  static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 11, kOutW = 10;
+};
+
+// Transposed by phases, in two groups.
+struct ConvPhases : ConvPlaces {
+  static constexpr int kCin = 16, kCout = 32, kGroups = 2, kChannels = 16, kTransposed = 1;
+  static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kInD = 1;
+  static constexpr int kChunks = 1, kTileChannels = 16, kTileH = 16, kTileW = 16;
+  static constexpr int kTilePitch = 260;
+};
+
+// The largest of the phases.
+struct ConvLargest : ConvPhases {
+  static constexpr int kResident = 0, kSlots = 4, kSlotSteps = 2, kPromote = 2;
+  static constexpr int kPhaseMax = 1, kOutH = 21, kOutW = 19, kTileH = 8, kTileW = 8;
+  static constexpr int kTilePitch = 68;
+};
+
+}  // namespace kw::check
+
+namespace kw {
+
+template <class C>
+struct ConvEpilogue<check::ConvKept, C> {
+  const check::ConvKept::Args& a;
+
+  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
+    constexpr int kPlaces = C::kTileD * C::kTileH * C::kTileW;
+    for (int i = thread; i < C::kTileChannels * kPlaces; i += C::kEpilogueThreads) {
+      const int channel = tile.channel + i / kPlaces;
+      const int z = tile.z + i % kPlaces / (C::kTileW * C::kTileH);
+      const int y = tile.y + i / C::kTileW % C::kTileH;
+      const int x = tile.x + i % C::kTileW;
+      if (channel >= C::kCout || z >= C::kOutD || y >= C::kOutH || x >= C::kOutW) continue;
+      const int64_t row = ((tile.sample * C::kCout + channel) * C::kOutD + z) * C::kOutH + y;
+      a.out[row * C::kOutW + x] = tile.at[i / kPlaces * C::kTilePitch + i % kPlaces];
+    }
+  }
+};
+
+}  // namespace kw

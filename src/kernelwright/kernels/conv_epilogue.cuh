@@ -1,0 +1,286 @@
+// A program on a slice of a convolution's results, while they lie in shared memory.
+//
+// The slice is a box of the output, so a program may walk it in any order: along places, across
+// channels, window by window. Rows are parallel: a team of kLanes threads has a segment (or the
+// row, where there are none) and kTeams teams have a row; they meet in shuffles. Without reductions
+// every thread takes chunks of neighbouring places. Slices at the edge of the output hold places
+// and channels that are none; nearly all slices are whole and ask for nothing. Rows that go on in
+// other slices are stored as partial results, row by row: to this template they are like any
+// others. Beside what program.cuh says, with a TileCursor in the place of its Cursor, the program
+// provides
+//   P::kVec, P::kEdgeVec               lanes of a chunk, and those of one in a slice at an edge
+//   P::kLanes, P::kTeams               how threads lie over a row
+//   P::kKeeps                          whether a thread keeps its chunks from stage to stage in
+//                                      registers; else it goes through earlier stages again
+//   P::kRows, P::kElements, P::kSegment    those of a slice
+//   P::place(at)                       where in the slice a chunk begins
+//   P::kPlaceStride                    from one of its lanes to the next
+//   P::begin(fields, results)          takes the slice's lanes in the place of a load
+//   P::live(at)                        whether a slice has any rows at all
+//   P::whole(at)                       whether all of its rows and elements exist
+//   P::has_row(at), P::has_element(at) whether these do
+#pragma once
+
+#include "conv_tile.cuh"
+#include "program.cuh"
+
+// Before a loop that is to be unrolled so many times on the device.
+#ifdef __CUDA_ARCH__
+#define KW_PRAGMA(text) _Pragma(#text)
+#define KW_UNROLL(times) KW_PRAGMA(unroll(times))
+#else
+#define KW_UNROLL(times)
+#endif
+
+namespace kw {
+
+// Where a program is: the slice's first sample, channel and place, and the row and element in it.
+struct TileCursor {
+  int64_t sample;
+  int channel;
+  int z;
+  int y;
+  int x;
+  int row;
+  int element;
+};
+
+// Combine over Width neighbouring threads of a warp; everyone gets the result.
+template <Combine C, int Width>
+KW_FN float reduce_neighbours(float x) {
+  static_assert(Width <= 32, "a team is part of a warp");
+#ifdef __CUDA_ARCH__
+  KW_LANES
+  for (int offset = Width / 2; offset > 0; offset /= 2) {
+    x = combine<C>(x, __shfl_xor_sync(0xffffffff, x, offset));
+  }
+#elif !defined(__CUDACC__)
+  static_assert(Width == 1, "on the host a row has one thread");
+#endif
+  return x;
+}
+
+// V neighbours of a chunk in shared memory, which lie kStride apart.
+template <int V, int kStride>
+KW_FN Vec<V> load_slice(const float* from) {
+#ifdef __CUDACC__
+  constexpr bool kPacked = kStride == 1;
+  using Items = Pack<float, kPacked ? V : 1>;
+#else
+  constexpr bool kPacked = false;
+  struct Items {
+    float items[V];
+  };
+#endif
+  Vec<V> found;
+  if constexpr (kPacked) {
+    const Items pack = *reinterpret_cast<const Items*>(from);
+    KW_LANES
+    for (int v = 0; v < V; ++v) found.lanes[v] = pack.items[v];
+  } else {
+    KW_LANES
+    for (int v = 0; v < V; ++v) found.lanes[v] = from[v * kStride];
+  }
+  return found;
+}
+
+// One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
+template <class P, class C, bool kWhole>
+struct TileRow {
+  static constexpr int V = kWhole ? P::kVec : P::kEdgeVec;
+  static constexpr int kSegment = P::kSegment ? P::kSegment : P::kElements;
+  static constexpr int kSegments = P::kElements / kSegment;
+  static constexpr int kOwned = (kSegments + P::kTeams - 1) / P::kTeams;
+  static constexpr int kChunks = (kSegment + P::kLanes * V - 1) / (P::kLanes * V);
+  static constexpr int kHeld = P::kKeeps ? kChunks : 1;
+  static constexpr bool kExact = kSegments % P::kTeams == 0 && kSegment % (P::kLanes * V) == 0;
+
+  const typename P::Args& a;
+  const ConvTile<C>& tile;
+  TileCursor at;
+  int lane;
+  int team;
+  typename P::template Fields<V> f[kOwned][kHeld];
+  typename P::template Scalars<1> s[kOwned];
+
+  KW_FN bool move_to(int q, int c) {
+    at.element = (q * P::kTeams + team) * kSegment + (c * P::kLanes + lane) * V;
+    const bool inside =
+        kExact || (q * P::kTeams + team < kSegments && (c * P::kLanes + lane) * V < kSegment);
+    return inside && (kWhole || P::has_element(at));
+  }
+
+  KW_FN void take(typename P::template Fields<V>& fields) const {
+    P::begin(fields, load_slice<V, P::kPlaceStride>(tile.at + P::place(at)));
+  }
+
+  // A chunk's fields as stage I finds them; kept ones are there.
+  template <int I>
+  KW_FN typename P::template Fields<V>& fields(int q, int c) {
+    if constexpr (!P::kKeeps) {
+      take(f[q][0]);
+      earlier<I>(f[q][0], s[q]);
+      return f[q][0];
+    } else {
+      return f[q][c];
+    }
+  }
+
+  template <int I>
+  KW_FN void earlier(typename P::template Fields<V>& fields,
+                     const typename P::template Scalars<1>& scalars) {
+    if constexpr (I > 0) {
+      earlier<I - 1>(fields, scalars);
+      P::contribution(Stage<I - 1>{}, fields, scalars, a, at);
+    }
+  }
+
+  template <int I>
+  KW_FN float share(int q) {
+    constexpr Combine kOp = P::kCombine[I];
+    float total = identity<kOp>();
+    KW_UNROLL(P::kKeeps ? kChunks : 4)
+    for (int c = 0; c < kChunks; ++c) {
+      if (!move_to(q, c)) continue;
+      const Vec<V> x = P::contribution(Stage<I>{}, fields<I>(q, c), s[q], a, at);
+      total = combine<kOp>(total, combine_lanes<kOp>(x));
+    }
+    return total;
+  }
+
+  template <int I>
+  KW_FN void stages() {
+    if constexpr (I < P::kStages) {
+      constexpr Combine kOp = P::kCombine[I];
+      if constexpr (P::kOverSegment[I]) {
+        KW_UNROLL(kOwned)
+        for (int q = 0; q < kOwned; ++q) {
+          P::finish(Stage<I>{}, s[q], Vec<1>{{reduce_neighbours<kOp, P::kLanes>(share<I>(q))}}, a);
+        }
+      } else {
+        float total = identity<kOp>();
+        KW_UNROLL(kOwned)
+        for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share<I>(q));
+        const Vec<1> all{{reduce_neighbours<kOp, P::kLanes * P::kTeams>(total)}};
+        KW_UNROLL(kOwned)
+        for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
+      }
+      stages<I + 1>();
+    }
+  }
+
+  KW_FN void load() {
+    if constexpr (P::kKeeps) {
+      KW_UNROLL(kOwned)
+      for (int q = 0; q < kOwned; ++q) {
+        KW_UNROLL(kChunks)
+        for (int c = 0; c < kChunks; ++c) {
+          if (move_to(q, c)) take(f[q][c]);
+        }
+      }
+    }
+  }
+
+  KW_FN void store() {
+    KW_UNROLL(kOwned)
+    for (int q = 0; q < kOwned; ++q) {
+      if constexpr (P::kStoresElements) {
+        KW_UNROLL(P::kKeeps ? kChunks : 4)
+        for (int c = 0; c < kChunks; ++c) {
+          if (move_to(q, c)) P::store_elements(fields<P::kStages>(q, c), s[q], a, at);
+        }
+      }
+      if constexpr (P::kStoresSegments) {
+        if (lane == 0 && move_to(q, 0)) P::store_segment(s[q], a, at);
+      }
+    }
+    at.element = 0;
+    if (lane == 0 && team == 0) P::store_row(s[0], a, at);
+  }
+};
+
+template <class P, class C>
+struct ConvEpilogue {
+  static constexpr int kThreads = C::kEpilogueThreads;
+  static constexpr int kRowThreads = P::kLanes * P::kTeams;
+  static_assert(kThreads % kRowThreads == 0, "teams must fill the threads");
+
+  const typename P::Args& a;
+
+  KW_FN void run(const ConvTile<C>& tile, int thread) const {
+    const TileCursor at{tile.sample, tile.channel, tile.z, tile.y, tile.x, 0, 0};
+    if (!P::live(at)) return;
+    if (P::whole(at)) {
+      walk<true>(tile, at, thread);
+    } else {
+      walk<false>(tile, at, thread);
+    }
+  }
+
+ private:
+  template <bool kWhole>
+  KW_FN void walk(const ConvTile<C>& tile, const TileCursor& at, int thread) const {
+    if constexpr (P::kStages == 0) {
+      elements<kWhole>(tile, at, thread);
+    } else {
+      rows<kWhole>(tile, at, thread);
+    }
+  }
+
+  // Where the threads divide into chunks of one row, each stays with its places and goes down the
+  // rows: what it computes of places it computes once.
+  template <bool kWhole>
+  KW_FN void elements(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
+    constexpr int V = TileRow<P, C, kWhole>::V;
+    constexpr int kChunks = P::kElements / V;
+    TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
+    if constexpr (kThreads % kChunks == 0) {
+      row.at.element = thread % kChunks * V;
+      if (!kWhole && !P::has_element(row.at)) return;
+      KW_UNROLL(4)
+      for (int r = thread / kChunks; r < P::kRows; r += kThreads / kChunks) {
+        row.at.row = r;
+        element<kWhole>(row);
+      }
+    } else {
+      KW_UNROLL(4)
+      for (int i = thread; i < P::kRows * kChunks; i += kThreads) {
+        row.at.row = i / kChunks;
+        row.at.element = i % kChunks * V;
+        if (kWhole || P::has_element(row.at)) element<kWhole>(row);
+      }
+    }
+  }
+
+  template <bool kWhole>
+  KW_FN void element(TileRow<P, C, kWhole>& row) const {
+    if (!kWhole && !P::has_row(row.at)) return;
+    row.take(row.f[0][0]);
+    P::store_elements(row.f[0][0], row.s[0], a, row.at);
+  }
+
+  // Teams without a row repeat the first one and store nothing: everyone takes part in the
+  // shuffles. The first row of a slice that is alive exists.
+  template <bool kWhole>
+  KW_FN void rows(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
+    for (int r = thread / kRowThreads; r < rounded(P::kRows); r += kThreads / kRowThreads) {
+      TileRow<P, C, kWhole> row{a,  tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams,
+                                {}, {}};
+      row.at.row = r;
+      const bool there = r < P::kRows && (kWhole || P::has_row(row.at));
+      if (kRowThreads == 1 && !there) continue;
+      if (!there) row.at.row = 0;
+      row.load();
+      row.template stages<0>();
+      if (there) row.store();
+    }
+  }
+
+  // Rows for whole warps, so that the threads of a warp go through as many.
+  KW_FN static constexpr int rounded(int rows) {
+    constexpr int kAtOnce = kThreads / kRowThreads;
+    return (rows + kAtOnce - 1) / kAtOnce * kAtOnce;
+  }
+};
+
+}  // namespace kw

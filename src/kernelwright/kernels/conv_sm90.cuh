@@ -1,0 +1,485 @@
+// A convolution on Hopper's tensor cores, with everything that follows it run on tiles of its
+// results in shared memory (conv_tile.cuh).
+//
+// The tensor cores read the input where it lies: a tile's halo is kept in shared memory as
+// [8 channels][z][y][x], 16 bytes for each place, which is the layout of an operand without a
+// swizzle. Moving the window by a tap moves the operand's start address, and nothing else. So the
+// input is read once, converted once, and there is neither an im2col nor a copy for every tap.
+//
+// One block per multiprocessor stays for the whole launch. Its first warpgroup feeds
+// (conv_feed.cuh); two more multiply, each its own places or channels of the tile, and run the
+// epilogue. Weights lie in shared memory for the whole launch (kResident), or stream through a ring
+// of slots. They are the rows of the products and places the columns, or, for few channels, the
+// other way around (kPixelsOnM).
+//
+// Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
+// cores truncate; the warpgroups take turns, so that one multiplies while the other adds. With one
+// stage a tile they take turns by tiles: one multiplies while the other is in its epilogue. Results
+// whose error cannot be bounded are computed again in plain float32.
+#pragma once
+
+#include "conv_sums.cuh"
+#include "conv_tile.cuh"
+
+namespace kw {
+
+namespace detail {
+
+// All threads of an epilogue wait, and learn whether one of them has something to say.
+template <int kThreads>
+__device__ __forceinline__ bool sync_any(int barrier, bool own) {
+  if constexpr (kThreads == 32) {
+    return __any_sync(0xffffffff, own);
+  } else {
+    int any;
+    asm volatile(
+        "{\n"
+        ".reg .pred p, q;\n"
+        "setp.ne.b32 p, %1, 0;\n"
+        "barrier.cta.red.or.pred q, %2, %3, p;\n"
+        "selp.b32 %0, 1, 0, q;\n"
+        "}\n"
+        : "=r"(any)
+        : "r"(static_cast<int>(own)), "r"(barrier), "n"(kThreads)
+        : "memory");
+    return any != 0;
+  }
+}
+
+template <int kThreads>
+__device__ __forceinline__ void sync_epilogue(int barrier) {
+  if constexpr (kThreads == 32) {
+    __syncwarp();
+  } else {
+    hopper::sync_threads<kThreads>(barrier);
+  }
+}
+
+// One result in float32, by a warp. What is outside of the input counts as zeros where a
+// convolution pads; a transposed one has nothing there.
+template <class S>
+__device__ __forceinline__ float recompute(const ConvOperands& g, int64_t sample, int channel,
+                                           int z, int y, int x) {
+  constexpr int kIn = S::kCin / S::kGroups;
+  constexpr int kOut = S::kCout / S::kGroups;
+  const int first = channel / kOut * kIn;
+  const auto* const input = static_cast<const float*>(g.input) +
+                            (sample * S::kCin + first) * S::kInD * S::kInH * int64_t{S::kInW};
+  const auto* const weight = static_cast<const float*>(g.weight);
+  // Where tap t of an axis meets the input; negative where it meets none.
+  const auto coordinate = [](const ConvAxis& axis, int out, int tap) {
+    if (!axis.transposed) return out * axis.stride - axis.pad + tap * axis.dilation;
+    const int at = out + axis.pad - tap * axis.dilation;
+    return at >= 0 && at % axis.stride == 0 ? at / axis.stride : -1;
+  };
+  float sum = 0.0f;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x % 32); i < kIn * S::kTaps; i += 32) {
+    const int tap = i % S::kTaps;
+    const int in = i / S::kTaps;
+    const int iz = coordinate(S::z_axis(), z, tap / (S::kKernelW * S::kKernelH));
+    const int iy = coordinate(S::y_axis(), y, tap / S::kKernelW % S::kKernelH);
+    const int ix = coordinate(S::x_axis(), x, tap % S::kKernelW);
+    const bool inside = static_cast<unsigned>(iz) < S::kInD &&
+                        static_cast<unsigned>(iy) < S::kInH && static_cast<unsigned>(ix) < S::kInW;
+    if (S::kTransposed != 0 && !inside) continue;
+    const int64_t at = ((int64_t{in} * S::kInD + iz) * S::kInH + iy) * S::kInW + ix;
+    sum = fmaf(inside ? input[at] : 0.0f, weight[weight_at<S>(channel, first + in, tap)], sum);
+  }
+  return reduce_threads<Combine::kSum, 32>(sum);
+}
+
+}  // namespace detail
+
+// A warpgroup that multiplies and runs epilogues.
+template <class Loop, class P, class S>
+struct ConvConsumer {
+  using C = typename S::C;
+  using M = ConvMemory<Loop, S>;
+  using Sums = ConvSums<Loop, S>;
+  static constexpr bool kPixels = Sums::kPixels;
+  static constexpr bool kAlongX = Sums::kAlongX;
+  static constexpr int kHigh = Sums::kHigh;
+  static constexpr int kThreads = S::kEpilogueThreads;
+  static constexpr bool kByWarps = kThreads == 32;
+
+  const ConvOperands& g;
+  const typename P::Args& a;
+  Sums sums;
+  const int warp = static_cast<int>(threadIdx.x / 32 % 4);
+
+  static constexpr int kSlicesY = S::kTall * S::kSpreadY / S::kTileH;
+  // A tile that is one place deep may hand over the phases along z one after the other.
+  static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
+  static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / S::kTileD;
+  static constexpr int kSlicesC = kByWarps ? 2 * kHigh : 1;
+  static constexpr int kSlices = kSlicesC * kSlicesZ * kSlicesY;
+  static_assert(S::kPhases == 1 || kSlices == 1, "phases meet in one slice");
+  static_assert(!kByDepth || S::kDeep == 1, "or in one for each depth");
+  static_assert(S::kTileW == S::kWide * S::kSpreadX, "slices are as wide as the tile");
+  static_assert(S::kTall * S::kSpreadY % S::kTileH == 0 && S::kDeep * S::kSpreadZ % S::kTileD == 0,
+                "a tile is whole slices");
+  static_assert(!kByWarps || (!kPixels && S::kTileChannels == 8 && S::kPhases == 1),
+                "warps have eight channels to themselves only where weights are rows");
+  static_assert(kByWarps || S::kTileChannels == S::kChannels, "or else all of the warpgroup's");
+  static_assert(S::kDenseGroups == 1 || S::kGroupOut % S::kTileChannels == 0,
+                "a slice must not reach into the next group");
+
+  // Magnitudes that a result of the channel must be above; a NaN never is. Zeros are zero without
+  // any doubt.
+  __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
+                                                float most_down) {
+    const float bound = weight.doubt * most_down + weight.scale * doubt;
+    return bound == 0.0f || weight.scale == 0.0f ? -1.0f : bound;
+  }
+
+  // A result into its place; of several phases, the largest where that is wanted. `smallest` is the
+  // smallest magnitude that was put, or NaN.
+  __device__ __forceinline__ static void put(float* to, float x, bool first, float& smallest) {
+    if (S::kPhaseMax != 0 && !first) x = maximum(*to, x);
+    if constexpr (Loop::kScaled) smallest = minimum(smallest, fabsf(x));
+    *to = x;
+  }
+
+  // Two neighbouring columns of a row.
+  __device__ __forceinline__ static void put_pair(float* to, int x, float2 pair, bool first,
+                                                  float& smallest) {
+    constexpr bool kWhole = S::kWide % 8 == 0;
+    if constexpr (S::kPhases == 1 && S::kWide % 2 == 0) {
+      if (!kWhole && x >= S::kWide) return;
+      if constexpr (Loop::kScaled) {
+        smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
+      }
+      *reinterpret_cast<float2*>(to) = pair;
+    } else {
+      if (kWhole || x < S::kWide) put(to, pair.x, first, smallest);
+      if (kWhole || x + 1 < S::kWide) put(to + S::kSpreadX, pair.y, first, smallest);
+    }
+  }
+
+  // What a channel's sums are multiplied by, and what its results must be above.
+  struct Channel {
+    float scale = 1.0f;
+    float bound = 0.0f;
+    float smallest = kw::detail::kInf;
+
+    __device__ __forceinline__ bool bad() const { return Loop::kScaled && !(smallest > bound); }
+    __device__ __forceinline__ Channel(const RowScale* scales, int channel, const Sums& sums) {
+      if constexpr (Loop::kScaled) {
+        const RowScale weight = scales[channel];
+        scale = weight.scale * sums.down;
+        bound = least(weight, sums.doubt, sums.most_down);
+      }
+    }
+  };
+
+  // The sums of a slice, scaled back, into its memory; whether one is in doubt.
+  __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice,
+                                        int phase) const {
+    const int z0 = S::kSpreadZ > 1 && !kByDepth ? S::phase_z(phase) : 0;
+    const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
+    const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
+    if constexpr (kPixels) {
+      return write_places(scales, to + (z0 * S::kTileH + y0) * S::kTileW + x0, slice, phase == 0);
+    } else {
+      return write_channels(scales, to + (z0 * S::kTileH + y0) * S::kTileW + x0, slice, phase == 0);
+    }
+  }
+
+  // Places are rows: a thread has two of them in each part, and two of every eight channels.
+  __device__ __forceinline__ bool write_places(const RowScale* scales, float* to, int slice,
+                                               bool first) const {
+    const int lane = hopper::lane();
+    const int slice_y = slice % kSlicesY;
+    const int slice_z = slice / kSlicesY;
+    bool bad = false;
+#pragma unroll
+    for (int k = 0; k < Sums::kPer / 2; ++k) {
+      const int index = k / 2 * 8 + 2 * (lane % 4) + k % 2;
+      Channel channel(scales, index, sums);
+#pragma unroll
+      for (int part = 0; part < Sums::kParts; ++part) {
+        const int bx = part % S::kBlocksX;
+        const int by = part / S::kBlocksX % S::kBlocksY;
+        const int z = part / (S::kBlocksX * S::kBlocksY) * S::kSpreadZ - slice_z * S::kTileD;
+        if (kSlicesZ > 1 && static_cast<unsigned>(z) >= S::kTileD) continue;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int eight = 2 * warp + i;
+          const int x = (kAlongX ? bx * 8 + eight : bx) * 8 + lane / 4;
+          const int row = kAlongX ? by : by * 8 + eight;
+          const int y = row * S::kSpreadY - slice_y * S::kTileH;
+          if (row >= S::kTall || x >= S::kWide) continue;
+          if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
+          put(to + index * S::kTilePitch + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX,
+              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.scale, first, channel.smallest);
+        }
+      }
+      bad = bad || channel.bad();
+    }
+    return bad;
+  }
+
+  // Weights are rows: a thread has two channels in each part, and two of every eight places.
+  __device__ __forceinline__ bool write_channels(const RowScale* scales, float* to, int slice,
+                                                 bool first) const {
+    const int lane = hopper::lane();
+    bool bad = false;
+#pragma unroll
+    for (int high = 0; high < kHigh; ++high) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
+        const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
+        Channel channel(scales, index, sums);
+#pragma unroll
+        for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
+          if (slice % (kSlicesY * kSlicesZ) != t) continue;
+#pragma unroll
+          for (int part = high; part < Sums::kParts; part += kHigh) {
+            const int block = part / kHigh;
+            const int bx = block % S::kBlocksX;
+            const int by = block / S::kBlocksX % S::kBlocksY;
+            const int z = block / (S::kBlocksX * S::kBlocksY) * S::kSpreadZ;
+            if (z / S::kTileD != t / kSlicesY && !kByDepth) continue;
+#pragma unroll
+            for (int j = 0; j < S::kRows; ++j) {
+              const int x = (kAlongX ? bx * S::kRows + j : bx) * 8 + 2 * (lane % 4);
+              const int row = kAlongX ? by : by * S::kRows + j;
+              const int y = row * S::kSpreadY;
+              if (row >= S::kTall || y / S::kTileH != t % kSlicesY) continue;
+              const int place = (z % S::kTileD * S::kTileH + y % S::kTileH) * S::kTileW;
+              put_pair(to + index * S::kTilePitch + place + x * S::kSpreadX, x,
+                       {sums.d[part][4 * j + 2 * i] * channel.scale,
+                        sums.d[part][4 * j + 2 * i + 1] * channel.scale},
+                       first, channel.smallest);
+            }
+          }
+        }
+        bad = bad || channel.bad();
+      }
+    }
+    return bad;
+  }
+
+  // Results in doubt, computed again: each warp has channels of its own. Called where it is rare,
+  // so that its registers are not the main loop's.
+  static __device__ __noinline__ void repair(const ConvOperands* g, ConvTile<C> tile,
+                                             const RowScale* scales, float doubt, float most_down,
+                                             int channel_end) {
+    constexpr int kWarps = kThreads / 32;
+    constexpr int kPlaces = S::kTileD * S::kTileH * S::kTileW;
+    const int lane = hopper::lane();
+    const int own = kByWarps ? 0 : static_cast<int>(threadIdx.x / 32 % 4);
+#pragma unroll 1
+    for (int row = own; row < S::kTileChannels; row += kWarps) {
+      if (tile.channel + row >= channel_end) break;
+      const float bound = least(scales[row], doubt, most_down);
+      float* const values = tile.at + row * S::kTilePitch;
+#pragma unroll 1
+      for (int first = 0; first < kPlaces; first += 32) {
+        const int place = first + lane;
+        const int z = tile.z + place / (S::kTileH * S::kTileW);
+        const int y = tile.y + place / S::kTileW % S::kTileH;
+        const int x = tile.x + place % S::kTileW;
+        const bool inside = place < kPlaces && z < S::kOutD && y < S::kOutH && x < S::kOutW;
+        const bool again = inside && !(fabsf(values[inside ? place : 0]) > bound);
+        unsigned owners = __ballot_sync(0xffffffff, again);
+#pragma unroll 1
+        while (owners != 0) {
+          const int owner = __ffs(static_cast<int>(owners)) - 1;
+          owners &= owners - 1;
+          const int oz = __shfl_sync(0xffffffff, z, owner);
+          const int oy = __shfl_sync(0xffffffff, y, owner);
+          const int ox = __shfl_sync(0xffffffff, x, owner);
+          float found;
+          if constexpr (S::kPhases == S::kSpread) {
+            found = detail::recompute<S>(*g, tile.sample, tile.channel + row, oz, oy, ox);
+          } else {
+            found = -kw::detail::kInf;
+#pragma unroll 1
+            for (int p = 0; p < S::kPhases; ++p) {
+              const float own = detail::recompute<S>(
+                  *g, tile.sample, tile.channel + row, oz * S::kPhasesZ + S::phase_z(p),
+                  oy * S::kPhasesY + S::phase_y(p), ox * S::kPhasesX + S::phase_x(p));
+              found = maximum(found, own);
+            }
+          }
+          if (lane == owner) values[place] = found;
+        }
+      }
+    }
+  }
+
+  // A slice to the epilogue. `bad`: something that was written is in doubt.
+  __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
+                                            int depth) const {
+    const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
+    const int within = slice_channel(slice);
+    const int first = item.channels % S::kTilesC * S::kBlockChannels + within;  // in its group
+    const int dense = item.channels / S::kTilesC;
+    const int place = slice % (kSlicesY * kSlicesZ);
+    ConvTile<C> tile;
+    tile.at = to;
+    tile.sample = item.sample;
+    tile.channel = dense * S::kGroupOut + first;
+    tile.z = (item.z + sums.deep()) * S::kSpreadZ + place / kSlicesY * S::kTileD + depth;
+    tile.y = (item.y + sums.tall()) * S::kSpreadY + place % kSlicesY * S::kTileH;
+    tile.x = (item.x + sums.wide()) * S::kSpreadX;
+    tile.barrier = 4 + sums.group;
+    tile.scratch = reinterpret_cast<float*>(sums.shared + M::kScratchAt) + unit * S::kScratch;
+    const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
+    const bool exists =
+        first < S::kGroupOut && tile.z < S::kOutD && tile.y < S::kOutH && tile.x < S::kOutW;
+    if constexpr (Loop::kScaled) {
+      if (any && exists) {
+        repair(&g, tile, row_scales(item) + within, sums.doubt, sums.most_down,
+               (dense + 1) * S::kGroupOut);
+        detail::sync_epilogue<kThreads>(tile.barrier);
+      }
+    }
+    if (exists) {
+      ConvEpilogue<P, C>{a}.run(tile, static_cast<int>(threadIdx.x) % kThreads);
+    }
+    detail::sync_epilogue<kThreads>(tile.barrier);
+  }
+
+  // The slice's first channel in the block's tile.
+  __device__ __forceinline__ int slice_channel(int slice) const {
+    const int c = slice / (kSlicesY * kSlicesZ);
+    return sums.channels() + (kByWarps ? c / 2 * 64 + warp * 16 + c % 2 * 8 : 0);
+  }
+
+  __device__ __forceinline__ const RowScale* row_scales(const ConvItem& item) const {
+    return reinterpret_cast<const RowScale*>(sums.shared + M::kScalesAt) +
+           item.channels * S::kBlockChannels;
+  }
+
+  __device__ __forceinline__ void run() {
+    const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
+    float* const to = reinterpret_cast<float*>(sums.shared + M::kTilesAt + unit * M::kTile);
+    sums.begin();
+#pragma unroll 1
+    for (int index = hopper::block_index(); index < sums.items; index += hopper::block_count()) {
+      const ConvItem item = ConvItem::at(index, S{});
+      if constexpr (S::kPhases == 1) {
+        sums.sum(0);
+#pragma unroll 1
+        for (int slice = 0; slice < kSlices; ++slice) {
+          const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0);
+          hand_over(item, slice, to, bad, 0);
+        }
+      } else {
+        run_phases(item, to);
+      }
+    }
+  }
+
+  // The phases of a tile meet in its slice. For the largest of them, the last one knows of doubts.
+  __device__ __forceinline__ void run_phases(const ConvItem& item, float* to) {
+    bool bad = false;
+    float doubt = 0.0f;
+    float most_down = 0.0f;
+#pragma unroll 1
+    for (int phase = 0; phase < S::kPhases; ++phase) {
+      sums.sum(phase);
+      sums.doubt = doubt = maximum(doubt, sums.doubt);
+      sums.most_down = most_down = fmaxf(most_down, sums.most_down);
+      const bool last = phase == S::kPhases - 1;
+      const bool found = write(row_scales(item) + sums.channels(), to, 0, phase);
+      bad = found || (S::kPhaseMax == 0 && bad);
+      if (last || (kByDepth && (phase + 1) % (S::kPhasesY * S::kPhasesX) == 0)) {
+        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0);
+        bad = false;
+      }
+    }
+  }
+};
+
+template <class Loop, class P, class C>
+__global__ void __launch_bounds__(384, 1)
+    conv_kernel(const ConvOperands g, const typename P::Args a, const int items) {
+#ifdef KW_HOPPER
+  using S = ConvShape<C>;
+  using M = ConvMemory<Loop, S>;
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ ConvBarriers<S> barriers;
+  __shared__ ConvStage stages[S::kStages];
+  __shared__ ConvVote vote;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < S::kStages; ++s) {
+      hopper::init(barriers.full[s], 1);
+      hopper::init(barriers.empty[s], 8);
+    }
+    for (int s = 0; s < S::kSlots; ++s) {
+      hopper::init(barriers.weights[s], 1);
+      hopper::init(barriers.read[s], 8);
+    }
+    hopper::publish_barriers();
+  }
+  ConvFeeder<Loop, S>::tabulate(shared);
+  if constexpr (S::kListed) {
+    auto* const table = reinterpret_cast<uint32_t*>(shared + M::kTableAt);
+    for (int p = static_cast<int>(threadIdx.x); p <= S::kPhases; p += 384) {
+      table[S::kDepthSteps + p] = static_cast<uint32_t>(S::steps_before(p));
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < S::kDepthSteps; i += 384) {
+      int step = i;
+      int phase = 0;
+      while (step >= S::depth_steps(phase)) step -= S::depth_steps(phase++);
+      table[i] = S::places_of(phase, step);
+    }
+  }
+  await_turn();
+  if constexpr (Loop::kScaled) {
+    auto* const scales = reinterpret_cast<RowScale*>(shared + M::kScalesAt);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kChannelTiles * S::kBlockChannels;
+         i += 384) {
+      scales[i] = static_cast<const RowScale*>(g.scales)[i];
+    }
+  }
+  __syncthreads();
+  const int warpgroup = static_cast<int>(threadIdx.x / 128);
+  if (warpgroup == 0) {
+    hopper::give_registers<104>();
+    ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
+  } else {
+    hopper::take_registers<200>();
+    ConvConsumer<Loop, P, S>{g, a, {shared, barriers, stages, items, warpgroup - 1}}.run();
+  }
+#endif
+}
+
+template <class Loop, class P, class C>
+cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t stream) {
+  using S = ConvShape<C>;
+  using M = ConvMemory<Loop, S>;
+  static_assert(M::kAll <= 226 * 1024, "the tile must fit");
+  static_assert(S::kSplitC * S::kSplitX * S::kSplitY * S::kSplitZ == 2, "two warpgroups");
+  static_assert(S::kPack == 1 || (S::kChunks == 1 && S::kSteps == 1 && S::kTransposed == 0),
+                "taps are packed where one chunk has all channels");
+  static_assert(S::kResident == 0 || S::kChannelTiles <= 64, "a block keeps its channels");
+  if (g.batch == 0) return cudaSuccess;
+  const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};
+  cudaError_t error = launch(detail::pack_weights<Loop, S>, packing, g);
+  if (error != cudaSuccess) return error;
+  const auto kernel = conv_kernel<Loop, P, C>;
+  error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
+  if (error != cudaSuccess) return error;
+  const int64_t items = g.batch * S::kPlaceTiles * S::kChannelTiles;
+  if (items > 0x7fffffff) return cudaErrorInvalidValue;
+  static const int processors = [] {
+    int device = 0;
+    int found = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device);
+    return found;
+  }();
+  // Each block stays with its channels: as many blocks as are a multiple of the tiles of channels.
+  const int64_t most =
+      S::kResident != 0 ? processors / S::kChannelTiles * S::kChannelTiles : processors;
+  const Grid grid{static_cast<unsigned>(items < most ? items : most), 384, stream, M::kAll};
+  return launch(kernel, grid, g, a, static_cast<int>(items));
+}
+
+}  // namespace kw

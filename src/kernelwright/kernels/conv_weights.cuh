@@ -1,0 +1,143 @@
+// The weights of a convolution as its tensor cores read them.
+//
+// [channel tile][stage][plane][chunk][channel of the tile][8 halves]: what a tile multiplies in one
+// stage is one run of memory. float32 weights are scaled by a power of two for each output channel
+// and split as rows of a product are (split.cuh); what is lost is bounded by 2^-25 for each small
+// element. A block of threads packs one channel; those that a tile has beyond the last one are
+// zero.
+#pragma once
+
+#include "conv_shape.cuh"
+#include "split.cuh"
+
+namespace kw {
+
+template <hopper::Element kType, class Type, int kCount, bool kFromFloat>
+struct ConvLoop {
+  static constexpr hopper::Element kElement = kType;
+  using Input = Type;
+  static constexpr int kPlanes = kCount;
+  static constexpr bool kScaled = kFromFloat;
+};
+
+// float32 from pairs of float16, float32 at the precision of TF32 from single ones, and what is in
+// memory.
+using ConvSplitFloat = ConvLoop<hopper::Element::kFloat16, float, 2, true>;
+using ConvRoundedFloat = ConvLoop<hopper::Element::kFloat16, float, 1, true>;
+using ConvFloat16 = ConvLoop<hopper::Element::kFloat16, half_t, 1, false>;
+using ConvBfloat16 = ConvLoop<hopper::Element::kBfloat16, bfloat16_t, 1, false>;
+
+// `packed` and `scales` are room for what a convolution makes of its weights: packed_bytes() and
+// kChannelTiles * kBlockChannels RowScales.
+struct ConvOperands {
+  const void* input;
+  const void* weight;
+  void* packed;
+  void* scales;
+  int64_t batch;
+};
+
+namespace detail {
+
+// Where a channel's weight for one input channel and tap is.
+template <class S>
+__device__ __forceinline__ int64_t weight_at(int out, int in, int tap) {
+  constexpr int kIn = S::kCin / S::kGroups;
+  constexpr int kOut = S::kCout / S::kGroups;
+  if constexpr (S::kTransposed != 0) return (int64_t{in} * kOut + out % kOut) * S::kTaps + tap;
+  return (int64_t{out} * kIn + in % kIn) * S::kTaps + tap;
+}
+
+template <class Loop, class S>
+__global__ void __launch_bounds__(128) pack_weights(const ConvOperands g) {
+  using Input = typename Loop::Input;
+  constexpr int kIn = S::kCin / S::kGroups;
+  constexpr int kOut = S::kCout / S::kGroups;
+  constexpr int kChunks = 2 * S::kDepthSteps;
+  await_turn();
+  const auto* const weight = static_cast<const Input*>(g.weight);
+  const int row = static_cast<int>(blockIdx.x);
+  const int tile = row / S::kBlockChannels;
+  const int within = tile % S::kTilesC * S::kBlockChannels + row % S::kBlockChannels;
+  const int group = tile / S::kTilesC;
+  const int out = group * S::kGroupOut + within;
+  const bool exists = within < S::kGroupOut;
+  const int first_in = exists ? out / kOut * kIn : 0;  // of the channel's own group
+
+  float up = 1.0f;
+  if constexpr (Loop::kScaled) {
+    split::Extent extent;
+    const int count = exists ? kIn * S::kTaps : 0;
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
+      const int in = first_in + i / S::kTaps;
+      extent.add(weight[weight_at<S>(out, in, i % S::kTaps)]);
+    }
+    __shared__ uint32_t mosts[4];
+    __shared__ unsigned smalls;
+    const uint32_t in_warp = split::warp_max(extent.most);
+    if (threadIdx.x == 0) smalls = 0;
+    if (threadIdx.x % 32 == 0) mosts[threadIdx.x / 32] = in_warp;
+    __syncthreads();
+    const split::Scaling scaling(max(max(mosts[0], mosts[1]), max(mosts[2], mosts[3])));
+    up = scaling.up;
+    if (scaling.loses<Loop::kPlanes>(extent)) {
+      const uint32_t bound = __float_as_uint(split::kSmallest<Loop::kPlanes> * scaling.down) - 1;
+      unsigned own = 0;
+      for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
+        const int in = first_in + i / S::kTaps;
+        const float x = weight[weight_at<S>(out, in, i % S::kTaps)];
+        own += (__float_as_uint(x) & 0x7fffffffu) - 1 < bound ? 1 : 0;
+      }
+      atomicAdd(&smalls, own);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const float residue = static_cast<float>(smalls) * 0x1p-25f;
+      static_cast<RowScale*>(g.scales)[row] = scaling.template scale<Loop::kPlanes>(residue);
+    }
+  }
+
+  constexpr int kAll = S::kSteps * kChunks;
+  for (int i = static_cast<int>(threadIdx.x); i < kAll; i += 128) {
+    const int step = i / kChunks;
+    int index = i % kChunks;
+    int phase = 0;
+    while (index >= 2 * S::depth_steps(phase)) index -= 2 * S::depth_steps(phase++);
+    const ConvChunk chunk = S::chunk(phase, index);
+    uint32_t planes[4][Loop::kPlanes];
+#pragma unroll
+    for (int pair = 0; pair < 4; ++pair) {
+      Input x[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int lane = 2 * pair + half;
+        const int in =
+            (step * S::kChunks + chunk.group) * S::kLaneChannels + lane % S::kLaneChannels;
+        const int tap_x = chunk.tap[2] + lane / S::kLaneChannels;
+        const int from = group * S::kGroupIn + in;
+        const bool there = exists && chunk.exists && in < S::kGroupIn && tap_x < S::kKernelW &&
+                           from / kIn == out / kOut;
+        const int tap = (chunk.tap[0] * S::kKernelH + chunk.tap[1]) * S::kKernelW + tap_x;
+        x[half] = there ? weight[weight_at<S>(out, from, tap)] : Input{};
+      }
+      if constexpr (Loop::kScaled) {
+        split::split_pair<Loop::kPlanes>(float2{x[0] * up, x[1] * up}, planes[pair]);
+      } else {
+        planes[pair][0] = uint32_t{x[0].bits} | uint32_t{x[1].bits} << 16;
+      }
+    }
+    auto* const to =
+        static_cast<uint4*>(g.packed) +
+        (int64_t{tile} * S::kSteps + step) * (Loop::kPlanes * kChunks) * S::kBlockChannels +
+        int64_t{i % kChunks} * S::kBlockChannels + row % S::kBlockChannels;
+#pragma unroll
+    for (int p = 0; p < Loop::kPlanes; ++p) {
+      to[int64_t{p} * kChunks * S::kBlockChannels] = {planes[0][p], planes[1][p], planes[2][p],
+                                                      planes[3][p]};
+    }
+  }
+}
+
+}  // namespace detail
+
+}  // namespace kw

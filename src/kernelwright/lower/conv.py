@@ -1,0 +1,652 @@
+"""How the tiles of a generated convolution are chosen: its form in, ranked configurations out.
+
+A configuration is everything that kernels/conv_shape.cuh wants to know. All tiles that the tensor
+cores can multiply are tried: weights as rows of the products or places as rows, blocks of places
+along any axis, the two warpgroups side by side along any axis or on different channels, some or all
+channels in a stage, weights resident or streaming. What does not fit says why; the
+rest is ranked by a model of what a tile takes (targets/): the products, the feeding warps, the
+epilogue, memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import product as every
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernelwright.plan import Buffer
+from kernelwright.targets.sm_90 import CONVOLVING
+
+if TYPE_CHECKING:
+    from kernelwright.plan import ConvForm
+
+Extents = tuple[int, int, int]  # along depth, height and width
+AXES = "DHW"
+# Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
+PROMOTE = 5
+NO_PROMOTION = 6
+# Weights that are not resident stream through so many slots of so many depth steps.
+SLOTS = 4
+SLOT_STEPS = 6
+# Columns of one product; the others are not worth their instructions.
+WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+ROWS = (16, 14, 12, 10, 8, 7, 6, 5, 4)
+BLOCKS = (
+    *((1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 1, 4), (1, 2, 2)),
+    *((2, 1, 2), (4, 1, 1), (2, 2, 1), (1, 4, 1), (3, 1, 1)),
+)
+SPLITS = ("C", "X", "Y", "Z")
+MOST_ACCUMULATORS = 144
+SLICE_BYTES = 66 << 10
+PHASES_BYTES = 140 << 10  # where all phases meet in one slice
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A main loop: planes of an operand, products for each of its own, bytes of an element."""
+
+    planes: int
+    products: int
+    scaled: bool
+    bytes: int
+
+
+ARITHMETIC = {
+    "split": Arithmetic(2, 3, True, 4),
+    "rounded": Arithmetic(1, 1, True, 4),
+    "float16": Arithmetic(1, 1, False, 2),
+    "bfloat16": Arithmetic(1, 1, False, 2),
+}
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    """The slices that the epilogue is given, and all constants of the kernel.
+
+    `tile_time` is what a block's tile takes in microseconds, `tiles` how many a sample has, and
+    `sample_bytes` what it reads and writes.
+    """
+
+    channels: int
+    depth: int
+    height: int
+    width: int
+    pitch: int
+    threads: int
+    constants: tuple[tuple[str, int], ...]
+    why: str
+    tile_time: float
+    tiles: int
+    sample_bytes: int
+    shared_bytes: int
+    packed_bytes: int
+    scale_bytes: int
+
+    def time(self, batch: int) -> float:
+        """Of the convolution alone with a pointwise epilogue, packing included."""
+        waves = math.ceil(batch * self.tiles / CONVOLVING.processors)
+        memory = batch * self.sample_bytes / CONVOLVING.memory_rate
+        working = waves * self.tile_time
+        return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an epilogue wants to see together, and whether it can work with a configuration.
+
+    `phase_max`: it begins with a max pool whose windows are the strides of a transposed
+    convolution, one beside the other from the first result on. Then it is given the pooled results,
+    and the configuration's kOut and the multiples count those. `stores`: results are written as
+    they are, so that it matters how long the runs are in which a tile writes them.
+    """
+
+    channels_together: int
+    multiple: Extents
+    fits: Callable[[ConvConfig], str]
+    phase_max: bool = False
+    stores: bool = True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A configuration, or why there is none; `what` says which choice it is."""
+
+    what: str
+    config: ConvConfig | None
+    refused: str = ""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the space, as ConvAxis of kernels/conv_shape.cuh has it."""
+
+    size: int
+    out: int
+    kernel: int
+    stride: int
+    pad: int
+    dilation: int
+    pack: int
+    transposed: bool
+    pooled: bool
+
+    @property
+    def spread(self) -> int:
+        """Results of a place."""
+        return 1 if self.pooled else self.phases
+
+    @property
+    def phases(self) -> int:
+        return self.stride if self.transposed else 1
+
+    @property
+    def places(self) -> int:
+        return self.out // self.phases if self.pooled else -(-self.out // self.phases)
+
+    @property
+    def step(self) -> int:
+        return 1 if self.transposed else self.stride
+
+    @cached_property
+    def shifts(self) -> list[list[int]]:
+        """For each phase of a transposed one, where its taps meet the input."""
+        reached = [
+            [(phase + self.pad - tap * self.dilation, tap) for tap in range(self.kernel)]
+            for phase in range(self.stride)
+        ]
+        return [[at // self.stride for at, _ in taps if at % self.stride == 0] for taps in reached]
+
+    def taps(self, phase: int) -> int:
+        return len(self.shifts[phase]) if self.transposed else -(-self.kernel // self.pack)
+
+    @cached_property
+    def reach(self) -> int:
+        if not self.transposed:
+            return (self.taps(0) - 1) * self.pack * self.dilation
+        met = [at for shifts in self.shifts for at in shifts]
+        return max(met) - min(met)
+
+
+@lru_cache
+def _axes(form: ConvForm, pack: int, pooled: bool) -> tuple[Axis, ...]:
+    f = form
+    numbers = (f.in_size, f.out_size, f.kernel, f.stride, f.padding, f.dilation)
+
+    def axis(at: int) -> Axis:
+        size, out, kernel, stride, pad, dilation = (n[at] for n in numbers)
+        packed = pack if at == 2 else 1
+        return Axis(size, out, kernel, stride, pad, dilation, packed, f.transposed, pooled)
+
+    return tuple(axis(at) for at in range(3))
+
+
+@lru_cache
+def _depth_steps(axes: tuple[Axis, ...], chunks: int) -> list[int]:
+    z, y, x = axes
+    return [
+        -(-z.taps(a) * y.taps(b) * x.taps(c) * chunks // 2)
+        for a, b, c in every(range(z.phases), range(y.phases), range(x.phases))
+    ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is free to choose. `blocks` and `split` are along depth, height and width."""
+
+    form: ConvForm
+    loop: Arithmetic
+    merge: int
+    pixels: bool
+    rows: int
+    blocks: Extents
+    channels: int
+    split: str
+    chunks: int
+    resident: bool
+    along: bool
+    pooled: bool
+
+    def __str__(self) -> str:
+        z, y, x = self.block
+        rows = "places" if self.pixels else "weights"
+        weights = "resident" if self.resident else "streaming"
+        return (
+            f"{self.block_channels} channels of {z} x {y} x {x} places, {rows} as rows, "
+            f"{8 * self.chunks} channels a stage, weights {weights}"
+        )
+
+    @cached_property
+    def pack(self) -> int:
+        """Neighbouring taps of a row of the window that share a chunk."""
+        if self.form.transposed or self.group_in > 4:
+            return 1
+        channels = 1 << (self.group_in - 1).bit_length()
+        return min(8 // channels, 1 << (self.form.kernel[2] - 1).bit_length())
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        return _axes(self.form, self.pack, self.pooled)
+
+    @property
+    def groups(self) -> int:
+        return self.form.groups // self.merge
+
+    @property
+    def group_in(self) -> int:
+        return self.form.cin // self.groups
+
+    @property
+    def group_out(self) -> int:
+        return self.form.cout // self.groups
+
+    @property
+    def all_chunks(self) -> int:
+        return -(-self.group_in * self.pack // 8) if self.pack > 1 else -(-self.group_in // 8)
+
+    @property
+    def stages_of_tile(self) -> int:
+        return -(-self.all_chunks // self.chunks)
+
+    @property
+    def times(self) -> Extents:
+        """How many warpgroups lie along each axis."""
+        return tuple(2 if self.split == axis else 1 for axis in "ZYX")  # type: ignore[return-value]
+
+    @property
+    def computed(self) -> Extents:
+        """Places of a warpgroup that are multiplied."""
+        z, y, x = self.blocks
+        return (z, y, x * self.rows * 8) if self.along else (z, y * self.rows, x * 8)
+
+    def used(self, multiple: Extents) -> Extents:
+        """And those that are kept: whole multiples of the epilogue's, and no more than exist."""
+        found: list[int] = []
+        for many, axis, times in zip(self.computed, self.axes, self.times, strict=True):
+            whole = multiple[len(found)] // math.gcd(multiple[len(found)], axis.spread)
+            wanted = -(-axis.places // (times * whole)) * whole
+            found.append(min(many // whole * whole, wanted))
+        return found[0], found[1], found[2]
+
+    @cached_property
+    def block(self) -> Extents:
+        z, y, x = (n * t for n, t in zip(self.computed, self.times, strict=True))
+        return z, y, x
+
+    @property
+    def block_channels(self) -> int:
+        return self.channels * (2 if self.split == "C" else 1)
+
+    @property
+    def channel_tiles(self) -> int:
+        return self.groups * -(-self.group_out // self.block_channels)
+
+    @cached_property
+    def phases(self) -> int:
+        return math.prod(axis.phases for axis in self.axes)
+
+    @cached_property
+    def spread(self) -> int:
+        return math.prod(axis.spread for axis in self.axes)
+
+    @cached_property
+    def depth_steps(self) -> list[int]:
+        """Of each phase in one stage."""
+        return _depth_steps(self.axes, self.chunks)
+
+    @property
+    def promotes(self) -> bool:
+        return self.loop.planes == 2 and max(self.depth_steps) * self.stages_of_tile > NO_PROMOTION
+
+    @property
+    def slots(self) -> int:
+        """Of a ring for weights that stream."""
+        return 1 if self.resident else SLOTS
+
+    @property
+    def slot_steps(self) -> int:
+        """Depth steps of one of them."""
+        if self.resident:
+            return 0
+        return PROMOTE if self.promotes else min(SLOT_STEPS, max(self.depth_steps))
+
+    @property
+    def columns(self) -> int:
+        """Of one product."""
+        return self.channels if self.pixels else 8 * self.rows
+
+    @property
+    def parts(self) -> int:
+        return math.prod(self.blocks) * (1 if self.pixels else self.channels // 64)
+
+    @property
+    def accumulators(self) -> int:
+        return (self.parts + self.promotes) * self.columns // 2
+
+    def refused(self, used: Extents) -> str:
+        """Why the tensor cores or the kernel cannot do this."""
+        if min(used) < 1:
+            return "a window of the epilogue does not fit the tile"
+        if self.accumulators > MOST_ACCUMULATORS:
+            return "too many accumulators"
+        if self.resident and self.channel_tiles > CONVOLVING.processors // 2:
+            return "more tiles of channels than blocks that could keep them"
+        if self.pack > 1 and self.chunks > 1:
+            return "one chunk has all channels"
+        return ""
+
+
+def tiles(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+    """The configurations that the epilogue can have, the fastest first for a typical batch."""
+    found = [c.config for c in candidates(form, loop, needs) if c.config is not None]
+    fitting = [c for c in found if not needs.fits(c)]
+    return sorted(fitting, key=lambda c: (c.time(TYPICAL_BATCH), c.shared_bytes))
+
+
+TYPICAL_BATCH = 64
+
+
+def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
+    """Every choice with its configuration or the reason why it has none."""
+    for choice in _choices(form, ARITHMETIC[loop], needs):
+        used = choice.used(needs.multiple)
+        refused = choice.refused(used)
+        if refused:
+            yield Candidate(str(choice), None, refused)
+        else:
+            yield _configured(choice, used, needs)
+
+
+def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
+    for merge in _merges(form):
+        for pixels, rows, channels in _products(form, merge, needs):
+            for blocks, split, along in every(BLOCKS, SPLITS, (False, True)):
+                sample = Choice(
+                    *(form, loop, merge, pixels, rows, blocks, channels, split, 1),
+                    resident=True,
+                    along=along,
+                    pooled=needs.phase_max,
+                )
+                if not _sensible(sample, needs):
+                    continue
+                for chunks, resident in every(_stages(sample.all_chunks), (True, False)):
+                    yield replace(sample, chunks=chunks, resident=resident)
+
+
+def _merges(form: ConvForm) -> list[int]:
+    """How many groups are multiplied as one: so many that they fill a chunk, or no more."""
+    if form.groups == 1:
+        return [1]
+    fitting = [
+        m
+        for m in range(1, form.groups + 1)
+        if form.groups % m == 0 and (m == 1 or m * form.cin // form.groups <= 64)
+    ]
+    return fitting[-4:]
+
+
+def _products(form: ConvForm, merge: int, needs: Needs) -> Iterator[tuple[bool, int, int]]:
+    """Places or weights as rows, rows of eight places in a product, channels of a warpgroup."""
+    out = form.cout * merge // form.groups
+    together = needs.channels_together
+    for width in WIDTHS:
+        whole = form.groups == merge or out % width == 0
+        nearest = width == next((w for w in WIDTHS if w >= min(out, 128)), 0)
+        narrow = form.transposed and width in (16, 32) and width < out  # phases need room
+        all_of_them = together == 1 or width >= out
+        if whole and (nearest or narrow) and together <= width and all_of_them:
+            yield True, 8, width
+    high = 1
+    while high <= 2:
+        enough = together <= 8 or (high * 64 >= out)
+        if enough and (high - 1) * 64 < out and out > 16:
+            for rows in _rows(form):
+                yield False, rows, 64 * high
+        high *= 2
+
+
+def _rows(form: ConvForm) -> list[int]:
+    """Rows of a product: the usual ones, and those that waste least of the output's height."""
+    places = form.out_size[1] // (form.stride[1] if form.transposed else 1)
+    by_waste = sorted(ROWS, key=lambda rows: (-places % rows / rows + 1 / rows, -rows))
+    return list(dict.fromkeys([16, 8, *by_waste[:2]]))
+
+
+def _sensible(choice: Choice, needs: Needs) -> bool:
+    """Not more than half of a tile is beyond the output, if it can be helped."""
+    if choice.split == "C" and (
+        choice.group_out <= choice.channels or needs.channels_together > choice.channels
+    ):
+        return False
+    if choice.along and choice.axes[1].out > 1 and choice.axes[2].places < 8 * choice.rows:
+        return False
+    if choice.blocks == (1, 1, 1) and choice.split == "Y" and not choice.along:
+        return True  # the smallest tile, for outputs that are smaller still
+    least = (1, 1 if choice.along else choice.rows, 8 * choice.rows if choice.along else 8)
+    return all(
+        many <= few or many < 2 * axis.places
+        for many, few, axis in zip(choice.block, least, choice.axes, strict=True)
+    )
+
+
+def _stages(chunks: int) -> list[int]:
+    return sorted({n for n in (1, 2, 3, 4, 6, 8, chunks) if n <= chunks and n <= 16})
+
+
+def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
+    slices = _slices(choice, used, needs)
+    if slices is None:
+        return Candidate(str(choice), None, "its results do not fit the shared memory")
+    threads, channels, depth, height, width, pitch = slices
+    memory = _Memory(choice, used, channels * pitch * 4 * (256 // threads), threads)
+    stages = memory.stages()
+    if stages < 2:
+        return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
+    writing = _writing(choice, used, width) if needs.stores else 0.0
+    time, bound = _tile_time(choice, used, memory, writing)
+    form = choice.form
+    times = dict(zip("ZYX", choice.times, strict=True))
+    each = {
+        f"k{name}{axis}": numbers[at]
+        for name, numbers in (
+            ("In", form.in_size),
+            ("Out", tuple(a.places for a in choice.axes) if choice.pooled else form.out_size),
+            ("Kernel", form.kernel),
+            ("Stride", form.stride),
+            ("Pad", form.padding),
+            ("Dilation", form.dilation),
+        )
+        for at, axis in enumerate(AXES)
+    }
+    constants = {
+        "kCin": form.cin,
+        "kCout": form.cout,
+        "kGroups": form.groups,
+        "kMerge": choice.merge,
+        **each,
+        "kTransposed": int(form.transposed),
+        "kPack": choice.pack,
+        "kPhaseMax": int(choice.pooled),
+        "kPixelsOnM": int(choice.pixels),
+        "kRows": choice.rows,
+        "kAlongX": int(choice.along),
+        "kBlocksZ": choice.blocks[0],
+        "kBlocksY": choice.blocks[1],
+        "kBlocksX": choice.blocks[2],
+        "kChannels": choice.channels,
+        "kDeep": used[0],
+        "kTall": used[1],
+        "kWide": used[2],
+        "kSplitC": 2 if choice.split == "C" else 1,
+        **{f"kSplit{axis}": n for axis, n in times.items()},
+        "kChunks": choice.chunks,
+        "kStages": stages,
+        "kResident": int(choice.resident),
+        "kPromote": PROMOTE if choice.promotes else 0,
+        "kSlots": choice.slots,
+        "kSlotSteps": choice.slot_steps,
+        "kTileChannels": channels,
+        "kTileD": depth,
+        "kTileH": height,
+        "kTileW": width,
+        "kTilePitch": pitch,
+        "kEpilogueThreads": threads,
+        "kScratch": threads,
+    }
+    count = math.prod(
+        -(-axis.places // (n * t))
+        for axis, n, t in zip(choice.axes, used, choice.times, strict=True)
+    )
+    elements = form.cin * math.prod(form.in_size) + form.cout * math.prod(form.out_size)
+    config = ConvConfig(
+        channels,
+        depth,
+        height,
+        width,
+        pitch,
+        threads,
+        tuple(constants.items()),
+        f"{choice}; {stages} stages, {memory.total(stages) >> 10} KB, bound by {bound}",
+        time,
+        count * choice.channel_tiles,
+        elements * choice.loop.bytes,
+        memory.total(stages),
+        choice.channel_tiles * choice.stages_of_tile * memory.weights,
+        choice.channel_tiles * choice.block_channels * 8,
+    )
+    return Candidate(str(choice), config)
+
+
+def _slices(
+    choice: Choice, used: Extents, needs: Needs
+) -> tuple[int, int, int, int, int, int] | None:
+    """Threads of an epilogue, and channels, depth, height, width and pitch of what it is given."""
+    depth, height, width = (n * a.spread for n, a in zip(used, choice.axes, strict=True))
+    warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
+    threads, channels = (32, 8) if warps else (128, choice.channels)
+    if choice.groups > 1 and choice.group_out % channels:
+        return None
+    multiple = needs.multiple
+    heights = [h for h in range(height, 0, -1) if height % h == 0 and h % multiple[1] == 0]
+    depths = [d for d in range(depth, 0, -1) if depth % d == 0 and d % multiple[0] == 0]
+    if choice.phases > 1:  # all in one slice, or one for each phase along the depth
+        alone = [1] if used[0] == 1 and multiple[0] == 1 and choice.spread > 1 else []
+        heights, depths = heights[:1], [*depths[:1], *alone]
+    for d, h in every(depths[-1:] if choice.phases == 1 else depths, heights):
+        pitch = _pitch(d * h * width, choice.pixels)
+        most = SLICE_BYTES if choice.phases == 1 else PHASES_BYTES
+        if channels * pitch * 4 * (256 // threads) <= most:
+            return threads, channels, d, h, width, pitch
+    return None
+
+
+def _pitch(places: int, pixels: bool) -> int:
+    """The next number that spreads the stores of a warp over all banks."""
+    modulus, rest = (16, 4) if pixels else (32, 8)
+    return places + (rest - places) % modulus
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """Shared memory of a block in bytes, as ConvMemory of kernels/conv_feed.cuh has it."""
+
+    choice: Choice
+    used: Extents
+    slices: int
+    threads: int
+
+    @cached_property
+    def halo(self) -> Extents:
+        z, y, x = (
+            (n * t - 1) * a.step + a.reach + 1
+            for n, t, a in zip(self.used, self.choice.times, self.choice.axes, strict=True)
+        )
+        return z, y, x
+
+    @property
+    def units(self) -> int:
+        return self.choice.chunks * math.prod(self.halo)
+
+    @cached_property
+    def stage(self) -> int:
+        z, y, x = self.halo
+        step = self.choice.axes[2].step
+        pitch = -(-x // step) * step
+        return self.choice.loop.planes * self.choice.chunks * z * y * pitch * 16
+
+    @cached_property
+    def weights(self) -> int:
+        """Of one stage, all phases."""
+        c = self.choice
+        return c.loop.planes * 2 * sum(c.depth_steps) * c.block_channels * 16
+
+    @cached_property
+    def fixed(self) -> int:
+        c = self.choice
+        slot = c.loop.planes * 2 * c.slot_steps * c.block_channels * 16
+        kept = c.stages_of_tile * self.weights if c.resident else c.slots * slot
+        lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
+        scales = c.channel_tiles * c.block_channels * 8
+        return kept + self.slices + 256 * 4 + lists + scales
+
+    def total(self, stages: int) -> int:
+        return self.fixed + stages * self.stage
+
+    def stages(self) -> int:
+        """As many as fit, up to four."""
+        free = CONVOLVING.shared_bytes - self.fixed
+        return min(4, max(0, free // self.stage))
+
+
+def _writing(choice: Choice, used: Extents, width: int) -> float:
+    """Clocks to write a tile's results.
+
+    A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
+    sector have one at each end of a run, unless the tile has all of the row.
+    """
+    m = CONVOLVING
+    whole = width >= choice.form.out_size[2]
+    aligned = choice.form.out_size[2] % 8 == 0 and width % 8 == 0
+    runs = math.prod(used) * choice.spread / width * choice.block_channels
+    runs *= math.prod(choice.times)
+    return runs * (m.run if whole or aligned else m.broken_run)
+
+
+def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -> tuple[float, str]:
+    """Microseconds that a block's tile takes, and what bounds it."""
+    m = CONVOLVING
+    width = choice.columns
+    clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
+    steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
+    products = 2 * choice.parts * steps * clocks
+    visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
+    rounds = -(-memory.units // 128) * choice.stages_of_tile * visits
+    feeding = rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
+    feeding += m.feed_stage * choice.stages_of_tile * visits
+    fetched = memory.units * choice.stages_of_tile * visits * 8 * choice.loop.bytes
+    if not choice.resident:
+        fetched += memory.weights * choice.stages_of_tile
+    results = math.prod(used) * choice.spread * choice.channels / 128
+    ending = results * m.ending
+    fetching = fetched / m.fetch_rate
+    overlap = 0.5 if choice.stages_of_tile > 1 and not choice.promotes else 0.0
+    if choice.stages_of_tile == 1:
+        working = max(products, products / 2 + ending)
+    else:
+        working = products + ending * (1 - overlap)
+    bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
+    slowest = max(bounds, key=lambda name: bounds[name])
+    return (bounds[slowest] + m.per_tile) / m.clock, slowest
+
+
+def room(form: ConvForm, config: ConvConfig, loop: str) -> tuple[Buffer, ...]:
+    """Memory that a launch needs: the packed weights and their scales."""
+    assert loop in ARITHMETIC and form.cout > 0
+    return (
+        Buffer("packed_weight", (config.packed_bytes,), torch.uint8),
+        Buffer("weight_scales", (config.scale_bytes,), torch.uint8),
+    )

@@ -1,0 +1,162 @@
+"""A planned convolution becomes kernels: its tile, the program on it, and what finishes rows.
+
+The tiles are those of conv.py, in its order: the first that the program can be cut to is taken.
+Here is decided how the threads of an epilogue lie over the rows of a tile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+from kernelwright.expr import Expr, load
+from kernelwright.graph import Graph
+from kernelwright.lower.config import Config, vector_width
+from kernelwright.lower.conv import TYPICAL_BATCH, ConvConfig, Needs, room, tiles
+from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
+from kernelwright.lower.schedule import Schedule, schedule
+from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan.epilogue import Unfit
+from kernelwright.plan.tiles import Box, is_split, largest_of_phases
+from kernelwright.targets import ConvLoop, Target
+
+WARP = BANKS = 32
+MOST_LANES = 4  # floats of a shared-memory access
+MOST_KEPT = 64  # floats that a thread keeps from stage to stage
+
+
+@dataclass(frozen=True)
+class Laid:
+    """`lanes` threads have a segment, or the row, `teams` of them a row, in chunks of `vec`.
+
+    In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
+    """
+
+    vec: int
+    edge_vec: int
+    lanes: int
+    teams: int
+    keeps: bool
+
+
+@dataclass(frozen=True)
+class ConvKernel(Kernel):
+    """A convolution and its epilogue, for which the results are `given` in shared memory."""
+
+    conv: Conv
+    tiled: Tiled
+    tile: ConvConfig
+    laid: Laid
+
+    @property
+    def given(self) -> Expr:
+        return load(self.tiled.given)
+
+    @property
+    def partials(self) -> tuple[Buffer, ...]:
+        return self.tiled.partials
+
+    @property
+    def room(self) -> tuple[Buffer, ...]:
+        """Memory that a launch needs besides."""
+        return room(self.conv.form, self.tile, self.conv.loop.name)
+
+    @property
+    def reads(self) -> list[str]:
+        return [name for name in super().reads if name != self.conv.product]
+
+
+def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> list[Kernel]:
+    """The convolution, and the kernel that finishes its rows if there is one."""
+    assert region.program is not None
+    found = tile_of(walk(region.program, conv.product, conv.form), conv.form, conv.loop)
+    assert found is not None, "the planner has asked"
+    walked, tile = found
+    parts = tiled(walked, _box(tile), tile.pitch, set(graph.by_name))
+    given = load(parts.given)
+    plan = schedule(parts.epilogue, given)
+    kernels: list[Kernel] = [
+        ConvKernel(
+            region,
+            parts.epilogue,
+            plan,
+            Config("conv_sm90", tile.constants, tile.why),
+            TEMPLATES["conv_sm90"],
+            conv,
+            parts,
+            tile,
+            _laid(graph, parts, plan, tile.threads),
+        )
+    ]
+    if parts.finish is not None:
+        kernels.append(rowwise(graph, finishing(region, parts.finish), parts.finish, target))
+    return kernels
+
+
+def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
+    return tile_of(walked, form, loop) is not None
+
+
+@lru_cache(maxsize=64)
+def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> tuple[Walk, ConvConfig] | None:
+    """The best tile that the program can be cut to, and the program that it is cut from."""
+    pooled = largest_of_phases(walked, form)
+    ways = [(walked, False), *([(pooled, True)] if pooled is not None else [])]
+    found = [(w, tile) for w, largest in ways if (tile := _tile(w, form, loop, largest))]
+    return min(found, key=lambda pair: pair[1].time(TYPICAL_BATCH), default=None)
+
+
+def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvConfig | None:
+    @cache
+    def refused(box: Box) -> str:
+        try:
+            is_split(walked, box)
+        except Unfit as why:
+            return why.code.name.lower()
+        return ""
+
+    def unfit(tile: ConvConfig) -> str:
+        return refused(_box(tile))
+
+    needs = walked.needs
+    stores = any(store.level == "element" for store in walked.program.stores)
+    for channels in (needs.channels, form.cout):
+        wanted = Needs(channels, needs.multiple, unfit, phase_max=largest, stores=stores)
+        found = tiles(form, loop.name, wanted)
+        if found:
+            return found[0]
+    return None
+
+
+def _box(tile: ConvConfig) -> Box:
+    return 1, tile.channels, tile.depth, tile.height, tile.width
+
+
+def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
+    program = parts.epilogue
+    rows = int(str(program.count(parts.local_rows)))
+    elements = int(str(program.count(program.elements)))
+    segment = int(str(program.count(program.inner)))
+    vec, edge_vec = _vectors(graph, parts)
+    if not program.stages:
+        return Laid(vec, edge_vec, 1, 1, keeps=True)
+    most = elements // segment if program.segmented else -(-segment // vec)
+    # Neighbours in a row are read together: all banks of shared memory at once.
+    along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
+    least = max(threads, rows * (BANKS // vec if along and not program.segmented else 1))
+    shared = 1
+    while rows * shared < least and shared < WARP and 2 * shared <= most:
+        shared *= 2
+    chunks = -(-elements // (vec * shared))
+    kept = chunks * vec * max(1, len(plan.fields))
+    lanes, teams = (1, shared) if program.segmented else (shared, 1)
+    return Laid(vec, edge_vec, lanes, teams, keeps=kept <= MOST_KEPT)
+
+
+def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
+    """Lanes of a chunk, and so many of which none lies beyond an edge when the first does not."""
+    vec = min(vector_width(graph, parts.epilogue)[0], MOST_LANES)
+    lanes = parts.epilogue.lanes
+    ends = [r.high for r in parts.elements if lanes and r.at.stride(lanes[-1]) != 0]
+    return vec, math.gcd(vec, *(int(str(end)) for end in ends))

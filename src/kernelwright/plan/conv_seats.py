@@ -1,0 +1,318 @@
+"""Which convolutions a generated kernel makes, and which kernels run in their epilogues.
+
+    conv_way           a contract node -> how it is generated; raises Unfit with the reason why not
+    seat_convolutions  a Plan whose convolutions are library calls -> the same with `conv` regions
+
+A convolution that several kernels read (the statistics of a norm, then the norm itself) is either
+stored by the epilogue of the first and read by the others, or made again in each: what costs less
+by the target's model. Both estimates stand in the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernelwright.accuracy import Accuracy
+from kernelwright.expr import load
+from kernelwright.graph import Graph, Node, as_dim, hint
+from kernelwright.plan.convolutions import ConvForm, conv_form
+from kernelwright.plan.domain import Atoms, flat
+from kernelwright.plan.epilogue import Unfit
+from kernelwright.plan.model import (
+    Code,
+    Conv,
+    Plan,
+    Program,
+    Reason,
+    Refusal,
+    Region,
+    Store,
+    reason,
+)
+from kernelwright.plan.names import region_name
+from kernelwright.plan.policy import Policy
+from kernelwright.plan.tiles import Walk, walk
+from kernelwright.targets import ConvLoop, Target
+
+# Whether a kernel has a tile for a walk over a convolution's result.
+HasTile = Callable[[Walk, ConvForm, ConvLoop], bool]
+
+
+@dataclass(frozen=True)
+class ConvWay:
+    """How a convolution is generated, and its time beside that of the library's."""
+
+    form: ConvForm
+    loop: ConvLoop
+    batch: int
+    accuracy: Accuracy
+
+    @property
+    def text(self) -> str:
+        """The arithmetic and, where there was a choice, why."""
+        chosen = self.loop.dtype == torch.float32
+        return f"{self.loop.text}: {self.accuracy}" if chosen else self.loop.text
+
+    @property
+    def samples(self) -> int:
+        return hint(self.form.batch, self.batch)
+
+    @property
+    def flops(self) -> float:
+        return self.form.flops(self.samples)
+
+    @property
+    def stored(self) -> float:
+        """Bytes of the result."""
+        return float(self.samples * self.form.cout * self.form.places) * self.loop.dtype.itemsize
+
+    @property
+    def read(self) -> float:
+        places = self.form.in_size[0] * self.form.in_size[1] * self.form.in_size[2]
+        return float(self.samples * self.form.cin * places) * self.loop.dtype.itemsize
+
+    def time(self, more: float) -> float:
+        """With an epilogue that moves so many bytes."""
+        return self.loop.time(self.flops, self.read + more)
+
+    @property
+    def library_time(self) -> float:
+        form = self.form
+        channels = min(form.cin, form.cout) // form.groups
+        deep = form.transposed and form.spatial == 3
+        return self.loop.library_time(self.flops, self.read + self.stored, channels, deep)
+
+
+def conv_way(
+    graph: Graph, node: Node, target: Target, accuracy: Accuracy, batch: int, policy: Policy
+) -> ConvWay:
+    """`accuracy` is that of eager's convolution, if it is float32, `batch` the typical one."""
+    form = conv_form(graph, node)
+    types = {graph[name].type.dtype for name in node.inputs[:2]}
+    loop = target.conv_loop_for(node.type.dtype, accuracy.owed)
+    if form is None or loop is None or types != {loop.dtype}:
+        raise Unfit(Code.CONVOLUTION)
+    way = ConvWay(form, loop, batch, accuracy)
+    # Whoever reads the library's result stores another one, or less.
+    library = way.library_time + loop.pass_time(2 * way.stored)
+    ours = way.time(way.stored)
+    if ours >= library and not policy.generate_always:
+        raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
+    return way
+
+
+def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], has_tile: HasTile) -> Plan:
+    """The plan with generated convolutions."""
+    return _Seating(plan, ways, has_tile).run() if ways else plan
+
+
+class _Seating:
+    def __init__(self, plan: Plan, ways: dict[str, ConvWay], has_tile: HasTile) -> None:
+        self.plan, self.graph = plan, plan.graph
+        self.ways, self.has_tile = ways, has_tile
+        self.refusals = [*plan.refusals]
+        self.names = {r.name for r in plan.regions if r.program is not None}
+        self.regions = list(plan.regions)
+
+    def run(self) -> Plan:
+        for region in self.plan.regions:
+            way = self.ways.get(region.nodes[0]) if region.kind == "contract" else None
+            if way is not None:
+                self.seat(region, way)
+        return replace(self.plan, regions=tuple(self.regions), refusals=tuple(self.refusals))
+
+    # ---- who reads it ------------------------------------------------------------------------
+
+    def seat(self, contraction: Region, way: ConvWay) -> None:
+        value = contraction.outputs[0].name
+        readers = [r for r in self.regions if any(self.graph.base(n) == value for n in r.reads)]
+        returned = value in {self.graph.base(name) for name in self.graph.results}
+        fitting = self.fitting(contraction, readers, way)
+        if not returned and readers and len(fitting) == len(readers):
+            if len(readers) == 1:
+                self.one(contraction, readers[0], way)
+                return
+            if self.several(contraction, readers, way):
+                return
+        if fitting and fitting[0] is readers[0]:
+            self.stored_by_first(contraction, readers, way)
+        else:
+            self.alone(contraction, way)
+
+    def fitting(self, contraction: Region, readers: list[Region], way: ConvWay) -> list[Region]:
+        """The kernels whose programs can run in an epilogue; others are refused with the reason."""
+        found = []
+        for reader in readers:
+            if reader.program is None:
+                continue
+            try:
+                self.check(contraction, reader, way)
+                found.append(reader)
+            except Unfit as unfit:
+                self.refuse(contraction, unfit.code, region=reader.name, **unfit.numbers)
+        return found
+
+    def check(self, contraction: Region, reader: Region, way: ConvWay) -> None:
+        value = contraction.outputs[0].name
+        if reader.gemm is not None or reader.conv is not None:
+            raise Unfit(Code.SECOND)
+        if value not in reader.reads:
+            raise Unfit(Code.WALKS)
+        assert reader.program is not None
+        walked = walk(reader.program, value, way.form)
+        if not self.has_tile(walked, way.form, way.loop):
+            raise Unfit(Code.TILE)
+
+    def refuse(self, contraction: Region, code: Code, **numbers: object) -> None:
+        origin = self.node(contraction).origin
+        why = reason(code, op=origin.op, **numbers)
+        self.refusals.append(Refusal(origin.op, origin.place, why))
+
+    def node(self, region: Region) -> Node:
+        return self.graph[region.nodes[0]]
+
+    # ---- the regions -------------------------------------------------------------------------
+
+    def one(self, contraction: Region, reader: Region, way: ConvWay) -> None:
+        moved = float(hint(reader.bytes, way.batch)) - way.stored
+        ours = way.time(moved)
+        library = way.library_time + way.loop.pass_time(moved + way.stored)
+        count = self.operators(contraction, reader)
+        why = reason(
+            Code.CONV if count else Code.CONV_ALONE,
+            loop=way.text,
+            **({"count": count} if count else {}),
+            ours=ours,
+            library=library,
+        )
+        made = self.conv(contraction, reader, way, why, (contraction, reader))
+        self.put({id(contraction): [], id(reader): [made]})
+
+    def several(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
+        """Made again in each, if that costs less than storing it and if nothing is in between."""
+        again, once, library = self.estimates(readers, way)
+        if again >= once or not self.can_be_together(readers):
+            return False
+        passes = []
+        for number, reader in enumerate(readers, 1):
+            last = number == len(readers)
+            why = reason(
+                Code.CONV_AGAIN,
+                loop=way.text,
+                count=self.operators(contraction, reader),
+                number=number,
+                passes=len(readers),
+                again=again,
+                once=once,
+                library=library,
+            )
+            steps = (contraction, *readers) if last else ()
+            passes.append(self.conv(contraction, reader, way, why, steps))
+        gone: dict[int, list[Region]] = {id(r): [] for r in (contraction, *readers)}
+        self.put(gone | {id(readers[-1]): passes})
+        return True
+
+    def estimates(self, readers: list[Region], way: ConvWay) -> tuple[float, float, float]:
+        """Microseconds: made again in each kernel, stored by the first, made by the library."""
+        moved = [float(hint(r.bytes, way.batch)) - way.stored for r in readers]
+        later = sum(way.loop.pass_time(m + way.stored) for m in moved[1:])
+        again = sum(way.time(m) for m in moved)
+        once = way.time(moved[0] + way.stored) + later
+        library = way.library_time + way.loop.pass_time(moved[0] + way.stored) + later
+        return again, once, library
+
+    def can_be_together(self, readers: list[Region]) -> bool:
+        """Whether the first kernels can wait for the last: nobody in between needs them."""
+        places = [i for i, r in enumerate(self.regions) if any(r is x for x in readers)]
+        made = {b.name for r in readers[:-1] for b in r.outputs}
+        between = self.regions[places[0] : places[-1]]
+        others = [r for r in between if not any(r is x for x in readers)]
+        return not any(self.graph.base(n) in made for r in others for n in r.reads)
+
+    def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
+        """The first kernel's epilogue stores the result besides; the others read it."""
+        first, value = readers[0], contraction.outputs[0]
+        assert first.program is not None
+        (read,) = (a for a in first.program.loads if a.buffer == value.name)
+        program = replace(
+            first.program,
+            stores=(*first.program.stores, Store(load(read), read, "element")),
+        )
+        storing = replace(
+            first,
+            program=program,
+            outputs=(*first.outputs, value),
+            bytes=as_dim(first.bytes + self.node(contraction).type.numel * value.dtype.itemsize),
+        )
+        again, once, library = self.estimates(readers, way)
+        why = reason(
+            Code.CONV_STORED,
+            loop=way.text,
+            count=self.operators(contraction, first),
+            passes=len(readers) - 1,
+            again=again,
+            once=once,
+            library=library,
+        )
+        made = self.conv(contraction, storing, way, why, (contraction, first))
+        self.put({id(contraction): [], id(first): [made]})
+
+    def alone(self, contraction: Region, way: ConvWay) -> None:
+        """A convolution that is stored as it is."""
+        own = self.node(contraction)
+        atoms = Atoms()
+        layout = atoms.layout(own.type.shape)
+        access = atoms.access(contraction.outputs[0].name, own.type.shape, layout)
+        store = Store(load(access), access, "element")
+        program = Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
+        walked = walk(program, contraction.outputs[0].name, way.form)
+        if not self.has_tile(walked, way.form, way.loop):
+            self.refuse(contraction, Code.CONVOLUTION)
+            return
+        why = reason(
+            Code.CONV_ALONE,
+            loop=way.text,
+            ours=way.time(way.stored),
+            library=way.library_time,
+        )
+        stored = as_dim(2 * own.type.numel * own.type.dtype.itemsize)
+        single = replace(contraction, program=program, nodes=(), bytes=stored, flops=0)
+        self.put({id(contraction): [self.conv(contraction, single, way, why, (contraction,))]})
+
+    def conv(
+        self,
+        contraction: Region,
+        reader: Region,
+        way: ConvWay,
+        why: Reason,
+        library: tuple[Region, ...],
+    ) -> Region:
+        own, value = self.node(contraction), contraction.outputs[0].name
+        others = [n for n in map(self.graph.__getitem__, reader.nodes) if n.sources != own.sources]
+        reads = [way.form.input, way.form.weight, *(r for r in reader.reads if r != value)]
+        stored = own.type.numel * own.type.dtype.itemsize
+        return replace(
+            reader,
+            name=region_name([own, *others], self.names),
+            kind="conv",
+            nodes=(*contraction.nodes, *reader.nodes),
+            why=why,
+            call=contraction.call,
+            contraction=contraction.contraction,
+            reads=tuple(dict.fromkeys(reads)),
+            bytes=as_dim(contraction.bytes + reader.bytes - 2 * stored),
+            flops=as_dim(contraction.flops + reader.flops),
+            conv=Conv(own.name, way.loop, way.form, way.samples, library),
+        )
+
+    def operators(self, contraction: Region, reader: Region) -> int:
+        own = self.node(contraction)
+        behind = [self.graph[n] for n in reader.nodes]
+        others = [n for n in behind if n.sources != own.sources and n.op != "view"]
+        return len({s for n in others for s in n.sources})
+
+    def put(self, changed: dict[int, list[Region]]) -> None:
+        self.regions = [r for old in self.regions for r in changed.get(id(old), [old])]

@@ -1,0 +1,252 @@
+"""Which of the library's convolutions run in channels_last, and why.
+
+    choose   the primitives -> for each convolution that stays with the library, a Layout
+    slow     a Plan in which some do -> those of them whose followers are slow over that order
+    told     the same Plan with the reason at each convolution
+
+A convolution is chosen where what the library gains is more than what it costs to bring its operand
+into the order, which is nothing where a kernel of ours or a chosen convolution makes it. It must be
+as accurate there as eager is (accuracy.py): the library may take TF32 in one order alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
+from kernelwright.graph import Contraction, Graph, Node, hint
+from kernelwright.plan.channels import RANKS
+from kernelwright.plan.model import (
+    Access,
+    Code,
+    Plan,
+    Program,
+    Reason,
+    Region,
+    element_type,
+    reason,
+)
+from kernelwright.plan.policy import Policy
+from kernelwright.targets import LibraryConvolutions, Target
+from kernelwright.walk import reach
+
+HALVES = (torch.float16, torch.bfloat16)
+MADE = ("map", "cat", "view", "window", "reduce")
+SECTOR = 32  # bytes that memory moves at least
+# Rows that lie side by side in memory and are one block; blocks that keep a machine busy.
+SIDE_BY_SIDE, BUSY_BLOCKS = 32, 64
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Whether a convolution runs in channels_last, and what to say of it behind `rest`.
+
+    `gain` is the time that the order saves where it is taken: from `fewest` samples on.
+    """
+
+    last: bool
+    code: Code
+    numbers: tuple[tuple[str, object], ...] = ()
+    gain: float = 0.0
+    fewest: int = 1
+
+    def told(self, rest: Reason) -> Reason:
+        return reason(self.code, rest=rest, **dict(self.numbers))
+
+
+Layouts = dict[str, Layout]
+
+
+def in_channels_last(layouts: Layouts) -> dict[str, int]:
+    """From how many samples on each convolution is, that is at all."""
+    return {name: layout.fewest for name, layout in layouts.items() if layout.last}
+
+
+def choose(
+    graph: Graph,
+    generated: frozenset[str],
+    target: Target,
+    accuracies: Accuracies,
+    batch: int,
+    policy: Policy,
+) -> Layouts:
+    """For the convolutions of the library that may run in channels_last, whether they do."""
+    strides = graph.contract.strides
+    if target.convolutions is None or strides is None:
+        return {}
+    return _Choice(graph, target.convolutions, accuracies, batch, policy).run(generated)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    graph: Graph
+    library: LibraryConvolutions
+    accuracies: Accuracies
+    batch: int
+    policy: Policy
+
+    def run(self, generated: frozenset[str]) -> Layouts:
+        found: Layouts = {}
+        last: set[str] = set()  # values that are made of what lies so
+        for node in self.graph:
+            if node.name not in generated and self.may_run(node):
+                found[node.name] = self.layout(node, last)
+                if found[node.name].last:
+                    last.add(node.name)
+            elif node.op in MADE and any(name in last for name in node.inputs):
+                last.add(node.name)
+        return found
+
+    def may_run(self, node: Node) -> bool:
+        """Whether it is a convolution of a batch in two or three dimensions, and known here."""
+        payload = node.payload
+        if not isinstance(payload, Contraction) or payload.is_product:
+            return False
+        x, w = (self.graph[name].type for name in node.inputs[:2])
+        measured = self.accuracies.get(node.name, UNKNOWN)
+        known = None not in (measured.eager, measured.channels_last) or x.dtype in HALVES
+        return known and len(x.shape) == len(w.shape) and len(x.shape) in RANKS
+
+    def layout(self, node: Node, last: set[str]) -> Layout:
+        accuracy = self.accuracies.get(node.name, UNKNOWN)
+        half = node.type.dtype in HALVES
+        if not half and not accuracy.allows(accuracy.channels_last):
+            numbers = {"error": accuracy.channels_last, "eager": accuracy.eager}
+            return Layout(False, Code.TF32_LAST, tuple(numbers.items()))
+        gain, cost = self.gain(node), self.cost(node)
+        if self.policy.channels_last_always:
+            return self.last(Code.CHANNELS_LAST, accuracy, math.inf, gain=gain - cost)
+        if gain > cost:
+            return self.last(Code.CHANNELS_LAST, accuracy, gain - cost, gain=gain - cost)
+        if gain == cost == 0 and node.inputs[0] in last:
+            return self.last(Code.CHANNELS_KEPT, accuracy, 0.0)
+        return Layout(False, Code.FIRST_FASTER, (("gain", gain), ("cost", cost)))
+
+    def last(self, code: Code, accuracy: Accuracy, saved: float, **numbers: object) -> Layout:
+        """In channels_last, from where on eager is no more accurate than that."""
+        fewest = accuracy.fewest if is_tf32(accuracy.channels_last) else 1
+        told = {"from_batch": f" from {fewest} samples on" if fewest > 1 else "", **numbers}
+        return Layout(True, code, tuple(told.items()), saved, fewest)
+
+    def gain(self, node: Node) -> float:
+        """The time that the library saves."""
+        x, w = (self.graph[name].type.shape for name in node.inputs[:2])
+        contraction = node.payload
+        assert isinstance(contraction, Contraction)
+        moved = self.bytes(node.inputs[0]) + self.bytes(node.name)
+        groups, inside, outside = _groups(contraction)
+        if groups > 1 and inside == outside == 1:
+            return self.library.depthwise_gain(moved) if len(x) == 4 else 0.0
+        if groups > 1 and inside != outside:
+            return 0.0  # it turns the weights in a kernel that takes longer than all it saves
+        if all(d == 1 for d in w[2:]):
+            return 0.0  # matrix products, which read either order
+        return self.library.turning_time(moved) - self.library.weight_overhead
+
+    def cost(self, node: Node) -> float:
+        """The time to bring the operand into the order, if nobody makes it so."""
+        name = self.graph.base(node.inputs[0])
+        if self.graph[name].op in ("map", "cat", "reduce", "contract", "window"):
+            return 0.0
+        return self.library.store_time(self.bytes(name))
+
+    def bytes(self, name: str) -> int:
+        type = self.graph[name].type
+        return hint(type.numel, self.batch) * type.dtype.itemsize
+
+
+def _groups(contraction: Contraction) -> tuple[int, int, int]:
+    """How many groups, and the channels of each, in and out."""
+    _, groups, filters, channels, *_ = (hint(n) for n in contraction.sizes)
+    return groups, channels, filters
+
+
+# ---- what follows --------------------------------------------------------------------------------
+
+
+def slow(plan: Plan, layouts: Layouts, target: Target, batch: int) -> Layouts:
+    """The convolutions whose gain is lost in kernels behind them, with the channels first again."""
+    found: Layouts = {}
+    for region in plan.regions:
+        names = [n for n in _convolutions(plan, region, layouts) if n not in found]
+        if target.convolutions is None or not names:
+            continue
+        lost = _waste(plan.graph, region, batch) / target.convolutions.store_rate
+        if lost > sum(layouts[n].gain for n in names):
+            why = (("region", region.name), ("lost", lost))
+            found |= {n: Layout(False, Code.FIRST_TAIL, why) for n in names}
+    return found
+
+
+def told(plan: Plan, layouts: Layouts) -> Plan:
+    """With the reason for its order behind that of each convolution."""
+
+    def explained(region: Region) -> Region:
+        names = (n.removesuffix("_last") for n in region.nodes)
+        layout = next((layouts[n] for n in names if n in layouts), None)
+        if layout is None or region.kind != "contract":
+            return region
+        return replace(region, why=layout.told(region.why))
+
+    return replace(plan, regions=tuple(explained(r) for r in plan.regions))
+
+
+def _convolutions(plan: Plan, region: Region, layouts: Layouts) -> Iterable[str]:
+    """The convolutions in channels_last that a region's operands are made of, the nearest ones."""
+
+    def below(name: str) -> tuple[str, ...]:
+        node = plan.graph[name]
+        return node.inputs if node.op in MADE else ()
+
+    for name in reach(region.reads, below):
+        first = name.removesuffix("_last")
+        if name != first and first in layouts and layouts[first].last:
+            yield first
+
+
+def _waste(graph: Graph, region: Region, batch: int) -> float:
+    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors."""
+    program = region.program
+    if program is None or not program.stages:
+        return 0.0  # blocks are turned (lower/turn.py)
+    wasted = 0.0
+    lanes = _lanes(program)
+    stores = [s.access for s in program.stores if program.strided or s.level == "element"]
+    for access in (*program.loads, *stores):
+        size = element_type(graph, access.buffer).itemsize
+        piece = size * _piece(program, access, lanes)
+        if piece < SECTOR and access.atoms & set(lanes):
+            count = hint(program.count(tuple(access.atoms)), batch)
+            wasted += count * size * (SECTOR / piece - 1)
+    rows = program.count(program.rows)
+    if program.strided and not isinstance(rows, int):  # a fixed number is spread (lower/config.py)
+        blocks = hint(rows, batch) / SIDE_BY_SIDE
+        wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
+    return wasted
+
+
+def _lanes(program: Program) -> tuple[int, ...]:
+    """The axes over which threads lie, the one of neighbouring threads last.
+
+    In a strided program that is the last one, or the one before where windows below each other are
+    a thread's own (lower/config.py): the one along which the largest operand lies.
+    """
+    if not program.strided:
+        return program.elements
+    largest = max(program.loads, key=lambda access: len(access.atoms))
+    along = [a for a in program.rows[-2:] if largest.stride(a) == 1]
+    return (*(a for a in program.rows if a not in along), *along)
+
+
+def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:
+    """How many elements of neighbouring lanes lie side by side in memory."""
+    count = 1
+    for atom in reversed(lanes):
+        if access.stride(atom) != count or not isinstance(program.sizes[atom], int):
+            break
+        count *= hint(program.sizes[atom])
+    return count

@@ -1,0 +1,157 @@
+"""The epilogues of generated convolutions, run here: emitted programs, compiled for the host.
+
+A convolution's result is cut into slices of any box, each copied into a room that is otherwise full
+of NaN, and handed to kw::ConvEpilogue as the kernel's main loop would. One thread has a row.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import sympy
+import torch
+import torch.nn.functional as F
+from program_interpreter import run_plan
+from torch import Tensor
+
+from kernelwright.emit.convolution import ConvPrinter
+from kernelwright.emit.cpp import camel
+from kernelwright.emit.launchers import arguments
+from kernelwright.lower import ConvKernel
+from kernelwright.lower.conv import ConvConfig, Needs
+from kernelwright.pipeline import Compiled
+from kernelwright.plan import ConvForm, Program, Region
+
+KERNELS = Path(__file__).parents[1] / "src" / "kernelwright" / "kernels"
+CXX = os.environ.get("CXX", "g++")
+FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp", "-shared", "-fPIC"]
+THREADS = 8
+NAMES = ("kTileChannels", "kTileD", "kTileH", "kTileW", "kTilePitch", "kEpilogueThreads")
+NO_COSTS = (1, 1, 1, 1, 1)
+
+DRIVER = """
+#include "conv_epilogue.cuh"
+
+#include <cmath>
+#include <vector>
+
+PROGRAM
+
+struct Box {
+CONSTANTS
+};
+
+// Every slice of a result [samples][channels][depth][height][width], whose extents are `all`.
+extern "C" void run(void* const* tensors, const int64_t* numbers, const float* result,
+                    const int64_t* all) {
+ARGUMENTS
+  std::vector<float> room(Box::kTileChannels * Box::kTilePitch), scratch(128);
+  for (int64_t n = 0; n < all[0]; ++n)
+  for (int64_t c = 0; c < all[1]; c += Box::kTileChannels)
+  for (int64_t z = 0; z < all[2]; z += Box::kTileD)
+  for (int64_t y = 0; y < all[3]; y += Box::kTileH)
+  for (int64_t x = 0; x < all[4]; x += Box::kTileW) {
+    for (float& f : room) f = NAN;
+    for (int64_t k = 0; k < Box::kTileChannels && c + k < all[1]; ++k)
+    for (int64_t l = 0; l < Box::kTileD && z + l < all[2]; ++l)
+    for (int64_t j = 0; j < Box::kTileH && y + j < all[3]; ++j)
+    for (int64_t i = 0; i < Box::kTileW && x + i < all[4]; ++i) {
+      const int64_t plane = (n * all[1] + c + k) * all[2] + z + l;
+      const float value = result[(plane * all[3] + y + j) * all[4] + x + i];
+      room[k * Box::kTilePitch + (l * Box::kTileH + j) * Box::kTileW + i] = value;
+    }
+    const kw::ConvTile<Box> tile{room.data(), n, int(c), int(z), int(y), int(x), 1, scratch.data()};
+    for (int t = 0; t < Box::kEpilogueThreads; ++t) {
+      kw::ConvEpilogue<STRUCT, Box>{a}.run(tile, t);
+    }
+  }
+}
+"""
+
+
+def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+    """In the place of lower.conv.tiles: small tiles, the first that a program can have."""
+    found = []
+    for shape in ((1, 4, 8), (2, 4, 4), (1, 1, 16), (6, 6, 6)):
+        box = [-(-n // m) * m for n, m in zip(shape, needs.multiple, strict=True)]
+        channels = 8 * -(-needs.channels_together // 8)
+        pitch = math.prod(box) + 4
+        values = (channels, *box, pitch, THREADS)
+        constants = (*zip(NAMES, values, strict=True), ("kPhaseMax", int(needs.phase_max)))
+        cost = 0.0 if needs.phase_max else 1.0
+        config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
+        if not needs.fits(config):
+            found.append(config)
+    return found
+
+
+def driver(compiled: Compiled, kernel: ConvKernel) -> str:
+    one = replace(kernel, laid=replace(kernel.laid, lanes=1, teams=1))
+    printer = ConvPrinter(compiled.planned.graph, one)
+    constants = kernel.tile.constants
+    texts = {
+        "PROGRAM": printer.print(),
+        "CONSTANTS": "\n".join(f"  static constexpr int {k} = {v};" for k, v in constants),
+        "ARGUMENTS": "\n".join(arguments(printer)),
+        "STRUCT": camel(kernel.name),
+    }
+    text = DRIVER
+    for word, own in texts.items():
+        text = text.replace(word, own)
+    return text
+
+
+def build(text: str, folder: Path, name: str) -> Any:
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(text)
+    command = [CXX, *FLAGS, f"-I{KERNELS}", str(source), "-o", str(library)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return ctypes.CDLL(str(library)).run
+
+
+def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> Any:
+    """What the plan gives when the tiles of its convolutions are run here."""
+    kernels = {k.name: k for k in compiled.kernels if isinstance(k, ConvKernel)}
+    names = compiled.lowered.shared
+
+    def convolve(
+        region: Region, value_of: Callable[[str], Any], values: dict[str, Any], number: Any
+    ) -> Program | None:
+        kernel, conv = kernels[names[region.name]], region.conv
+        assert conv is not None and names[region.name] == region.name, "one kernel for each region"
+        run = build(driver(compiled, kernel), folder, kernel.name)
+        extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
+        product = value_of(conv.product).float().reshape(extents)
+        if dict(kernel.tile.constants)["kPhaseMax"]:
+            product = F.max_pool3d(product, conv.form.stride)
+        product = product.contiguous()
+        shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
+        reads = [value_of(name).float().contiguous() for name in kernel.reads]
+        made = {}
+        for name in kernel.writes:
+            shape = [number(d) for d in shapes[name].shape]
+            made[name] = torch.full(shape, float("nan"))
+        tensors = [*reads, *made.values()]
+        addresses = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+        symbols = compiled.planned.graph.symbols
+        numbers = [number(sympy.Symbol(s, integer=True, positive=True)) for s in symbols]
+        sizes = (ctypes.c_int64 * max(1, len(numbers)))(*numbers)
+        run(
+            addresses,
+            sizes,
+            ctypes.c_void_p(product.data_ptr()),
+            (ctypes.c_int64 * 5)(*product.shape),
+        )
+        values.update({name: t.double() for name, t in made.items()})
+        return kernel.tiled.finish
+
+    module = compiled.problem.module
+    return run_plan(compiled.planned, module, inputs, convolve=convolve)

@@ -1,0 +1,174 @@
+"""What the tiles of a generated convolution do, run on the CPU: the emitted programs as host code.
+
+The convolution itself is torch's, in float64; its result is cut into slices with garbage beyond the
+edges, and the programs, with what finishes their rows, must make of it what the model makes.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import conv_host
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from written import Written
+
+from kernelwright.lower import ConvKernel, convolution
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS
+from kernelwright.plan.model import Code
+from kernelwright.problem import problem_from_module
+from kernelwright.targets import SM_90
+from kernelwright.targets.sm_90 import CONV_LOOPS
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(conv_host.CXX) is None, reason=f"the C++ compiler {conv_host.CXX} is not here"
+)
+# Recomputing costs nothing on the first machine, storing on the second.
+AGAIN = replace(SM_90, conv_loops=tuple(replace(c, overhead=0.0, memory=1.0) for c in CONV_LOOPS))
+ONCE = replace(SM_90, conv_loops=tuple(replace(c, rate=1.0) for c in CONV_LOOPS))
+SHAPE = (2, 3, 19, 37)
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Boxes of a few places, so that there are many tiles, and edges on all sides."""
+    monkeypatch.setattr(convolution, "tiles", conv_host.boxes)
+    convolution.tile_of.cache_clear()
+    yield
+    convolution.tile_of.cache_clear()
+
+
+def conv(channels: int = 20, **how: Any) -> nn.Module:
+    return nn.Conv2d(3, channels, 3, **how)
+
+
+class Case:
+    """A model, its input, and how many passes and which regions it should have."""
+
+    def __init__(
+        self, forward: Callable[..., Any], *shape: int, kinds: str = "conv", **parts: Any
+    ) -> None:
+        self.forward, self.shape = forward, shape or SHAPE
+        self.kinds, self.parts = kinds.split(), parts
+
+
+def each(channels: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(channels, 1, 1))
+
+
+CASES = {
+    "elements": Case(lambda m, x: torch.relu(m.c(x)) * m.p, c=conv(), p=each(20)),
+    "a residual": Case(
+        lambda m, x: torch.relu(m.c(x)) + x, 2, 16, 9, 36, c=nn.Conv2d(16, 16, 3, padding=1)
+    ),
+    "alone": Case(lambda m, x: m.c(x), c=conv(bias=False)),
+    "a sequence": Case(lambda m, x: F.elu(m.c(x)), 2, 3, 50, c=nn.Conv1d(3, 9, 5, dilation=2)),
+    "softmax": Case(lambda m, x: torch.softmax(m.c(x), 1), c=conv()),
+    "logsumexp": Case(
+        lambda m, x: torch.logsumexp(m.c(x), 1, keepdim=True).tanh(),
+        *(2, 3, 5, 6, 9),
+        c=nn.ConvTranspose3d(3, 12, 3, stride=2),
+    ),
+    "minimum": Case(lambda m, x: torch.tanh(m.c(x).amin(1, keepdim=True)), c=conv()),
+    "mean of places": Case(lambda m, x: torch.tanh(m.c(x)).mean((2, 3)), c=conv()),
+    "mean of columns": Case(lambda m, x: torch.tanh(m.c(x)).mean(3), c=conv()),
+    "largest of all": Case(lambda m, x: torch.tanh(m.c(x)).amax((1, 2, 3)), c=conv()),
+    "logsumexp of places": Case(lambda m, x: torch.logsumexp(m.c(x), (2, 3)), c=conv()),
+    "max pool": Case(lambda m, x: F.max_pool2d(m.c(x), 4) * 2 + m.p, c=conv(), p=each(20)),
+    "average pool": Case(lambda m, x: F.avg_pool2d(torch.relu(m.c(x)), 2), c=conv()),
+    "pools": Case(
+        lambda m, x: F.max_pool3d(F.max_pool3d(m.c(x), 2), 3),
+        *(2, 3, 9, 9, 9),
+        c=nn.ConvTranspose3d(3, 12, 5, stride=2, padding=2),
+    ),
+    "a pool of the stride": Case(
+        lambda m, x: torch.tanh(F.max_pool2d(m.c(x), 2)).sum(1),
+        *(2, 3, 9, 7),
+        kinds="conv rowwise",
+        c=nn.ConvTranspose2d(3, 12, 3, stride=2, output_padding=1),
+    ),
+    "a window with gaps": Case(lambda m, x: F.max_pool2d(m.c(x), 2, 3), c=conv()),
+    "overlapping windows": Case(
+        lambda m, x: F.max_pool2d(torch.relu(m.c(x)), 3, 2, 1), kinds="conv rowwise", c=conv()
+    ),
+    "global average": Case(lambda m, x: F.adaptive_avg_pool2d(torch.relu(m.c(x)), 1), c=conv()),
+}
+NORMS = {
+    "group norm": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(24), n=nn.GroupNorm(6, 24)),
+    "odd groups": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(20), n=nn.GroupNorm(4, 20)),
+    "group norm, pool": Case(
+        lambda m, x: F.max_pool2d(m.n(m.c(x)) * m.p, 4).clamp(0, 1),
+        **{"c": conv(24), "n": nn.GroupNorm(3, 24), "p": each(24)},
+    ),
+    "instance norm": Case(lambda m, x: m.n(m.c(x)) / 2, c=conv(), n=nn.InstanceNorm2d(20)),
+    "layer norm": Case(lambda m, x: F.gelu(m.n(m.c(x))), c=conv(), n=nn.LayerNorm([20, 17, 35])),
+    "batch norm": Case(lambda m, x: F.hardswish(m.n(m.c(x))), c=conv(), n=nn.BatchNorm2d(20)),
+    "batch norm, mean": Case(
+        lambda m, x: (lambda y: y - y.mean((2, 3), keepdim=True))(m.n(m.c(x))),
+        **{"c": conv(), "n": nn.BatchNorm2d(20)},
+    ),
+}
+
+
+def compiled(case: Case, target: Any, train: bool = False) -> Compiled:
+    module = Written(case.forward, **copy.deepcopy(case.parts)).train(train)
+    problem = problem_from_module(module, (torch.randn(*case.shape),))
+    return compile_problem(problem, target=target, policy=ALWAYS)
+
+
+def check(made: Compiled, x: torch.Tensor, folder: Path) -> None:
+    exact = copy.deepcopy(made.problem.module).double()
+    made.problem.module.double()
+    with torch.no_grad():
+        got = conv_host.outputs_of(made, (x,), folder)
+        torch.testing.assert_close(got, exact(x), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_one_kernel_does(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    made = compiled(case, ONCE)
+    assert [r.kind for r in made.planned.regions] == case.kinds
+    check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+def test_a_kernel_hands_over_the_largest_of_its_phases() -> None:
+    """Where windows are strides of a transposed convolution, or several of these side by side."""
+    for name in ("pools", "a pool of the stride"):
+        (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
+        assert dict(kernel.tile.constants)["kPhaseMax"] == 1
+    (kernel,) = (k for k in compiled(CASES["max pool"], ONCE).kernels if isinstance(k, ConvKernel))
+    assert dict(kernel.tile.constants)["kPhaseMax"] == 0
+
+
+@pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_path: Path) -> None:
+    case = NORMS[name]
+    made = compiled(case, target, train=True)
+    kernels = [k for k in made.kernels if isinstance(k, ConvKernel)]
+    reasons = {k.region.why.code for k in kernels}
+    assert reasons == {Code.CONV_AGAIN if target is AGAIN else Code.CONV_STORED}
+    assert len(kernels) == (1 if target is ONCE else 3 if "mean" in name else 2)
+    assert kernels[0].tiled.finish is not None
+    check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+def test_the_variance_of_values_with_a_large_mean(tmp_path: Path) -> None:
+    """Sums of squares would have no digits left: each tile is centred on its own mean."""
+    case = Case(lambda m, x: m.n(m.c(x) + 3000.0), c=conv(), n=nn.InstanceNorm2d(20))
+    made = compiled(case, AGAIN, train=True)
+    exact = copy.deepcopy(made.problem.module).double()
+    made.problem.module.double()
+    x = torch.randn(*case.shape).double()
+    with torch.no_grad():
+        got = conv_host.outputs_of(made, (x,), tmp_path)
+        torch.testing.assert_close(got, exact(x), rtol=0, atol=2e-3)

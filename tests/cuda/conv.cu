@@ -1,0 +1,138 @@
+// One convolution, compiled for one loop and configuration behind a C function: what convolved.py
+// builds, to try kernels/conv_sm90.cuh without a model around it. CONFIG names a file with the
+// struct Config, LOOP the main loop, PROGRAM one of the epilogues below.
+#include "conv_sm90.cuh"
+
+#include CONFIG
+
+namespace convolved {
+
+// The results as they are.
+struct Stored {
+  static __device__ __forceinline__ float map(float x, const float*, int) { return x; }
+};
+
+// relu(x + bias) + bias.
+struct Rectified {
+  static __device__ __forceinline__ float map(float x, const float* bias, int channel) {
+    const float b = __ldg(bias + channel);
+    return kw::relu(x + b) + b;
+  }
+};
+
+// tanh(x + bias) * 2 + bias, for the pooled program.
+struct Squashed {
+  static __device__ __forceinline__ float map(float x, const float* bias, int channel) {
+    const float b = __ldg(bias + channel);
+    return kw::tanh(x + b) * 2.0f + b;
+  }
+};
+
+// Nothing is stored, for measuring the rest.
+struct Unstored {
+  struct Args {
+    OUT* out;
+    const float* bias;
+  };
+};
+
+template <class Map>
+struct Elements {
+  struct Args {
+    OUT* out;
+    const float* bias;
+  };
+};
+
+// The largest of windows of 4 x 4.
+template <class Map>
+struct Pooled {
+  struct Args {
+    OUT* out;
+    const float* bias;
+  };
+};
+
+}  // namespace convolved
+
+namespace kw {
+
+template <class C>
+struct ConvEpilogue<convolved::Unstored, C> {
+  const convolved::Unstored::Args& a;
+
+  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
+    if (tile.at[thread] == 12345.678f) a.out[thread] = from_float<OUT>(1.0f);
+  }
+};
+
+template <class Map, class C>
+struct ConvEpilogue<convolved::Elements<Map>, C> {
+  const typename convolved::Elements<Map>::Args& a;
+
+  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
+    constexpr int kPlaces = C::kTileD * C::kTileH * C::kTileW;
+    constexpr int kThreads = C::kEpilogueThreads;
+    constexpr int64_t kChannel = int64_t{C::kOutD} * C::kOutH * C::kOutW;
+    OUT* const base = a.out + (tile.sample * C::kCout + tile.channel) * kChannel;
+#pragma unroll 1
+    for (int first = 0; first < kPlaces; first += kThreads) {
+      const int place = first + thread;
+      const int x = tile.x + place % C::kTileW;
+      const int y = tile.y + place / C::kTileW % C::kTileH;
+      const int z = tile.z + place / (C::kTileW * C::kTileH);
+      if (place >= kPlaces || x >= C::kOutW || y >= C::kOutH || z >= C::kOutD) continue;
+      OUT* const to = base + (int64_t{z} * C::kOutH + y) * C::kOutW + x;
+#pragma unroll 8
+      for (int c = 0; c < C::kTileChannels; ++c) {
+        if (C::kCout % C::kTileChannels != 0 && tile.channel + c >= C::kCout) break;
+        const float value = tile.at[c * C::kTilePitch + place];
+        to[c * kChannel] = from_float<OUT>(Map::map(value, a.bias, tile.channel + c));
+      }
+    }
+  }
+};
+
+template <class Map, class C>
+struct ConvEpilogue<convolved::Pooled<Map>, C> {
+  const typename convolved::Pooled<Map>::Args& a;
+
+  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
+    constexpr int kWide = C::kTileW / 4;
+    constexpr int kTall = C::kTileH / 4;
+    constexpr int kWindows = C::kTileChannels * kWide * kTall;
+    constexpr int kOutW = C::kOutW / 4;
+    constexpr int kOutH = C::kOutH / 4;
+    for (int i = thread; i < kWindows; i += C::kEpilogueThreads) {
+      const int x = i % kWide;
+      const int y = i / kWide % kTall;
+      const int c = i / (kWide * kTall);
+      const float* const from = tile.at + c * C::kTilePitch + y * 4 * C::kTileW + x * 4;
+      float most = -detail::kInf;
+#pragma unroll
+      for (int row = 0; row < 4; ++row) {
+        const float4 v = *reinterpret_cast<const float4*>(from + row * C::kTileW);
+        most = maximum(most, Map::map(v.x, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.y, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.z, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.w, a.bias, tile.channel + c));
+      }
+      const int out_x = tile.x / 4 + x;
+      const int out_y = tile.y / 4 + y;
+      if (out_x < kOutW && out_y < kOutH && tile.channel + c < C::kCout) {
+        a.out[((tile.sample * C::kCout + tile.channel + c) * kOutH + out_y) * kOutW + out_x] =
+            from_float<OUT>(most);
+      }
+    }
+  }
+};
+
+}  // namespace kw
+
+using namespace convolved;
+
+extern "C" int launch(void* const* tensors, int64_t batch, void* stream) {
+  const kw::ConvOperands g{tensors[0], tensors[1], tensors[2], tensors[3], batch};
+  const PROGRAM::Args a{static_cast<OUT*>(tensors[4]), static_cast<const float*>(tensors[5])};
+  return kw::conv<kw::LOOP, PROGRAM, Config>(g, a, static_cast<cudaStream_t>(stream));
+}

@@ -1,0 +1,199 @@
+"""Generated convolutions against float64: every kind of window, tile, loop and orientation.
+
+The kernel alone (convolved.py), at sizes that no tile divides; results and scratch memory are full
+of NaN before.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from convolved import Built, Conv, build
+from torch import Tensor
+
+from kernelwright.verify.compare import same_bits
+
+DEVICE = "cuda"
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = pytest.mark.skipif(not HOPPER, reason="convolutions need compute capability 9.0")
+
+INF, NAN = math.inf, math.nan
+EPS = torch.finfo(torch.float32).eps
+# Of the sum of the terms' magnitudes; halves are rounded once more when they are stored.
+BOUNDS = {"split": 8 * EPS, "rounded": 1.5e-3, "float16": 1e-3, "bfloat16": 8e-3}
+
+DENSE = {
+    "plain": Conv(8, 64, (37, 45), (3, 3)),
+    "padded": Conv(16, 64, (33, 30), (3, 3), pads=1),
+    "deep": Conv(64, 128, (30, 34), (3, 3), pads=1),
+    "deep_resident": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kResident", 1),)),
+    "deep_ring": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kResident", 0),)),
+    "odd_channels": Conv(13, 70, (29, 31), (3, 3), pads=1),
+    "three": Conv(3, 32, (41, 43), (3, 3)),
+    "three_rounded": Conv(3, 24, (41, 43), (3, 3), loop="rounded"),
+    "one": Conv(1, 16, (41, 43), (5, 5), pads=2),
+    "two": Conv(2, 20, (41, 43), (3, 4), dilations=2),
+    "strided": Conv(16, 32, (45, 47), (3, 3), steps=2, pads=1),
+    "strided_three": Conv(3, 64, (64, 61), (7, 7), steps=2, pads=3),
+    "steps_of_three": Conv(8, 64, (45, 47), (4, 5), steps=3, pads=2, dilations=(1, 2)),
+    "dilated": Conv(24, 48, (40, 36), (3, 3), dilations=3, pads=3),
+    "pointwise": Conv(48, 96, (28, 28), (1, 1)),
+    "small": Conv(32, 64, (7, 7), (3, 3), pads=1),
+    "line": Conv(16, 64, (1000,), (5,), pads=2),
+    "along": Conv(16, 64, (20, 300), (3, 3), where=(("kAlongX", 1),)),
+    "along_pixels": Conv(16, 24, (20, 300), (3, 3), where=(("kAlongX", 1), ("kPixelsOnM", 1))),
+    "line_strided": Conv(20, 33, (777,), (8,), steps=4),
+    "volume": Conv(16, 64, (9, 17, 15), (3, 3, 3)),
+    "volume_strided": Conv(8, 16, (11, 13, 19), (3, 3, 3), steps=2, pads=1),
+    "volume_one": Conv(3, 16, (8, 16, 15), (3, 3, 3), pads=1, loop="rounded"),
+    "wide_window": Conv(8, 24, (20, 22), (11, 9), pads=4),
+    "volume_window": Conv(16, 40, (10, 12, 14), (5, 5, 5), pads=2),
+    "halves": Conv(32, 64, (30, 31), (3, 3), pads=1, loop="float16"),
+    "brain_halves": Conv(12, 40, (30, 31), (3, 3), steps=2, loop="bfloat16"),
+    "together": Conv(16, 48, (30, 31), (3, 3), together=48),
+    "together_high": Conv(16, 128, (30, 31), (3, 3), together=128, where=(("kPixelsOnM", 0),)),
+    "multiples": Conv(16, 64, (31, 40), (3, 3), multiple=(1, 3, 6)),
+    "pixels": Conv(32, 64, (31, 40), (3, 3), where=(("kPixelsOnM", 1),)),
+    "weights": Conv(32, 40, (31, 40), (3, 3), where=(("kPixelsOnM", 0),)),
+    "channel_split": Conv(16, 128, (31, 40), (3, 3), loop="rounded", where=(("kSplitC", 2),)),
+    "depth_split": Conv(16, 64, (6, 20, 24), (3, 3, 3), where=(("kSplitZ", 2),)),
+}
+TRANSPOSED = {
+    "up": Conv(32, 64, (14, 17), (3, 3), steps=2, pads=1, extra=1, transposed=True),
+    "up_rounded": Conv(32, 48, (14, 17), (4, 4), steps=2, pads=1, transposed=True, loop="rounded"),
+    "up_plain": Conv(16, 32, (20, 19), (3, 3), transposed=True, pads=1),
+    "up_thin": Conv(24, 16, (11, 13), (2, 2), steps=3, transposed=True),
+    "up_dilated": Conv(16, 24, (11, 13), (3, 3), steps=2, dilations=2, transposed=True),
+    "up_volume": Conv(24, 48, (6, 7, 9), (5, 5, 5), steps=2, pads=2, transposed=True),
+    "up_volume_rounded": Conv(
+        *(16, 16, (6, 7, 9), (3, 3, 3)), steps=2, pads=1, extra=1, transposed=True, loop="rounded"
+    ),
+    "up_line": Conv(16, 40, (100,), (5,), steps=2, transposed=True),
+    "up_pooled": Conv(24, 48, (9, 11), (3, 3), steps=2, pads=1, transposed=True, phase_max=True),
+    "up_volume_pooled": Conv(
+        *(24, 48, (7, 9, 9), (5, 5, 5)),
+        steps=2,
+        pads=2,
+        transposed=True,
+        phase_max=True,
+        together=48,
+        multiple=(3, 3, 3),
+    ),
+    "up_many": Conv(96, 64, (9, 9), (3, 3), steps=2, transposed=True, where=(("kChunks", 4),)),
+}
+GROUPED = {
+    "groups": Conv(64, 128, (20, 21), (3, 3), pads=1, groups=4),
+    "small_groups": Conv(32, 64, (20, 21), (3, 3), groups=8, loop="rounded"),
+    "tiny_groups": Conv(24, 48, (20, 21), (3, 3), groups=12),
+    "up_groups": Conv(32, 32, (12, 11), (3, 3), steps=2, groups=2, transposed=True),
+}
+ALL = DENSE | TRANSPOSED | GROUPED
+
+
+@pytest.fixture(scope="module")
+def convs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
+    built = build(ALL.values(), tmp_path_factory.mktemp("convs"))
+    return {name: built[conv] for name, conv in ALL.items()}
+
+
+def operands(conv: Conv, batch: int = 3, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(len(str(conv)))
+    x = torch.randn(batch, conv.cin, *conv.size, device=DEVICE) * scale
+    weight = torch.randn(conv.weight_shape(), device=DEVICE) / math.sqrt(conv.cin)
+    return x.to(conv.dtype), weight.to(conv.dtype)
+
+
+def check(built: Built, x: Tensor, weight: Tensor) -> float:
+    """Every element within the loop's bound; returns the relative rms error."""
+    conv = built.conv
+    out = built(x, weight).double()
+    wanted = conv.reference(x.double(), weight.double())
+    most = conv.reference(x.double().abs(), weight.double().abs())  # at least that of the largest
+    assert out.shape == wanted.shape
+    error = (out - wanted).abs()
+    wrong = ~(error <= BOUNDS[conv.loop] * most)
+    assert not wrong.any(), f"{int(wrong.sum())} of {wrong.numel()}, {wrong.nonzero()[:3].tolist()}"
+    return float(error.norm() / wanted.norm())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_values(convs: dict[str, Built], name: str) -> None:
+    check(convs[name], *operands(convs[name].conv))
+
+
+@pytest.mark.parametrize("name", ["plain", "deep", "strided", "volume", "up", "up_volume"])
+def test_as_accurate_as_float32(convs: dict[str, Built], name: str) -> None:
+    conv = convs[name].conv
+    x, weight = operands(conv)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        eager = conv.reference(x, weight).double()
+    wanted = conv.reference(x.double(), weight.double())
+    own = float((eager - wanted).norm() / wanted.norm())
+    assert check(convs[name], x, weight) <= 2 * own + 2e-7
+
+
+@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up", "groups"])
+@pytest.mark.parametrize("batch", [1, 2, 40])
+def test_batches(convs: dict[str, Built], name: str, batch: int) -> None:
+    check(convs[name], *operands(convs[name].conv, batch))
+
+
+@pytest.mark.parametrize("name", ["plain", "deep", "three", "up", "deep_resident"])
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 3e4, 1e15])
+def test_scales(convs: dict[str, Built], name: str, scale: float) -> None:
+    """A sample of another magnitude changes the scale on the way."""
+    x, weight = operands(convs[name].conv, scale=scale)
+    check(convs[name], x, weight)
+    x[1:2] *= 1e5
+    check(convs[name], x, weight)
+
+
+@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up"])
+def test_magnitudes_within_a_tile(convs: dict[str, Built], name: str) -> None:
+    """Channels far smaller than the others still give what float32 gives."""
+    x, weight = operands(convs[name].conv)
+    x[:, ::2] *= 1e-9
+    weight = weight.clone()
+    inputs = weight if convs[name].conv.transposed else weight.transpose(0, 1)
+    inputs[1::2] = 0  # only the small ones count
+    check(convs[name], x, weight)
+
+
+@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up", "together"])
+@pytest.mark.parametrize("value", [INF, -INF, NAN, 1e30])
+def test_non_finite(convs: dict[str, Built], name: str, value: float) -> None:
+    """They appear where eager puts them, and nowhere else."""
+    conv = convs[name].conv
+    x, weight = operands(conv)
+    x[1, 3].view(-1)[5] = value
+    out = convs[name](x, weight).double()
+    wanted = conv.reference(x.double(), weight.double())
+    special = ~wanted.isfinite()
+    assert torch.equal(out.isnan(), wanted.isnan())
+    assert torch.equal(out[special].nan_to_num(), wanted[special].nan_to_num())
+    most = conv.reference(x.double().abs(), weight.double().abs())[~special]
+    assert ((out - wanted)[~special].abs() <= BOUNDS[conv.loop] * most).all()
+
+
+@pytest.mark.parametrize("name", ["deep", "deep_resident", "up_volume"])
+def test_equal_bits(convs: dict[str, Built], name: str) -> None:
+    x, weight = operands(convs[name].conv, 8)
+    first = convs[name](x, weight)
+    for _ in range(100):
+        assert same_bits(convs[name](x, weight), first)
+
+
+def test_captured_in_a_graph(convs: dict[str, Built]) -> None:
+    built = convs["deep"]
+    x, weight = operands(built.conv)
+    out = built(x, weight)
+    wanted = out.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        built.repeat()
+    out.fill_(NAN)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert same_bits(out, wanted)

@@ -1,0 +1,154 @@
+"""Generated convolutions: how they are described, who sits in their epilogues, what costs less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import conv_host
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from written import Written
+
+from kernelwright.capture import capture
+from kernelwright.expand import expand
+from kernelwright.lower import ConvKernel, convolution
+from kernelwright.lower.steps import Choice
+from kernelwright.pipeline import Compiled, compile_problem
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy
+from kernelwright.plan.convolutions import conv_form
+from kernelwright.plan.model import Code
+from kernelwright.problem import problem_from_module
+from kernelwright.targets import SM_90, Target
+from kernelwright.targets.sm_90 import CONV_LOOPS
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(convolution, "tiles", conv_host.boxes)
+    convolution.tile_of.cache_clear()
+    yield
+    convolution.tile_of.cache_clear()
+
+
+def loops(**changed: Any) -> Target:
+    return replace(SM_90, conv_loops=tuple(replace(c, **changed) for c in CONV_LOOPS))
+
+
+AGAIN, ONCE = loops(overhead=0.0, memory=1.0), loops(rate=1.0)
+
+
+def compiled(
+    forward: Callable[..., Any],
+    *shape: int,
+    target: Target = ONCE,
+    policy: Policy = ALWAYS,
+    train: bool = False,
+    **parts: Any,
+) -> Compiled:
+    module = Written(forward, **parts).train(train)
+    problem = problem_from_module(module, (torch.randn(*(shape or (2, 3, 19, 37))),))
+    return compile_problem(problem, target=target, policy=policy)
+
+
+def kinds(made: Compiled) -> list[str]:
+    return [r.kind for r in made.planned.regions]
+
+
+def form_of(layer: nn.Module, *shape: int) -> ConvForm:
+    module = Written(lambda m, x: m.c(x), c=layer)
+    graph = expand(capture(problem_from_module(module, (torch.randn(*shape),))))
+    (node,) = (n for n in graph if n.op == "contract")
+    found = conv_form(graph, node)
+    assert found is not None
+    return found
+
+
+def test_a_form_is_read_off_the_index_maps() -> None:
+    plain = form_of(nn.Conv2d(8, 12, (3, 5), stride=(1, 2), padding=1, groups=4), 2, 8, 9, 11)
+    assert (plain.cin, plain.cout, plain.groups, plain.transposed) == (8, 12, 4, False)
+    assert (plain.in_size, plain.out_size) == ((1, 9, 11), (1, 9, 5))
+    assert (plain.kernel, plain.stride, plain.padding) == ((1, 3, 5), (1, 1, 2), (0, 1, 1))
+    assert plain.depth == 2 * 15
+    layer = nn.ConvTranspose3d(6, 4, 5, stride=2, padding=1, output_padding=1, groups=2)
+    up = form_of(layer, 2, 6, 5, 6, 7)
+    assert (up.cin, up.cout, up.groups, up.transposed) == (6, 4, 2, True)
+    assert (up.out_size, up.stride, up.padding) == ((12, 14, 16), (2, 2, 2), (1, 1, 1))
+    assert up.depth == 3 * 125 / 8
+    same = form_of(nn.Conv1d(3, 5, 3, dilation=2, padding="same"), 2, 3, 20)
+    assert (same.dilation, same.padding, same.out_size) == ((1, 1, 2), (0, 0, 2), (1, 1, 20))
+
+
+def test_a_convolution_takes_what_follows_into_its_epilogue() -> None:
+    made = compiled(lambda m, x: F.max_pool2d(torch.relu(m.c(x)), 2), c=nn.Conv2d(3, 9, 3))
+    (region,) = made.planned.regions
+    (row, *_) = made.ledger
+    assert region.why.code is Code.CONV and "us, with the library" in row.why
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.conv.product not in kernel.reads
+    assert {"kTileH", "kTileW"} <= dict(kernel.config.constants).keys()
+
+
+def test_passes_are_one_choice() -> None:
+    """All kernels of a convolution that is made again, or the library's steps."""
+    parts = {"c": nn.Conv2d(3, 8, 3), "n": nn.GroupNorm(2, 8)}
+    made = compiled(lambda m, x: torch.relu(m.n(m.c(x))), target=AGAIN, **parts)
+    assert kinds(made) == ["conv", "conv"]
+    (routine,) = made.lowered.routines
+    (choice,) = routine.steps
+    assert isinstance(choice, Choice)
+    launched = [str(s).split(" = ")[1].split("(")[0] for s in choice.steps if "(" in str(s)]
+    assert launched == ["conv2d_group_norm", "conv2d_group_norm_finish", "conv2d_group_norm_relu"]
+    assert "aten.conv2d" in str(choice.otherwise[0])
+    once, again = (dict(r.why.numbers) for r in made.planned.regions)
+    assert once["again"] == again["again"] < again["once"]
+
+
+OBSTACLES = {
+    "overlapping windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2), Code.OVERLAP),
+    "padded windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1), Code.WALKS),
+    "a part": (lambda m, x: torch.relu(m.c(x)[:, :, 1:]), Code.WALKS),
+    "its own transpose": (lambda m, x: (lambda y: y + y.transpose(2, 3))(m.c(x)), Code.WALKS),
+}
+
+
+@pytest.mark.parametrize("name", OBSTACLES)
+def test_what_does_not_fit_reads_the_stored_result(name: str) -> None:
+    forward, code = OBSTACLES[name]
+    made = compiled(forward, 2, 3, 20, 20, c=nn.Conv2d(3, 9, 3, bias=False))
+    assert kinds(made)[0] == "conv" and made.planned.regions[0].why.code is Code.CONV_ALONE
+    assert code in [r.why.code for r in made.planned.refusals]
+
+
+def test_a_result_is_stored_as_it_is() -> None:
+    made = compiled(lambda m, x: (lambda y: (y, torch.relu(y)))(m.c(x)), c=nn.Conv2d(3, 9, 3))
+    assert [b.name for r in made.planned.regions for b in r.outputs] == ["c", "relu"]
+
+
+def test_without_a_tile_the_plan_is_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statistics are not parted from what they are for where that gains nothing."""
+    monkeypatch.setattr(convolution, "tiles", lambda form, loop, needs: [])
+    parts = {"c": nn.Conv2d(3, 8, 3), "n": nn.GroupNorm(2, 8)}
+    made = compiled(lambda m, x: torch.relu(m.n(m.c(x))), **parts)
+    assert kinds(made) == ["contract", "rowwise"]
+    assert Code.CONVOLUTION in [r.why.code for r in made.planned.refusals]
+
+
+def test_the_library_keeps_what_it_is_faster_at() -> None:
+    slow = loops(rate=1.0)
+    made = compiled(
+        lambda m, x: torch.relu(m.c(x)), target=slow, policy=WHERE_IT_PAYS, c=nn.Conv2d(3, 9, 3)
+    )
+    assert kinds(made) == ["contract", "rowwise"]
+    (why,) = (r.why for r in made.planned.refusals if r.why.code is Code.CONV_LIBRARY)
+    assert "us with a kernel after it" in str(why)
+
+
+def test_the_accuracy_that_is_owed_decides_the_loop() -> None:
+    assert SM_90.conv_loop_for(torch.float32, "float32") is CONV_LOOPS[0]
+    assert SM_90.conv_loop_for(torch.float32, "tf32") is CONV_LOOPS[1]
+    assert SM_90.conv_loop_for(torch.bfloat16, "float32") is CONV_LOOPS[2]
+    assert SM_90.conv_loop_for(torch.float64, "float32") is None

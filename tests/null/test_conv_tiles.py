@@ -1,0 +1,103 @@
+"""The configurations of generated convolutions: they fit, they cover the output, they say why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from convolved import Conv
+
+from kernelwright.lower.conv import ARITHMETIC, Needs, candidates, room, tiles
+from kernelwright.targets.sm_90 import CONVOLVING
+
+FORMS = {
+    "plain": Conv(8, 64, (256, 256), (3, 3)),
+    "deep": Conv(64, 128, (128, 128), (3, 3), loop="rounded"),
+    "three": Conv(3, 32, (224, 224), (7, 7), steps=2, pads=3),
+    "line": Conv(16, 40, (1000,), (5,)),
+    "volume": Conv(16, 64, (16, 32, 32), (3, 3, 3)),
+    "up": Conv(32, 64, (32, 32), (3, 3), steps=2, pads=1, extra=1, transposed=True),
+    "up_volume": Conv(24, 48, (28, 28, 28), (5, 5, 5), steps=2, pads=2, transposed=True),
+    "groups": Conv(64, 128, (56, 56), (3, 3), pads=1, groups=8),
+    "pooled": Conv(16, 64, (62, 62), (3, 3), multiple=(1, 4, 6)),
+    "together": Conv(16, 96, (30, 30), (3, 3), together=96),
+    "tiny": Conv(4, 6, (7, 7), (3, 3)),
+    "tiny_up": Conv(4, 6, (3, 3), (3, 3), steps=2, transposed=True),
+    "tiny_line": Conv(4, 6, (9,), (3,)),
+    "half": Conv(32, 64, (30, 30), (3, 3), loop="bfloat16"),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_configurations_fit(name: str) -> None:
+    form = FORMS[name]
+    for config in _tiles(form)[:50]:
+        constants = dict(config.constants)
+        assert config.shared_bytes <= CONVOLVING.shared_bytes
+        assert constants["kStages"] >= 2
+        extents = (config.depth, config.height, config.width)
+        assert all(n % m == 0 for n, m in zip(extents, form.multiple, strict=True))
+        assert config.pitch >= math.prod(extents)
+        assert config.channels >= form.together
+        assert constants["kSplitC"] * math.prod(constants[f"kSplit{a}"] for a in "XYZ") == 2
+        assert config.threads in (32, 128) and config.time(1) > 0
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_warpgroups_tile_is_whole_slices(name: str) -> None:
+    for config in _tiles(FORMS[name])[:50]:
+        constants = dict(config.constants)
+        phases = (1, 1, 1)
+        if constants["kTransposed"]:
+            phases = tuple(constants[f"kStride{a}"] for a in "DHW")
+        assert config.width == constants["kWide"] * phases[2]
+        assert constants["kTall"] * phases[1] % config.height == 0
+        assert constants["kDeep"] * phases[0] % config.depth == 0
+
+
+def test_every_refusal_says_why() -> None:
+    form = FORMS["volume"]
+    found = list(candidates(form, form.loop, _needs(form)))
+    refused = [c for c in found if c.config is None]
+    assert refused and all(c.refused and c.what for c in refused)
+    assert any(c.config is not None for c in found)
+
+
+def test_an_epilogue_may_refuse() -> None:
+    form = FORMS["plain"]
+    needs = replace(_needs(form), fits=lambda config: "" if config.width == 16 else "too wide")
+    assert {c.width for c in tiles(form, form.loop, needs)} == {16}
+
+
+def test_the_largest_of_phases_counts_places() -> None:
+    form = FORMS["up_volume"]
+    needs = Needs(48, (3, 3, 3), lambda config: "", phase_max=True)
+    constants = dict(tiles(form, form.loop, needs)[0].constants)
+    assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
+    assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
+
+
+def test_room_is_that_of_the_packed_weights() -> None:
+    form = FORMS["deep"]
+    config = _tiles(form)[0]
+    packed, scales = room(form, config, form.loop)
+    assert packed.shape == (config.packed_bytes,)
+    least = form.cin * form.cout * 9 * 2 * ARITHMETIC[form.loop].planes
+    assert least <= config.packed_bytes <= 2 * least
+    assert scales.shape == (config.scale_bytes,) and config.scale_bytes >= form.cout * 8
+
+
+def test_few_input_channels_share_a_chunk() -> None:
+    constants = dict(_tiles(FORMS["three"])[0].constants)
+    assert constants["kPack"] == 2 and constants["kChunks"] == 1
+
+
+def _needs(form: Conv) -> Needs:
+    return Needs(form.together, form.multiple, lambda config: "")
+
+
+def _tiles(form: Conv) -> list:
+    found = tiles(form, form.loop, _needs(form))
+    assert found
+    return found
