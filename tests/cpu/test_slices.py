@@ -56,7 +56,7 @@ def test_slices_give_what_eager_gives(case: str, monkeypatch: pytest.MonkeyPatch
     compiled = compile_problem(problem)
     assert [len(s.kernels) for s in compiled.lowered.slices] == ([count] if count else [])
     fused = compiled.instantiate()
-    for batch in (1, 2, 5):
+    for batch in (1, 2, 5, 0):
         x = torch.randn(batch, 3, 9, 8)
         with torch.no_grad():
             torch.testing.assert_close(fused(x), module(x))

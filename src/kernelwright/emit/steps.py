@@ -228,8 +228,8 @@ class StepPrinter:
         part = f"[{start}:{stop}]"
         cut = {step.left, *(b.name for b in step.outputs)}
         inside = {step.product, *(b.name for b in step.inside)}
-        sliced = f"max(1, {step.slice} * torch.get_num_threads() // {step.each})"
-        lines = [f"{samples} = {batch} if {batch} <= {large} else {sliced}"]
+        sliced = f"{step.slice} * torch.get_num_threads() // {step.each}"
+        lines = [f"{samples} = max(1, {batch} if {batch} <= {large} else {sliced})"]
         for b in step.inside:
             rest = "".join(f", {self.names.size(d)}" for d in b.shape[1:])
             shape = f"(min({batch}, {samples}){rest or ','})"

@@ -33,7 +33,7 @@ def is_window(program: Program) -> bool:
 
 def below_each_other(program: Program) -> int:
     """How many windows a thread should take, of those along the last row axis but one; 0: one."""
-    if len(program.rows) < 2 or not is_window(program):
+    if len(program.rows) < 2 or not is_window(program) or not _are_beside(program):
         return 0
     down, size = program.rows[-2], program.sizes[program.rows[-2]]
     few = int(str(program.count(program.elements))) * LANES[0] <= IN_FLIGHT
@@ -41,6 +41,15 @@ def below_each_other(program: Program) -> int:
         if hint(size) >= lanes and (few or loads(program, down, lanes) <= WORTH):
             return lanes
     return 0
+
+
+def _are_beside(program: Program) -> bool:
+    """Whether windows along the last row axis are nearer than those along the one before."""
+    widest, (down, beside) = _widest(program), program.rows[-2:]
+    assert widest is not None
+    steps = [widest.stride(a) for a in (beside, down)]
+    known = [isinstance(n, int) for n in (*steps, program.sizes[beside])]
+    return all(known) and 0 < hint(steps[0]) < hint(steps[1])
 
 
 def _fills_vectors(program: Program) -> bool:
