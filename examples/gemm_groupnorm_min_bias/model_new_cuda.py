@@ -73,11 +73,14 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        memo, kind = _KW_FUSION.look(self, x)
-        if kind.cause is not None:
-            memo.fall_back(kind.cause)
-            return super().forward(x)
-        (add,) = _KW_FUSION.run(memo, kind, (x,))
+        results = _KW_FUSION.again(self, x)
+        if results is None:
+            memo, kind = _KW_FUSION.look(self, x)
+            if kind.cause is not None:
+                memo.fall_back(kind.cause)
+                return super().forward(x)
+            results = _KW_FUSION.run(memo, kind, (x,))
+        (add,) = results
         return add
 
     @property
@@ -99,17 +102,18 @@ class ModelNew(Model):
         ):
             for name, weight in weights.items():
                 device = weight.device
-                if weight.dtype == torch.float32 and weight.shape == shape and _kw_hopper(device):
+                known = weight.dtype == torch.float32 and weight.shape == shape
+                if known and _kw_capability(device) == (9, 0):
                     halves = torch.empty(panels, dtype=torch.float16, device=device)
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
                     _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
                     frozen[name] = (halves, scales, _kw_stamped(weight))
-        _KW_FUSION.memo(self).frozen = frozen
+        _KW_FUSION.memo(self).keep(frozen)
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        _KW_FUSION.memo(self).frozen = {}
+        _KW_FUSION.memo(self).keep({})
         return self
 
     def _apply(self, *args, **kwargs):
@@ -128,7 +132,7 @@ def _kw_linear_group_norm_min(
     if (
         _KW_GENERATED_GEMM
         and batch >= (96 if "gemm.weight" in run.frozen else 257)
-        and _kw_hopper(run.device)
+        and _kw_capability(run.device) == (9, 0)
     ):
         left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
         left_scales = run.empty((1, batch, 2), torch.float32)
@@ -162,7 +166,7 @@ def _kw_linear_group_norm_min(
         if _KW_GENERATED_GEMM and batch <= 8:
             gemm_product = run.empty((batch, 8192), torch.float32)
             run.launch("gemm_product_few_rows", [x, gemm_weight, gemm_product], batch)
-        elif _KW_GENERATED_GEMM and batch <= 128 and _kw_hopper(run.device):
+        elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(run.device) == (9, 0):
             gemm_product = run.empty((batch, 8192), torch.float32)
             left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
             left_scales = run.empty((1, batch, 2), torch.float32)
@@ -173,7 +177,7 @@ def _kw_linear_group_norm_min(
                 [x, gemm_weight, left_halves, left_scales, sums, right_scales, gemm_product],
                 batch, 2,
             )
-        elif _KW_GENERATED_GEMM and batch <= 256 and _kw_hopper(run.device):
+        elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(run.device) == (9, 0):
             gemm_product = run.empty((batch, 8192), torch.float32)
             left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
             left_scales = run.empty((1, batch, 2), torch.float32)
@@ -302,6 +306,7 @@ def _kw_together():
         written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
+        given=(0,),
         reaches=[(0, 1, 2, 3, 4, 5)],
         rewritten=[],
         recalled=[],
@@ -317,23 +322,15 @@ def _kw_together():
 
 
 _KW_PROGRAMS = r"""
-// ---- A unit of its own, if need be. Cost: 0
-extern "C" int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                                int64_t second) {
-  return kw::run_launches(table, bases, first, second);
-}
+// ---- Programs that several kernels run.
 
-extern "C" const char* cuda_error_text(int code) {
-  return cudaGetErrorString(static_cast<cudaError_t>(code));
-}
-
-// ---- A unit of its own, if need be. Cost: 8
 // linear (model.py:15), group_norm (model.py:16), min (model.py:17)
 struct LinearGroupNormMin {
   struct Args {
     const float* gemm_bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
+    float* min_value_values_out;
     float* min_value_values_partials_out;
     int64_t batch;
   };
@@ -352,6 +349,7 @@ struct LinearGroupNormMin {
     return 8192;
   }
   static constexpr int kColumns = 8192;
+  static constexpr bool kByTile = false;
 
   template <int V>
   struct Fields {
@@ -365,6 +363,7 @@ struct LinearGroupNormMin {
     kw::Vec<L> group_norm_mean;
     kw::Vec<L> group_norm_square_sum;
     kw::Vec<L> group_norm_rstd;
+    kw::Vec<L> min_value_values;
   };
 
   KW_FN static void touch(const Args& a, int column) {
@@ -393,6 +392,7 @@ struct LinearGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
       s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
@@ -413,6 +413,7 @@ struct LinearGroupNormMin {
 
   template <int L>
   KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
       s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
@@ -433,6 +434,14 @@ struct LinearGroupNormMin {
     return out;
   }
 
+  template <int L>
+  KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      s.min_value_values[l] = total[l];
+    }
+  }
+
   KW_FN static void store_partial(kw::Stage<2>, float total, const Args& a, kw::Cursor at) {
     a.min_value_values_partials_out[at.row * 64 + at.element] = total;
   }
@@ -444,8 +453,24 @@ struct LinearGroupNormMin {
   template <int L>
   KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
   }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
+    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      min_value_values_out[l] = s.min_value_values[l];
+    }
+    min_value_values_out.commit();
+  }
 };
 
+// ---- A unit of its own, if need be. Cost: 0
+extern "C" const char* cuda_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+// ---- A unit of its own, if need be. Cost: 8
 // tiles of 128 x 128: 4 for each multiprocessor; 192,
 // 256: too many accumulators; 2048 rows of the right operand are split before the first wave,
 // the others on the way
@@ -464,6 +489,7 @@ extern "C" int launch_linear_group_norm_min(void* const* tensors, const int64_t*
       static_cast<const float*>(tensors[7]),
       static_cast<const float*>(tensors[8]),
       static_cast<const float*>(tensors[9]),
+      nullptr,
       static_cast<float*>(tensors[10]),
       numbers[0],
   };
@@ -544,6 +570,7 @@ struct LinearGroupNormMinFinish {
 
   template <int L>
   KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+    KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
     }
@@ -560,7 +587,10 @@ struct LinearGroupNormMinFinish {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
     auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
-    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
+    KW_LANES
+    for (int l = 0; l < L; ++l) {
+      min_value_values_out[l] = s.min_value_values[l];
+    }
     min_value_values_out.commit();
   }
 };
@@ -588,122 +618,7 @@ extern "C" int launch_linear_group_norm_min_finish(void* const* tensors, const i
 
 // ---- A unit of its own, if need be. Cost: 1
 // linear (model.py:15), group_norm (model.py:16), min (model.py:17)
-struct BiasGroupNormMin {
-  struct Args {
-    const float* gemm_product;
-    const float* gemm_bias;
-    const float* group_norm_weight;
-    const float* group_norm_bias;
-    float* min_value_values_out;
-    int64_t batch;
-  };
-  static constexpr int kStages = 3;
-  static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
-      kw::Combine::kMin};
-  static constexpr bool kOverSegment[] = {true, true, false};
-  static constexpr int kSegment = 16;
-  static constexpr int kElements = 8192;
-  static constexpr bool kStoresElements = false;
-  static constexpr bool kStoresSegments = false;
-  KW_FN static int64_t rows(const Args& a) {
-    return (a.batch);
-  }
-  KW_FN static int64_t elements(const Args&) {
-    return 8192;
-  }
-
-  template <int V>
-  struct Fields {
-    kw::Vec<V> gemm;
-    kw::Vec<V> group_norm_centred;
-  };
-  template <int L>
-  struct Scalars {
-    kw::Vec<L> group_norm_sum;
-    kw::Vec<L> group_norm_mean;
-    kw::Vec<L> group_norm_square_sum;
-    kw::Vec<L> group_norm_rstd;
-    kw::Vec<L> min_value_values;
-  };
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
-      const Args& a, kw::Cursor at) {
-    kw::Vec<V> out;
-    const auto gemm_product_in = kw::load_row<V>(a.gemm_product + at.row * 8192 + at.element);
-    const auto gemm_bias_in = kw::load_row<V>(a.gemm_bias + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.gemm[v] = gemm_product_in[v] + gemm_bias_in[v];
-      out[v] = f.gemm[v];
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s,
-      const Args&, kw::Cursor) {
-    kw::Vec<V> out;
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      f.group_norm_centred[v] = f.gemm[v] - s.group_norm_mean[v];
-      out[v] = kw::square(f.group_norm_centred[v]);
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.group_norm_square_sum[l] = total[l];
-      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static kw::Vec<V> contribution(kw::Stage<2>, Fields<V>& f, const Scalars<L>& s,
-      const Args& a, kw::Cursor at) {
-    kw::Vec<V> out;
-    const auto group_norm_weight_in = kw::load_row<V>(a.group_norm_weight + at.element);
-    const auto group_norm_bias_in = kw::load_row<V>(a.group_norm_bias + at.element);
-    KW_LANES
-    for (int v = 0; v < V; ++v) {
-      out[v] = f.group_norm_centred[v] * s.group_norm_rstd[v] * group_norm_weight_in[v] +
-          group_norm_bias_in[v];
-    }
-    return out;
-  }
-
-  template <int L>
-  KW_FN static void finish(kw::Stage<2>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
-    for (int l = 0; l < L; ++l) {
-      s.min_value_values[l] = total[l];
-    }
-  }
-
-  template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-
-  template <int L>
-  KW_FN static void store_segment(const Scalars<L>&, const Args&, kw::Cursor) {
-  }
-
-  template <int L>
-  KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
-    auto min_value_values_out = kw::store_row<L>(a.min_value_values_out + at.row);
-    for (int l = 0; l < L; ++l) min_value_values_out[l] = s.min_value_values[l];
-    min_value_values_out.commit();
-  }
-};
+using BiasGroupNormMin = kw::InMemory<LinearGroupNormMin, float>;
 
 // a row of 8192 elements stays in registers
 struct BiasGroupNormMinConfig {
@@ -717,12 +632,15 @@ struct BiasGroupNormMinConfig {
 
 extern "C" int launch_bias_group_norm_min(void* const* tensors, const int64_t* numbers) {
   const BiasGroupNormMin::Args a{
+      {
+          static_cast<const float*>(tensors[1]),
+          static_cast<const float*>(tensors[2]),
+          static_cast<const float*>(tensors[3]),
+          static_cast<float*>(tensors[4]),
+          nullptr,
+          numbers[0],
+      },
       static_cast<const float*>(tensors[0]),
-      static_cast<const float*>(tensors[1]),
-      static_cast<const float*>(tensors[2]),
-      static_cast<const float*>(tensors[3]),
-      static_cast<float*>(tensors[4]),
-      numbers[0],
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
@@ -859,12 +777,17 @@ import ctypes
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
 import re
+import shutil
 import sys
+import sysconfig
+import tempfile
 
 import torch
+from concurrent.futures import ThreadPoolExecutor
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -883,7 +806,7 @@ if torch.cuda.is_available():
 
 def _kw_units():
     """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
-    _, *parts = re.split(r"^// ---- A unit .* Cost: (\d+)\n", _KW_PROGRAMS, flags=re.MULTILINE)
+    shared, *parts = re.split(r"^// ---- A unit .* Cost: (\d+)\n", _KW_PROGRAMS, flags=re.MULTILINE)
     costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
     count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, 4)))
     units, loads = [[] for _ in range(count)], [0] * count
@@ -891,52 +814,136 @@ def _kw_units():
         least = loads.index(min(loads))
         units[least].append(i)
         loads[least] += costs[i]
-    return [_KW_HEADERS + "".join(texts[i] for i in sorted(unit)) for unit in units]
+    return [_KW_HEADERS + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
 
 
 def _kw_build():
-    """Compile the kernels, or load what an earlier process compiled from the same text."""
+    """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
     flags = dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *_KW_ARCHITECTURE],
+        is_python_module=False,  # plain C functions: no binding to compile
     )
-    units = _kw_units()
+    flags_of_calls = dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)
+    with ThreadPoolExecutor(1) as pool:
+        calls = pool.submit(_kw_built_calls, flags_of_calls)
+        kernels = _kw_built("kw_model", "cu", _kw_units(), flags)
+        return ctypes.CDLL(kernels), calls.result()
+
+
+def _kw_built_calls(flags):
+    """What calls the kernels; None without the headers of Python, which then does so itself."""
+    headers = sysconfig.get_paths()["include"]
+    if not os.path.exists(os.path.join(headers, "Python.h")):
+        return None
+    return _kw_built("kw_calls", "cpp", [_KW_CALLS], flags)
+
+
+def _kw_built(stem, ending, units, flags):
+    """A library from these texts, in a folder that is named by all that it depends on.
+
+    It is given as its path, or as the Python module that it is.
+    """
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
-    text += [os.environ.get(name, "") for name in ("CXX", "CC", "CUDA_HOME")] + _kw_machine()
-    name = "kw_model_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
+    text += [os.environ.get(name, "") for name in _KW_NAMED] + _kw_machine()
+    text += [_kw_identity(os.environ.get("CXX") or "c++"), _kw_identity("nvcc")]
+    name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
+    folder = os.path.join(_kw_cache(), name)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, name + ".so")
+    with open(os.path.join(folder, "building"), "w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if not _kw_is_whole(path):
+            return _kw_compile(name, path, ending, units, flags)
+    if not flags.get("is_python_module", True):
+        return path
+    found = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+# What changes a build without being an argument of it.
+_KW_NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
+
+
+def _kw_identity(program):
+    """Which program a name stands for today: another version is another file."""
+    path = shutil.which(program)
+    if path is None:
+        return program
+    found = os.stat(path)
+    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
+
+
+def _kw_cache():
+    """Where builds are kept; where that cannot be written, a private folder for temporary files."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
     )
-    folder = os.path.join(root, name)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, "building"), "w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        stale = os.path.join(folder, "lock")
-        if os.path.exists(stale):
-            os.remove(stale)  # torch's own lock outlives a killed build; ours does not
-        flags.update(is_python_module=False)  # plain C functions: no binding to compile
-        flags.update(name=name, build_directory=folder)
-        if len(units) == 1:
-            path = load_inline(cpp_sources=[], cuda_sources=units, no_implicit_headers=True, **flags)
+    near = os.path.abspath(root)
+    while not os.path.exists(near):
+        near = os.path.dirname(near)
+    if not os.path.isdir(near) or os.access(near, os.W_OK | os.X_OK):
+        return root
+    spare = os.path.join(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
+    os.makedirs(spare, mode=0o700, exist_ok=True)
+    if os.stat(spare).st_uid != os.getuid():
+        raise PermissionError(f"{root} cannot be written, and {spare} belongs to somebody else")
+    return spare
+
+
+def _kw_is_whole(path):
+    """Whether a library is there as it was built: no half of one, as a full disk leaves it."""
+    if not (os.path.exists(path) and os.path.exists(path + ".sha256")):
+        return False
+    with open(path, "rb") as library, open(path + ".sha256") as digest:
+        return digest.read() == hashlib.sha256(library.read()).hexdigest()
+
+
+def _kw_compile(name, path, ending, units, flags):
+    """Build in an empty folder, since nobody knows what a killed build left in this one.
+
+    torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
+    leaves a lock behind when it is killed: so the folder is new, and has a plain name.
+    """
+    with tempfile.TemporaryDirectory(prefix="kw_") as place:
+        flags = dict(flags, name=name, build_directory=place)
+        if len(units) > 1:
+            sources = [_kw_write(place, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
+            made = load(sources=sources, **flags)
         else:
-            path = load(sources=[_kw_write(folder, i, unit) for i, unit in enumerate(units)], **flags)
-    return ctypes.CDLL(path)
+            sources = {"cuda_sources" if ending == "cu" else "cpp_sources": units}
+            made = load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
+        library = os.path.join(place, name + ".so")
+        if not os.path.exists(library):
+            return made
+        with open(library, "rb") as file:
+            content = file.read()
+        _kw_put(path, content)
+        _kw_put(path + ".sha256", hashlib.sha256(content).hexdigest().encode())
+    return made if flags.get("is_python_module", True) else path
 
 
-def _kw_write(folder, number, unit):
-    """A unit as a file, for the compiler; one that is there already is not built again."""
-    path = os.path.join(folder, f"unit_{number}.cu")
-    if not os.path.exists(path):
-        with open(path + ".new", "w") as file:
-            file.write(unit)
-        os.replace(path + ".new", path)
+def _kw_put(path, content):
+    """A file that appears whole or not at all."""
+    with open(path + ".new", "wb") as file:
+        file.write(content)
+    os.replace(path + ".new", path)
+
+
+def _kw_write(folder, name, unit):
+    """A unit as a file, for the compiler."""
+    path = os.path.join(folder, name)
+    with open(path, "w") as file:
+        file.write(unit)
     return path
 
 
 @functools.cache
-def _kw_hopper(device):
-    """Whether this is a GPU with the instructions of the generated products."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+def _kw_capability(device):
+    """Which instructions a GPU has; None: this is no GPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 @functools.cache
@@ -965,11 +972,19 @@ class _kw_Precision:
         if self.conv != _KW_CONV_TF32:
             torch.backends.cudnn.allow_tf32 = self.conv
 
+    @staticmethod
+    def holds():
+        """Whether torch is set to it already."""
+        return (
+            torch._C._get_float32_matmul_precision() == _KW_MATMUL_PRECISION
+            and torch._C._get_cudnn_allow_tf32() is _KW_CONV_TF32
+        )
+
 
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 a35bdb1e4ce83d688af87ae1b7aae866b6bfcdce638503116bd5725249d54a4c
+# sha256 c341f73594bedb5091668cb1ef02092e32b0f338b09994e81a6235e3a22e7869
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1217,94 +1232,6 @@ def _kw_other_attributes(module, dot, plain, others):
     return None
 
 
-# What a module remembers between calls: how it was found, what fell back, what is frozen.
-#
-# Looking at everything that a trace took for granted is slow. Looking whether anything was touched
-# since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
-# lists and dicts among the attributes) is compared by identity, at once, in C.
-
-# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
-_KW_UNWATCHED = (
-    "_non_persistent_buffers_set",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks_with_kwargs",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
-_KW_END = object()  # ends both sides of a comparison, so that neither may be longer
-
-
-def _kw_live_views(value, seen):
-    """Iterables over everything inside a value that can be replaced, now and later."""
-    if id(value) in seen or isinstance(value, (torch.Tensor, _kw_Memo)):
-        return
-    if isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, (list, set, collections.deque)):
-        inside = value
-    elif isinstance(value, tuple):
-        inside = ()
-    elif isinstance(value, nn.Module) or _kw_is_record(value):
-        inside = vars(value).values()
-    else:
-        return
-    seen.add(id(value))
-    yield inside
-    if isinstance(value, nn.Module):
-        seen.update(id(vars(value)[name]) for name in _KW_UNWATCHED if name in vars(value))
-    for item in list(value if isinstance(value, tuple) else inside):
-        yield from _kw_live_views(item, seen)
-
-
-class _kw_Memo:
-    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
-
-    def __init__(self, module, fusion, before=None):
-        self.module = module
-        self.fusion = fusion
-        self.namespace = vars(module)
-        self.fallbacks = before.fallbacks if before else collections.Counter()
-        self.frozen = before.frozen if before else {}
-        self.look()
-
-    def __reduce__(self):
-        return type(None), ()
-
-    def look(self):
-        """Examine the module, and remember what there was to see."""
-        self.cause = self.fusion.refused or _kw_examine(self.module, self.fusion.baked_in)
-        self.state = self.fusion.state(self.module) if self.cause is None else ()
-        self.namespace["_kernelwright"] = self
-        self.modules = list(self.module.modules())
-        self.types = [type(m) for m in self.modules]
-        everywhere = vars(nn.modules.module)
-        self.views = [everywhere[f"_global{name}"].values() for name in _KW_HOOKS]
-        if any(self.views) and self.cause is None:
-            self.cause = "there are global hooks"
-        views = [*self.views, *_kw_live_views(self.module, set())]
-        self.bare = [view for view in views if not view]  # most tables of hooks are empty
-        self.views = [*filter(None, views), (_KW_END,)]
-        self.seen = list(itertools.chain.from_iterable(self.views))
-
-    def is_current(self, module):
-        """Whether this is the record of that very module, and nothing was touched since."""
-        return (
-            self.namespace is vars(module)
-            and not any(self.bare)
-            and all(map(operator.is_, itertools.chain.from_iterable(self.views), self.seen))
-            and all(map(operator.is_, map(type, self.modules), self.types))
-        )
-
-    def fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in self.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        self.fallbacks[cause] += 1
-
-
 # The kernels inside an autograd function; its backward runs the original forward once more.
 #
 # The kernels keep no activations. If gradients are asked for, the original forward runs on the
@@ -1330,6 +1257,14 @@ class _kw_StandIns(TorchFunctionMode):
 
     def replaced(self, value):
         return self.pairs.get(id(value), (value, value))[1]
+
+
+def _kw_is_recomputing():
+    """Whether the backward of a module around this one runs its original forward."""
+    if torch._C._len_torch_function_stack() == 0:
+        return False
+    modes = _get_current_function_mode_stack()
+    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
 
 
 @contextlib.contextmanager
@@ -1401,30 +1336,148 @@ class _kw_Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx, memo, steps, constants, *tensors):
+    def forward(ctx, call, *tensors):
+        memo, sequence, _, frozen, *_ = ctx.call = call
         fusion = memo.fusion
-        ctx.memo, ctx.constants = memo, constants
-        ctx.random = _kw_random_state(tensors[0].device) if fusion.random else None
+        if fusion.random:
+            ctx.random = _kw_random_state(tensors[0].device)
         ctx.save_for_backward(*_kw_kept(tensors, fusion))
         ctx.set_materialize_grads(False)
-        results = steps.run(memo, tensors)
-        apart = fusion.apart(ctx.needs_input_grad[3:])
+        results = sequence(tensors, frozen)
+        apart = fusion.apart(ctx.needs_input_grad)
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])
         return results
 
-    @classmethod
-    def record(cls, *arguments):
-        """apply() without its search for wrappers of torch.func, which are known not to be here."""
-        return super(torch.autograd.Function, cls).apply(*arguments)
-
     @staticmethod
     def backward(ctx, *cotangents):
-        wanted = ctx.needs_input_grad[3:]
-        memo, tensors = ctx.memo, ctx.saved_tensors
-        call = (memo.fusion, memo.module, ctx.constants, ctx.random)
-        found = _kw_gradients(*call, tensors, wanted, cotangents)
-        return None, None, None, *found
+        wanted = ctx.needs_input_grad[1:]
+        memo, _, constants, *_ = ctx.call
+        call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
+        return None, *_kw_gradients(*call, ctx.saved_tensors, wanted, cotangents)
+
+
+def _kw_recording(function):
+    """apply() without its search for wrappers of torch.func, which are known not to be here."""
+    return super(torch.autograd.Function, function).apply
+
+
+def _kw_recorded_in_cpp(calls):
+    """The same function of autograd with the forward of calls.cpp."""
+    return type("Recorded", (_kw_Recorded,), {"forward": calls.forward})
+
+
+# What a module remembers between calls: how it was found, what fell back, what is frozen.
+#
+# Looking at everything that a trace took for granted is slow. Looking whether anything was touched
+# since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
+# lists and dicts among the attributes) is compared by identity, at once, in C.
+
+# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
+_KW_UNWATCHED = (
+    "_non_persistent_buffers_set",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_KW_END = object()
+
+
+def _kw_containers(value, seen):
+    """Everything inside a value that holds what can be replaced, now and later."""
+    if id(value) in seen or isinstance(value, (torch.Tensor, _kw_Memo)):
+        return
+    if isinstance(value, (dict, list, set, tuple, collections.deque)):
+        inside = value
+    elif isinstance(value, nn.Module) or _kw_is_record(value):
+        inside = vars(value)
+    else:
+        return
+    seen.add(id(value))
+    if not isinstance(value, tuple):
+        yield inside
+    if isinstance(value, nn.Module):
+        seen.update(id(inside[name]) for name in _KW_UNWATCHED if name in inside)
+    for item in list(inside.values() if isinstance(inside, dict) else inside):
+        yield from _kw_containers(item, seen)
+
+
+class _kw_Picture:
+    """Whether containers hold what they held, and modules are of the classes that they were of.
+
+    Files with kernels mostly have this in C++ (calls.cpp).
+    """
+
+    def __init__(self, held, modules):
+        self.held, self.modules = held, modules
+        self.seen = self.look()
+
+    def look(self):
+        """All that is held, in order, a mark behind each container, and the classes."""
+        found = []
+        for held in self.held:
+            found += (*held, *held.values(), _KW_END) if isinstance(held, dict) else (*held, _KW_END)
+        return [*found, *map(type, self.modules)]
+
+    def __call__(self):
+        now = self.look()
+        return len(now) == len(self.seen) and all(map(operator.is_, now, self.seen))
+
+
+def _kw_unknown(*call):
+    """No call is known: there is no calls.cpp here, or some state lies outside of modules."""
+
+
+class _kw_Memo:
+    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    def __init__(self, module, fusion, before=None):
+        self.module = module
+        self.fusion = fusion
+        self.namespace = vars(module)
+        self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}
+        self.look()
+
+    def __reduce__(self):
+        return type(None), ()
+
+    def look(self):
+        """Examine the module, and remember what there was to see."""
+        self.cause = self.fusion.refused or _kw_examine(self.module, self.fusion.baked_in)
+        self.state = self.fusion.state(self.module) if self.cause is None else ()
+        self.namespace["_kernelwright"] = self
+        everywhere = vars(nn.modules.module)
+        hooks = [everywhere[f"_global{name}"] for name in _KW_HOOKS]
+        if any(hooks) and self.cause is None:
+            self.cause = "there are global hooks"
+        held, modules = (*hooks, *_kw_containers(self.module, set())), (*self.module.modules(),)
+        calls = self.fusion.kernels and self.fusion.kernels.calls
+        self.picture = (calls.Picture if calls else _kw_Picture)(held, modules)
+        self.known = _kw_unknown
+        if calls and self.fusion.given is not None and not self.fusion.globals:
+            parts = (self.namespace, self.picture, self.fusion.switch, _kw_is_recomputing)
+            self.known = calls.Known(*parts)
+
+    def is_current(self, module):
+        """Whether this is the record of that very module, and nothing was touched since."""
+        return self.namespace is vars(module) and self.picture()
+
+    def keep(self, frozen):
+        """Halves of weights from here on: of those that are frozen, or of none."""
+        self.frozen = frozen
+        if self.known is not _kw_unknown:
+            self.known.forget()
+
+    def fall_back(self, cause):
+        """Count and, once per cause, say that the original forward runs instead of the kernels."""
+        if cause not in self.fallbacks:
+            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
+        self.fallbacks[cause] += 1
 
 
 # The kernels as an operator of torch.library, for everything that traces instead of running.
@@ -1521,78 +1574,98 @@ def _kw_gradient(found, tensor):
     return torch.zeros_like(tensor).contiguous() if found is None else found.contiguous()
 
 
-# Kernels in a row: one crossing into C starts all of them, from a table that was made before.
+# Kernels in a row, as a table of numbers; and steps run by Python, where C++ does not run them.
 
 _KW_ALIGNMENT = 16
-_KW_UNALIGNED = -1
+_KW_LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _kw_Library:
-    """The compiled kernels of a file. `prepare` and `start` are all that Python asks of it."""
+    """The compiled kernels of a file, and `calls`: what starts them (calls.cpp), or None.
 
-    def __init__(self, compiled, on_gpu):
-        self.compiled, self.on_gpu = compiled, on_gpu
-        self.run = compiled.run_launches
-        self.run.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64)
-        self.run.restype = ctypes.c_int64
+    Each of `watchers` is told the names of kernels before they start.
+    """
 
-    def table(self, launches, bases):
-        """The launches as numbers: for each its function, its operands, its sizes.
+    def __init__(self, compiled, calls, on_gpu):
+        self.compiled, self.calls, self.on_gpu = compiled, calls, on_gpu
+        self.watchers = []
+        self.sequence = calls.Sequence if calls else _kw_Sequence
 
-        An operand is the position of a base address and the bytes from there on.
+    def launches(self, device, launches, bases):
+        """Kernels one after another as a step; `bases` are the values that they work on.
+
+        A launch is a name, its operands and its sizes; an operand is the position of a base, and
+        the bytes from there on. Nothing waits for a GPU: kernels run on torch's current stream, or
+        with as many threads as torch itself uses.
         """
-        most = [max(len(launch[i]) for launch in launches) for i in (1, 2)]
-        found = [len(launches), bases, _KW_ALIGNMENT if self.on_gpu else 1, *most]
+        found = [len(launches), *(max(len(launch[i]) for launch in launches) for i in (1, 2))]
         for name, operands, numbers in launches:
             address = ctypes.cast(self.compiled[name], ctypes.c_void_p).value
             found += [address, len(operands), len(numbers)]
             found += [number for operand in operands for number in operand]
             found += numbers
-        return struct.pack(f"{len(found)}q", *found)
-
-    def start(self, launches, addresses):
-        """Run kernels on torch's current stream, or with as many threads as torch itself uses.
-
-        Nothing here waits for a GPU.
-        """
-        if self.on_gpu:
-            device = launches.device.index
-            stream = torch._C._cuda_getCurrentRawStream(device)
-            return self.run(launches.table, addresses, device, stream)
-        return self.run(launches.table, addresses, torch.get_num_threads(), 0)
+        table = struct.pack(f"{len(found)}q", *found)
+        place = device.index if self.on_gpu else None
+        names = tuple(name for name, _, _ in launches)
+        return "launches", (table, tuple(bases), place, names, self.watchers, self.failed)
 
     def launch(self, name, device, tensors, *sizes):
         """A single kernel at once."""
-        operands = [(i, 0) for i in range(len(tensors))]
-        launches = _kw_Launches(self, device, [(name, operands, sizes)], range(len(tensors)))
-        launches(tensors, None)
+        places = range(len(tensors))
+        step = self.launches(device, [(name, [(i, 0) for i in places], sizes)], places)
+        self.sequence(len(tensors), (), ((*step, ()),), ())(tuple(tensors), ())
 
-    def error(self, name, code):
+    def failed(self, names, code):
+        """Raise the error that a launch came back with."""
         self.compiled.cuda_error_text.restype = ctypes.c_char_p
-        text = self.compiled.cuda_error_text(code).decode()
-        return RuntimeError(f"The launch of {name} failed: {text}.")
+        text = self.compiled.cuda_error_text(code & 0xFFFFFFFF).decode()
+        raise RuntimeError(f"The launch of {names[code >> 32]} failed: {text}.")
 
 
-class _kw_Launches:
-    """Kernels one after another; `bases` are the places of the tensors that they work on."""
+class _kw_Sequence:
+    """Steps one after another; as in calls.cpp, which needs kernels and the headers of Python."""
 
-    def __init__(self, library, device, launches, bases):
-        self.library, self.device, self.bases = library, device, bases
-        self.names = [name for name, _, _ in launches]
-        self.table = library.table(launches, len(bases))
-        self.packed = struct.Struct(f"{len(bases)}P")
+    def __init__(self, count, kept, steps, results):
+        self.count, self.kept, self.steps, self.results = count, kept, steps, results
 
-    def __call__(self, values, memo):
-        """Kernels read dense, aligned memory; anything else is copied first."""
-        tensors = [t if (t := values[i]).is_contiguous() else t.contiguous() for i in self.bases]
-        addresses = self.packed.pack(*[t.data_ptr() for t in tensors])
-        code = self.library.start(self, addresses)
-        if code == _KW_UNALIGNED:
-            tensors = [t.clone() if t.data_ptr() % _KW_ALIGNMENT else t for t in tensors]
-            addresses = self.packed.pack(*[t.data_ptr() for t in tensors])
-            code = self.library.start(self, addresses)
+    def __call__(self, tensors, frozen):
+        values = [*tensors, *[None] * (self.count - len(tensors))]
+        for i, tensor in zip(self.kept, frozen, strict=True):
+            values[i] = tensor
+        for name, row, done in self.steps:
+            if name == "empty":
+                values[row[0]] = row[-1]()
+            elif name == "call":
+                function, given, rows, index = row
+                pairs = [(values[i], part) for i, part in zip(given, rows, strict=True)]
+                values[index] = function(*[v if part is None else v[part] for v, part in pairs])
+            else:
+                _kw_start(values, *row)
+            for i in done:
+                values[i] = None
+        return tuple([values[i] for i in self.results])
+
+
+def _kw_start(values, table, bases, device, names, watchers, failed):
+    """Kernels in a row, on dense memory, aligned on a GPU; anything else is copied first."""
+    for watcher in watchers:
+        watcher(names)
+    tensors = [values[i].contiguous() for i in bases]
+    last = (torch.get_num_threads(), 0)
+    if device is not None:
+        tensors = [t.clone() if t.data_ptr() % _KW_ALIGNMENT else t for t in tensors]
+        last = (device, torch._C._cuda_getCurrentRawStream(device))
+    numbers, at = struct.unpack(f"{len(table) // 8}q", table), 3
+    for place in range(len(names)):
+        address, operands, sizes = numbers[at : at + 3]
+        behind = at + 3 + 2 * operands
+        pairs = zip(numbers[at + 3 : behind : 2], numbers[at + 4 : behind : 2], strict=True)
+        addresses = [tensors[base].data_ptr() + offset for base, offset in pairs]
+        at = behind + sizes
+        given = (ctypes.c_void_p * operands)(*addresses)
+        code = _KW_LAUNCHER(address)(given, (ctypes.c_int64 * (sizes + 2))(*numbers[behind:at], *last))
         if code:
-            raise self.library.error(self.names[code >> 32], code & 0xFFFFFFFF)
+            failed(names, place << 32 | code)
 
 
 # The steps of a call, recorded once for each kind of call, then run again with other tensors.
@@ -1626,19 +1699,24 @@ class _kw_Value:
 
 
 class _kw_Empty:
-    """Memory that has to be a tensor of its own, since it is handed on."""
+    """Memory without values, which some step writes."""
 
-    def __init__(self, value, device):
-        self.index, self.value, self.uses = value.index, value, (value.index,)
-        self.shape, self.strides = tuple(value.shape), _kw_dense(value.shape)
-        self.options = {"dtype": value.dtype, "device": device}
+    def __init__(self, value):
+        self.value, self.uses = value, (value.index,)
 
-    def __call__(self, values, memo):
-        values[self.index] = torch.empty_strided(self.shape, self.strides, **self.options)
+    def step(self, device):
+        shape, strides = tuple(self.value.shape), _kw_dense(self.value.shape)
+        options = {"dtype": self.value.dtype, "device": device}
+        alike = torch.empty(0, **options)
+
+        def by_torch():
+            return torch.empty_strided(shape, strides, **options)
+
+        return "empty", (self.value.index, shape, strides, alike, by_torch)
 
 
 def _kw_dense(shape):
-    """Strides, spelled out: torch takes a third less time for memory that is described so."""
+    """The strides of memory without gaps."""
     return tuple(math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
@@ -1646,29 +1724,12 @@ class _kw_Call:
     """A function of tensors, left to torch."""
 
     def __init__(self, function, given, index):
-        self.function, self.index = function, index
-        self.given = [(v.index, v.rows) for v in given]
+        self.function, self.given, self.index = function, given, index
         self.uses = (*(v.index for v in given), index)
 
-    def __call__(self, values, memo):
-        given = [values[i] if rows is None else values[i][rows] for i, rows in self.given]
-        values[self.index] = self.function(*given)
-
-
-class _kw_Kept:
-    """The halves of a weight that is frozen."""
-
-    def __init__(self, target, weight, halves, scales):
-        self.target, self.weight = target, weight.index
-        self.indices = self.uses = (halves.index, scales.index)
-
-    def __call__(self, values, memo):
-        *made, stamp = memo.frozen[self.target]
-        if stamp != _kw_stamped(values[self.weight]):
-            again = "call freeze() again or unfreeze()"
-            raise RuntimeError(f"The weight {self.target} changed after freeze(); {again}.")
-        for index, tensor in zip(self.indices, made, strict=True):
-            values[index] = tensor
+    def step(self, device):
+        places, rows = tuple(v.index for v in self.given), tuple(v.rows for v in self.given)
+        return "call", (self.function, places, rows, self.index)
 
 
 def _kw_stamped(weight):
@@ -1685,6 +1746,7 @@ class _kw_Steps:
         self.frozen = set(memo.frozen)
         self.given = self.count = len(tensors)
         self.tape, self.launches = [], {}
+        self.halves, self.contracts = {}, False
         values = [_kw_Value(i, t.shape, t.dtype) for i, t in enumerate(tensors)]
         self.finish(fusion.fused(self, *values))
 
@@ -1697,7 +1759,7 @@ class _kw_Steps:
     def empty(self, shape, dtype):
         """Memory without values."""
         value = self.value(shape, dtype)
-        self.tape.append(_kw_Empty(value, self.device))
+        self.tape.append(_kw_Empty(value))
         return value
 
     def launch(self, name, operands, *numbers):
@@ -1713,89 +1775,102 @@ class _kw_Steps:
 
     def contract(self, function, *given):
         """A product or convolution of the library, at the precision of this file."""
-
-        def precise(*tensors):
-            with self.precision():
-                return function(*tensors)
-
-        return self.call(precise, *given)
+        self.contracts = True
+        return self.call(function, *given)
 
     def kept(self, target, weight, halves, scales):
         """The halves of a frozen weight, or memory for them, and whether they are frozen."""
         if target not in self.frozen:
             return self.empty(*halves), self.empty(*scales), False
         found = self.value(*halves), self.value(*scales)
-        self.tape.append(_kw_Kept(target, weight, *found))
+        self.halves[target] = (weight.index, *(value.index for value in found))
         return *found, True
 
     # ---- what is made of it ------------------------------------------------------------------
 
     def finish(self, results):
         """Temporaries of kernels alone share a workspace; launches in a row become one step."""
-        self.results = [v.index for v in results]
-        handed = {*self.results, *(i for s in self.tape if isinstance(s, _kw_Call) for i in s.uses)}
-        places, self.bytes = self.placed(handed)
-        steps, row = [], []
+        indices = tuple(v.index for v in results)
+        handed = {*indices, *(i for s in self.tape if isinstance(s, _kw_Call) for i in s.uses)}
+        places, room = self.placed(handed)
+        workspace = self.value((room,), torch.uint8)
+        steps, row = [(_kw_Empty(workspace).step(self.device), (workspace.index,))] if room else [], []
         for i, step in enumerate(self.tape):
             if i in self.launches:
                 row.append(self.launches[i])
-            elif not isinstance(step, _kw_Empty) or step.index in handed:
+            elif not isinstance(step, _kw_Empty) or step.value.index in handed:
                 if row and not isinstance(step, _kw_Empty):
-                    steps.append(self.in_a_row(row, places))
+                    steps.append(self.in_a_row(row, places, workspace))
                     row = []
-                steps.append(step)
+                steps.append((step.step(self.device), step.uses))
         if row:
-            steps.append(self.in_a_row(row, places))
-        self.steps = list(zip(steps, self.done(steps), strict=True))
-        self.blank = [None] * (self.count + 1 - self.given)  # the workspace is behind all others
-        self.tape = self.launches = None
+            steps.append(self.in_a_row(row, places, workspace))
+        self.steps = self.until_done(steps, indices)
+        kept = tuple(i for _, *pair in self.halves.values() for i in pair)
+        made = self.library.sequence if self.library else _kw_Sequence
+        self.sequence = made(self.count, kept, self.steps, indices)
+        self.bytes, self.tape, self.launches = room, None, None
 
     def placed(self, handed):
         """Where in the workspace temporaries lie, and how large it is; what is over makes room."""
         last = {v.index: i for i, (_, vs, _) in self.launches.items() for v in vs}
         placed, found = [], {}
         for i, step in enumerate(self.tape):
-            if isinstance(step, _kw_Empty) and step.index not in handed and step.index in last:
+            index = step.value.index if isinstance(step, _kw_Empty) else None
+            if index in last and index not in handed:
                 size = -(-max(1, step.value.bytes) // _KW_APART) * _KW_APART
                 at = 0
                 for start, stop, end in sorted(placed):
                     if end >= i and at + size <= start:
                         break
                     at = max(at, stop) if end >= i else at
-                placed.append((at, at + size, last[step.index]))
-                found[step.index] = at
+                placed.append((at, at + size, last[index]))
+                found[index] = at
         return found, max([stop for _, stop, _ in placed], default=0)
 
-    def in_a_row(self, row, places):
+    def in_a_row(self, row, places, workspace):
         bases, launches = {}, []
         for name, values, numbers in row:
             operands = []
             for v in values:
-                base, offset = (self.count, places[v.index]) if v.index in places else (v.index, 0)
+                inside = v.index in places
+                base, offset = (workspace.index, places[v.index]) if inside else (v.index, 0)
                 operands.append((bases.setdefault(base, len(bases)), offset + v.offset))
             launches.append((name, operands, numbers))
-        step = _kw_Launches(self.library, self.device, launches, list(bases))
-        step.uses = step.bases
-        return step
+        return self.library.launches(self.device, launches, bases), tuple(bases)
 
-    def done(self, steps):
-        """For each step the values that nobody needs behind it."""
-        needed, found = {*range(self.given), *self.results}, []
-        for step in reversed(steps):
-            found.append([i for i in dict.fromkeys(step.uses) if i not in needed])
-            needed.update(step.uses)
-        return reversed(found)
+    def until_done(self, steps, results):
+        """Each step with the values that nobody needs behind it."""
+        needed, found = {*range(self.given), *results}, []
+        for step, uses in reversed(steps):
+            found.append((*step, tuple(i for i in dict.fromkeys(uses) if i not in needed)))
+            needed.update(uses)
+        return tuple(reversed(found))
+
+    # ---- a call of this kind -----------------------------------------------------------------
 
     def run(self, memo, tensors):
-        values = [*tensors, *self.blank]
-        if self.bytes:
-            room = (self.bytes,), (1,)
-            values[-1] = torch.empty_strided(*room, dtype=torch.uint8, device=self.device)
-        for step, done in self.steps:
-            step(values, memo)
-            for i in done:
-                values[i] = None
-        return tuple([values[i] for i in self.results])
+        """The results, from inputs and state."""
+        frozen = self.frozen_halves(memo, tensors)
+        return self.precisely(self.sequence, tuple(tensors), frozen)
+
+    def precisely(self, function, *arguments):
+        """A function's result at the precision of this file, which torch mostly has."""
+        if not self.contracts or self.precision.holds():
+            return function(*arguments)
+        with self.precision():
+            return function(*arguments)
+
+    def frozen_halves(self, memo, tensors):
+        """What freeze() has kept of the weights, which must be as they were."""
+        found = ()
+        for target, (weight, *_) in self.halves.items():
+            *halves, stamp = memo.frozen[target]
+            if stamp != _kw_stamped(tensors[weight]):
+                again = "call freeze() again or unfreeze()"
+                raise RuntimeError(f"The weight {target} changed after freeze(); {again}.")
+            found += tuple(halves)
+        return found
 
 
 # Which way a call takes: the kernels at once, inside an autograd function, or as an operator.
@@ -1809,8 +1884,7 @@ class _kw_Kind:
     """What is known of a kind of call: why the kernels cannot take it, or its recorded steps."""
 
     def __init__(self, cause, types=None):
-        self.cause, self.types = cause, types
-        self.steps = None
+        self.cause, self.types, self.steps = cause, types, None
 
 
 class _kw_Fusion:
@@ -1820,14 +1894,18 @@ class _kw_Fusion:
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
     why the kernels cannot take a call; `state(module)` reads parameters and buffers,
     `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
-    that its gradient flows to, `blank` empty results for tracers; `globals` says that some of the
-    state lies in the file, where no memo watches it; `switch` reads what may be set in the file.
+    that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
+    inputs are, where they are arguments themselves; `globals` says that some of the state lies in
+    the file, where no memo watches it; `switch` reads what may be set in the file.
     """
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
         self.operator = _kw_Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
+        self.record = self.record_simply = _kw_recording(_kw_Recorded)
+        if self.kernels and self.kernels.calls:
+            self.record_simply = _kw_recording(_kw_recorded_in_cpp(self.kernels.calls))
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
@@ -1838,7 +1916,7 @@ class _kw_Fusion:
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
         if needed not in self.parted:
-            flows = [any(needed[i] for i in of) for of in self.reaches]
+            flows = [any(needed[1 + i] for i in of) for of in self.reaches]
             self.parted[needed] = [i for i, flow in enumerate(flows) if not flow]
         return self.parted[needed]
 
@@ -1856,21 +1934,59 @@ class _kw_Fusion:
             memo.state = self.state(module)
         return memo
 
+    def again(self, module, *arguments):
+        """The results of a call like one before it, without a further look; None for any other."""
+        if torch.compiler.is_compiling():
+            return None
+        names = vars(module)
+        memo = names.get("_kernelwright")
+        return None if memo is None else memo.known(names, *arguments)
+
     def look(self, module, *arguments):
         """The module's record, and what is known of calls like this one."""
         memo = self.memo(module)
         if memo.cause is not None:
             return memo, _kw_Kind(memo.cause)
         key = None if _kw_is_watched(self.device) else self.key(memo, arguments)
-        if key is not None:
-            kind = self.kinds.get(key)
-            if kind is not None and kind.types == list(map(_KW_TYPE, memo.state)):
-                return memo, kind
-        kind = _kw_Kind(self.outside(memo.state, *arguments))
-        if key is not None and kind.cause is None:
-            kind.types = list(map(_KW_TYPE, memo.state))
-            _kw_remember(self.kinds, key, kind)
+        if key is None:
+            return memo, _kw_Kind(self.outside(memo.state, *arguments))
+        kind, types = self.kinds.get(key), list(map(_KW_TYPE, memo.state))
+        if kind is None or kind.types != types:
+            kind = _kw_Kind(self.outside(memo.state, *arguments), types)
+            if kind.cause is None:
+                _kw_remember(self.kinds, key, kind)
+        if kind.cause is None:
+            self.learn(memo, kind, arguments)
         return memo, kind
+
+    def learn(self, memo, kind, arguments):
+        """From here on, again() knows calls like this one."""
+        state = memo.state
+        if memo.known is _kw_unknown or not all(map(_kw_is_dense, state)):
+            return
+        inputs = [arguments[i] for i in self.given]
+        if kind.steps is None:
+            kind.steps = self.steps(memo, (*inputs, *state))
+        steps = kind.steps
+        frozen = steps.frozen_halves(memo, (*inputs, *state))
+        weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
+        precise = self.precision.holds if steps.contracts else None
+        kept = (tuple(state), self.switch(), frozen, weights, precise)
+        rewritten = tuple(self.rewritten)
+        call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
+        is_simple = not self.random and not self.recalled
+        record = self.record_simply if is_simple else self.record
+        known = (arguments, self.given, *kept, steps.sequence, record, call)
+        memo.known.add(*known, self.writes(memo.module))
+
+    def writes(self, module):
+        """The buffers that a call changes, those of one type together, and their new values."""
+        buffers, found = self.written(module), {}
+        for i, buffer in enumerate(buffers, len(self.reaches) - len(buffers)):
+            alike, places = found.setdefault(buffer.dtype, ([], []))
+            alike.append(buffer)
+            places.append(i)
+        return tuple((alike, tuple(places)) for alike, places in found.values())
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -1898,7 +2014,9 @@ class _kw_Fusion:
                 return self.operator.call(list(tensors))
             kind.steps = self.steps(memo, tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return _kw_Recorded.record(memo, kind.steps, constants, *tensors)
+            frozen = kind.steps.frozen_halves(memo, tensors)
+            call = (memo, kind.steps.sequence, constants, frozen)
+            return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
 
     def steps(self, memo, tensors):
@@ -1931,12 +2049,8 @@ def _kw_is_watched(device):
     )
 
 
-def _kw_is_recomputing():
-    """Whether the backward of a module around this one runs its original forward."""
-    if torch._C._len_torch_function_stack() == 0:
-        return False
-    modes = _get_current_function_mode_stack()
-    return any(hasattr(mode, "_kernelwright_stands_in") for mode in modes)
+def _kw_is_dense(tensor):
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
 
 
 def _kw_is_ordinary(value):
@@ -1968,10 +2082,936 @@ def _kw_transformed(untraceable):
     return untraceable if torch._C._len_torch_dispatch_stack() > 0 else None
 
 
+# What calls the kernels, in C++.
+
+_KW_CALLS = r"""
+// A call like one before, without Python in between: is it one, memory, launches, results.
+//
+// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
+//
+//   Picture    whether everything that hangs on a module is as it was
+//   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
+//   forward    a Sequence as the forward of autograd's function
+//   Known      the results of a call like one before, or None
+//
+// Headers of torch's Python binding take ten seconds to compile, and these take one; so a tensor is
+// found by what its attribute `_cdata` says, and one function is declared here.
+#include <Python.h>
+#include <structmember.h>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#ifdef KW_CUDA
+#include <ATen/cuda/EmptyTensor.h>
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+
+namespace {
+
+// ---- Python's objects ---------------------------------------------------------------------------
+
+// A reference that is given back at the end.
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+
+  static Ref to(PyObject* borrowed) { return Ref(Py_XNewRef(borrowed)); }
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  PyObject* object_ = nullptr;
+};
+
+struct PythonError {};  // Python's own error is set
+
+Ref checked(PyObject* owned) {
+  if (owned == nullptr) throw PythonError();
+  return Ref(owned);
+}
+
+PyObject* item(PyObject* tuple, Py_ssize_t i) {
+  PyObject* found = PyTuple_GetItem(tuple, i);
+  if (found == nullptr) throw PythonError();
+  return found;
+}
+
+int64_t number(PyObject* object) {
+  const int64_t found = PyLong_AsLongLong(object);
+  if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
+  return found;
+}
+
+std::vector<int64_t> numbers(PyObject* tuple) {
+  std::vector<int64_t> found;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) found.push_back(number(item(tuple, i)));
+  return found;
+}
+
+Ref called(PyObject* function) {
+  return checked(PyObject_CallNoArgs(function));
+}
+
+bool is_true(PyObject* object) {
+  const int found = PyObject_IsTrue(object);
+  if (found < 0) throw PythonError();
+  return found != 0;
+}
+
+// A type of Python around a C++ body. The body names what it holds to the garbage collector: a
+// module holds its Picture, and a Picture the module.
+template <class Body>
+struct Object {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  Body* body;
+
+  static Body& of(PyObject* self) { return *reinterpret_cast<Object*>(self)->body; }
+
+  template <class Function>
+  static PyObject* guarded(const Function& function) {
+    try {
+      return function();
+    } catch (const PythonError&) {
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return nullptr;
+  }
+
+  static PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
+    return guarded([&] {
+      auto body = std::make_unique<Body>(args);
+      Ref self = checked(type->tp_alloc(type, 0));
+      auto* object = reinterpret_cast<Object*>(self.get());
+      object->vectorcall = call;
+      object->body = body.release();
+      return self.release();
+    });
+  }
+
+  static PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject*) {
+    return guarded([&] { return of(self).call(args, PyVectorcall_NARGS(count)); });
+  }
+
+  static int traverse(PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    Body* body = reinterpret_cast<Object*>(self)->body;
+    return body == nullptr ? 0 : body->visit(visit, arg);
+  }
+
+  static int clear(PyObject* self) {
+    Body* body = reinterpret_cast<Object*>(self)->body;
+    if (body != nullptr) body->release();
+    return 0;
+  }
+
+  static void dealloc(PyObject* self) {
+    PyObject_GC_UnTrack(self);
+    PyTypeObject* type = Py_TYPE(self);
+    delete reinterpret_cast<Object*>(self)->body;
+    type->tp_free(self);
+    Py_DECREF(type);
+  }
+
+  static Ref type(const char* name, PyMethodDef* methods) {
+    static PyMemberDef members[] = {
+        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Object, vectorcall), READONLY, nullptr},
+        {nullptr, 0, 0, 0, nullptr}};
+    PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
+                           {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                           {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+                           {Py_tp_clear, reinterpret_cast<void*>(clear)},
+                           {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+                           {Py_tp_members, members},
+                           {Py_tp_methods, methods},
+                           {0, nullptr}};
+    PyType_Spec spec{name, sizeof(Object), 0,
+                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+    return checked(PyType_FromSpec(&spec));
+  }
+};
+
+// ---- torch --------------------------------------------------------------------------------------
+
+// What is asked of torch in every call, looked up once.
+struct Torch {
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+  PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
+  PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
+  PyObject* copy = nullptr;        // from a list of tensors to another
+  PyObject* threads = nullptr;
+  PyObject* stream = nullptr;
+  PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
+  PyObject* level = nullptr;
+  PyObject* no_level = nullptr;
+  PyObject* call = nullptr;  // names of what autograd's function keeps
+  PyObject* to_save = nullptr;
+  PyObject* materialize_grads = nullptr;
+  PyObject* non_differentiable = nullptr;
+} torch;
+
+PyObject* looked_up(const char* module, const char* name) {
+  const Ref found = checked(PyImport_ImportModule(module));
+  return checked(PyObject_GetAttrString(found.get(), name)).release();
+}
+
+void look_up_torch() {
+  torch.tensor = reinterpret_cast<PyTypeObject*>(looked_up("torch", "Tensor"));
+  torch.parameter = reinterpret_cast<PyTypeObject*>(looked_up("torch.nn", "Parameter"));
+  const Ref base(looked_up("torch._C", "TensorBase"));
+  PyObject* address = checked(PyObject_GetAttrString(base.get(), "_cdata")).release();
+  if (!Py_IS_TYPE(address, &PyGetSetDescr_Type)) {
+    PyErr_SetString(PyExc_ImportError, "Tensors of this torch do not tell their address.");
+    throw PythonError();
+  }
+  torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
+  torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
+  torch.copy = looked_up("torch", "_foreach_copy_");
+  torch.threads = looked_up("torch._C", "get_num_threads");
+#ifdef KW_CUDA
+  torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
+#endif
+  torch.forward_mode = looked_up("torch.autograd.forward_ad", "__dict__");
+  torch.level = checked(PyUnicode_InternFromString("_current_level")).release();
+  torch.call = checked(PyUnicode_InternFromString("call")).release();
+  torch.to_save = checked(PyUnicode_InternFromString("to_save")).release();
+  torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
+  torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
+  torch.no_level = checked(PyLong_FromLong(-1)).release();
+}
+
+bool is_tensor(PyObject* object) {
+  return Py_IS_TYPE(object, torch.tensor) || Py_IS_TYPE(object, torch.parameter);
+}
+
+c10::TensorImpl& tensor_of(PyObject* object) {
+  if (!PyObject_TypeCheck(object, torch.tensor)) {
+    PyErr_SetString(PyExc_TypeError, "A kernel was given something that is no tensor.");
+    throw PythonError();
+  }
+  const Ref found = checked(torch.address->get(object, torch.address->closure));
+  return *static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(found.get()));
+}
+
+// What a tensor is, but for its values, its place in memory and its gradient.
+class Likeness {
+ public:
+  explicit Likeness(const c10::TensorImpl& tensor)
+      : keys_(tensor.key_set()),
+        dtype_(tensor.dtype()),
+        device_(tensor.device()),
+        sizes_(tensor.sizes().vec()),
+        strides_(tensor.strides().vec()) {}
+
+  bool fits(const c10::TensorImpl& tensor) const {
+    return tensor.key_set() == keys_ && tensor.dtype() == dtype_ && tensor.device() == device_ &&
+           tensor.sizes() == sizes_ && tensor.strides() == strides_;
+  }
+
+ private:
+  c10::DispatchKeySet keys_;
+  caffe2::TypeMeta dtype_;
+  c10::Device device_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> strides_;
+};
+
+// ---- a picture of a module ----------------------------------------------------------------------
+
+// Picture(containers, modules)() is true as long as the containers hold the very same objects in
+// the same order, under the same keys, and the modules are of the same classes.
+class Picture {
+ public:
+  explicit Picture(PyObject* args) {
+    PyObject* containers = item(args, 0);
+    PyObject* modules = item(args, 1);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(containers); ++i) {
+      PyObject* container = item(containers, i);
+      const size_t before = seen_.size();
+      each(container, [&](PyObject* object) {
+        seen_.push_back(Ref::to(object));
+        return true;
+      });
+      containers_.push_back({Ref::to(container), seen_.size() - before});
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(modules); ++i) {
+      PyObject* module = item(modules, i);
+      modules_.push_back(Ref::to(module));
+      classes_.push_back(Ref::to(reinterpret_cast<PyObject*>(Py_TYPE(module))));
+    }
+  }
+
+  bool holds() const {
+    const Ref* next = seen_.data();
+    for (const auto& [container, count] : containers_) {
+      size_t left = count;
+      const bool same = each(container.get(), [&](PyObject* object) {
+        return left != 0 && (--left, next++)->get() == object;
+      });
+      if (!same || left != 0) return false;
+    }
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      if (reinterpret_cast<PyObject*>(Py_TYPE(modules_[i].get())) != classes_[i].get())
+        return false;
+    }
+    return true;
+  }
+
+  PyObject* call(PyObject* const*, Py_ssize_t) const { return PyBool_FromLong(holds()); }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const auto& [container, count] : containers_) Py_VISIT(container.get());
+    for (const Ref& object : seen_) Py_VISIT(object.get());
+    for (const Ref& object : modules_) Py_VISIT(object.get());
+    for (const Ref& object : classes_) Py_VISIT(object.get());
+    return 0;
+  }
+
+  void release() {
+    const auto dropped = std::make_tuple(std::move(containers_), std::move(seen_),
+                                         std::move(modules_), std::move(classes_));
+  }
+
+ private:
+  // Whether the function says yes to all that a container holds.
+  template <class Function>
+  static bool each(PyObject* container, const Function& function) {
+    if (PyDict_Check(container)) {
+      PyObject *key, *value;
+      for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, &value) != 0;) {
+        if (!function(key) || !function(value)) return false;
+      }
+      return true;
+    }
+    const Ref iterator = checked(PyObject_GetIter(container));
+    while (const Ref object{PyIter_Next(iterator.get())}) {
+      if (!function(object.get())) return false;
+    }
+    if (PyErr_Occurred() != nullptr) throw PythonError();
+    return true;
+  }
+
+  struct Container {
+    Ref object;
+    size_t count;
+  };
+  std::vector<Container> containers_;
+  std::vector<Ref> seen_;
+  std::vector<Ref> modules_;
+  std::vector<Ref> classes_;
+};
+
+// ---- the steps of a call ------------------------------------------------------------------------
+
+constexpr int64_t kAlignment = 16;
+
+// Runs the launches of a table: their number, the most operands and the most sizes, then for each
+// launch its function, how many operands and sizes, a base and a number of bytes for each operand,
+// and the sizes. Two numbers are handed to each behind its sizes: the device and the stream, or the
+// number of threads and nothing. The error of a launch comes back with its place in the upper half.
+int64_t run_launches(const int64_t* table, char* const* bases, int64_t first, int64_t second) {
+  using Launcher = int (*)(void* const*, const int64_t*);
+  const int64_t launches = table[0];
+  c10::SmallVector<void*, 16> tensors(static_cast<size_t>(table[1]));
+  c10::SmallVector<int64_t, 16> sizes(static_cast<size_t>(table[2]) + 2);
+  const int64_t* at = table + 3;
+  for (int64_t launch = 0; launch < launches; ++launch) {
+    const auto function = reinterpret_cast<Launcher>(at[0]);
+    const auto operands = static_cast<size_t>(at[1]);
+    const auto count = static_cast<size_t>(at[2]);
+    at += 3;
+    for (size_t i = 0; i < operands; ++i, at += 2) tensors[i] = bases[at[0]] + at[1];
+    for (size_t i = 0; i < count; ++i) sizes[i] = *at++;
+    sizes[count] = first;
+    sizes[count + 1] = second;
+    const int code = function(tensors.data(), sizes.data());
+    if (code != 0) return (launch << 32) | code;
+  }
+  return 0;
+}
+
+using Values = std::vector<Ref>;
+
+class Step {
+ public:
+  explicit Step(PyObject* done) : done_(numbers(done)) {}
+  virtual ~Step() = default;
+  virtual void run(Values& values) const = 0;
+  virtual int visit(visitproc visit, void* arg) const = 0;
+
+  // What nobody needs behind this step is given back.
+  void finish(Values& values) const {
+    for (const int64_t i : done_) values[static_cast<size_t>(i)] = Ref();
+  }
+
+ private:
+  std::vector<int64_t> done_;
+};
+
+// Memory without values: (index, sizes, strides, a tensor like it, the same by torch).
+class Empty : public Step {
+ public:
+  Empty(PyObject* row, PyObject* done)
+      : Step(done),
+        index_(static_cast<size_t>(number(item(row, 0)))),
+        sizes_(numbers(item(row, 1))),
+        strides_(numbers(item(row, 2))),
+        dtype_(tensor_of(item(row, 3)).dtype().toScalarType()),
+        device_(tensor_of(item(row, 3)).device()),
+        by_torch_(Ref::to(item(row, 4))) {}
+
+  void run(Values& values) const override { values[index_] = made(); }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(by_torch_.get());
+    return 0;
+  }
+
+ private:
+  Ref made() const {
+    if (!is_true(called(torch.is_filling).get())) {
+      try {
+        return checked(THPVariable_Wrap(allocated()));
+      } catch (const std::exception&) {  // torch says below what was wrong
+      }
+    }
+    return called(by_torch_.get());
+  }
+
+  at::TensorBase allocated() const {
+#ifdef KW_CUDA
+    if (device_.is_cuda()) return at::detail::empty_strided_cuda(sizes_, strides_, dtype_, device_);
+#endif
+    return at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
+  }
+
+  size_t index_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> strides_;
+  c10::ScalarType dtype_;
+  c10::Device device_;
+  Ref by_torch_;
+};
+
+// Kernels in a row: (table, the values that they work on, device or None, names, what is told the
+// names before they start, what tells an error).
+class Launches : public Step {
+ public:
+  Launches(PyObject* row, PyObject* done)
+      : Step(done),
+        table_(Ref::to(item(row, 0))),
+        bases_(numbers(item(row, 1))),
+        device_(Ref::to(item(row, 2))),
+        names_(Ref::to(item(row, 3))),
+        watchers_(Ref::to(item(row, 4))),
+        failed_(Ref::to(item(row, 5))) {}
+
+  void run(Values& values) const override {
+    for (Py_ssize_t i = 0; i < PyList_Size(watchers_.get()); ++i) {
+      checked(PyObject_CallOneArg(PyList_GetItem(watchers_.get(), i), names_.get()));
+    }
+    c10::SmallVector<char*, 32> bases;
+    std::vector<Ref> copies;
+    for (const int64_t i : bases_) {
+      bases.push_back(address(values[static_cast<size_t>(i)].get(), copies));
+    }
+    const bool on_gpu = device_.get() != Py_None;
+    const Ref second =
+        checked(on_gpu ? PyObject_CallOneArg(torch.stream, device_.get()) : PyLong_FromLong(0));
+    const int64_t first = on_gpu ? number(device_.get()) : number(called(torch.threads).get());
+    const auto* table = reinterpret_cast<const int64_t*>(PyBytes_AsString(table_.get()));
+    const int64_t on = number(second.get());
+    int64_t code = 0;
+    Py_BEGIN_ALLOW_THREADS;
+    code = run_launches(table, bases.data(), first, on);
+    Py_END_ALLOW_THREADS;
+    if (code != 0) checked(PyObject_CallFunction(failed_.get(), "OL", names_.get(), code));
+  }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(watchers_.get());
+    Py_VISIT(failed_.get());
+    return 0;
+  }
+
+ private:
+  // Kernels read dense memory, aligned on a GPU; anything else is copied first.
+  char* address(PyObject* value, std::vector<Ref>& copies) const {
+    c10::TensorImpl* tensor = &tensor_of(value);
+    if (!tensor->is_contiguous()) {
+      copies.push_back(checked(PyObject_CallMethod(value, "contiguous", nullptr)));
+      value = copies.back().get();
+      tensor = &tensor_of(value);
+    }
+    if (reinterpret_cast<intptr_t>(tensor->data()) % kAlignment != 0 && device_.get() != Py_None) {
+      copies.push_back(checked(PyObject_CallMethod(value, "clone", nullptr)));
+      tensor = &tensor_of(copies.back().get());
+    }
+    return static_cast<char*>(const_cast<void*>(tensor->data()));
+  }
+
+  Ref table_;
+  std::vector<int64_t> bases_;
+  Ref device_;
+  Ref names_;
+  Ref watchers_;
+  Ref failed_;
+};
+
+// A function of Python: (function, the values that it is given, rows of them or None, index).
+class Call : public Step {
+ public:
+  Call(PyObject* row, PyObject* done)
+      : Step(done),
+        function_(Ref::to(item(row, 0))),
+        given_(numbers(item(row, 1))),
+        rows_(Ref::to(item(row, 2))),
+        index_(static_cast<size_t>(number(item(row, 3)))) {}
+
+  void run(Values& values) const override {
+    c10::SmallVector<PyObject*, 8> given;
+    std::vector<Ref> parts;
+    for (size_t i = 0; i < given_.size(); ++i) {
+      given.push_back(values[static_cast<size_t>(given_[i])].get());
+      PyObject* rows = item(rows_.get(), static_cast<Py_ssize_t>(i));
+      if (rows != Py_None) {
+        parts.push_back(checked(PyObject_GetItem(given.back(), rows)));
+        given.back() = parts.back().get();
+      }
+    }
+    values[index_] =
+        checked(PyObject_Vectorcall(function_.get(), given.data(), given.size(), nullptr));
+  }
+
+  int visit(visitproc visit, void* arg) const override {
+    Py_VISIT(function_.get());
+    Py_VISIT(rows_.get());
+    return 0;
+  }
+
+ private:
+  Ref function_;
+  std::vector<int64_t> given_;
+  Ref rows_;
+  size_t index_;
+};
+
+// Sequence(count, kept, steps, results)(tensors, frozen) gives a tuple of the results. There are
+// `count` values; the tensors are the first of them, and frozen ones have the places `kept`. A step
+// is a name, what that kind of step needs, and the values that nobody needs behind it.
+class Sequence {
+ public:
+  explicit Sequence(PyObject* args)
+      : count_(static_cast<size_t>(number(item(args, 0)))),
+        kept_(numbers(item(args, 1))),
+        results_(numbers(item(args, 3))) {
+    PyObject* steps = item(args, 2);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
+      PyObject* step = item(steps, i);
+      steps_.push_back(read(item(step, 0), item(step, 1), item(step, 2)));
+    }
+  }
+
+  PyObject* call(PyObject* const* args, Py_ssize_t) const {
+    PyObject* tensors = args[0];
+    return run(reinterpret_cast<PyTupleObject*>(tensors)->ob_item,
+               static_cast<size_t>(PyTuple_Size(tensors)), args[1]);
+  }
+
+  PyObject* run(PyObject* const* tensors, size_t given, PyObject* frozen) const {
+    Values values(count_);
+    for (size_t i = 0; i < given; ++i) values[i] = Ref::to(tensors[i]);
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      values[static_cast<size_t>(kept_[i])] = Ref::to(item(frozen, static_cast<Py_ssize_t>(i)));
+    }
+    for (const auto& step : steps_) {
+      step->run(values);
+      step->finish(values);
+    }
+    Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
+    for (size_t i = 0; i < results_.size(); ++i) {
+      PyObject* result = values[static_cast<size_t>(results_[i])].get();
+      PyTuple_SetItem(results.get(), static_cast<Py_ssize_t>(i), Py_NewRef(result));
+    }
+    return results.release();
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const auto& step : steps_) {
+      if (const int found = step->visit(visit, arg)) return found;
+    }
+    return 0;
+  }
+
+  void release() { const auto dropped = std::move(steps_); }
+
+ private:
+  static std::unique_ptr<Step> read(PyObject* name, PyObject* row, PyObject* done) {
+    if (PyUnicode_CompareWithASCIIString(name, "empty") == 0) {
+      return std::make_unique<Empty>(row, done);
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "launches") == 0) {
+      return std::make_unique<Launches>(row, done);
+    }
+    return std::make_unique<Call>(row, done);
+  }
+
+  size_t count_;
+  std::vector<int64_t> kept_;
+  std::vector<std::unique_ptr<Step>> steps_;
+  std::vector<int64_t> results_;
+};
+
+void keep(PyObject* context, PyObject* name, PyObject* value) {
+  if (PyObject_SetAttr(context, name, value) != 0) throw PythonError();
+}
+
+// The results that no gradient flows from: each is reached from some of the tensors.
+Ref apart(PyObject* results, PyObject* reaches, PyObject* const* tensors) {
+  Ref found = checked(PyList_New(0));
+  for (Py_ssize_t i = 0; i < PyTuple_Size(results); ++i) {
+    PyObject* from = item(reaches, i);
+    bool flows = false;
+    for (Py_ssize_t k = 0; k < PyTuple_Size(from) && !flows; ++k) {
+      flows = tensor_of(tensors[number(item(from, k))]).requires_grad();
+    }
+    if (!flows && PyList_Append(found.get(), item(results, i)) != 0) throw PythonError();
+  }
+  return found;
+}
+
+// forward(context, call, *tensors), as Recorded.forward in recorded.py, for models that draw no
+// random numbers. A call is (_, sequence, _, frozen, reaches, the tensors that it rewrites).
+PyObject* forward(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return Object<Sequence>::guarded([&] {
+    PyObject* context = args[0];
+    PyObject* call = args[1];
+    PyObject* const* tensors = args + 2;
+    Ref saved = checked(PyTuple_New(count - 2));
+    for (Py_ssize_t i = 0; i < count - 2; ++i) {
+      PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(tensors[i]));
+    }
+    for (const int64_t i : numbers(item(call, 5))) {
+      PyTuple_SetItem(saved.get(), i, Py_NewRef(Py_None));
+    }
+    keep(context, torch.call, call);
+    keep(context, torch.to_save, saved.get());
+    keep(context, torch.materialize_grads, Py_False);
+    const Sequence& sequence = Object<Sequence>::of(item(call, 1));
+    Ref results = checked(sequence.run(tensors, static_cast<size_t>(count - 2), item(call, 3)));
+    const Ref without = apart(results.get(), item(call, 4), tensors);
+    if (PyList_Size(without.get()) != 0) {
+      keep(context, torch.non_differentiable, checked(PyList_AsTuple(without.get())).get());
+    }
+    return results.release();
+  });
+}
+
+// ---- calls that are known -----------------------------------------------------------------------
+
+// A weight whose halves are frozen, and what would tell that it was changed.
+struct Stamp {
+  size_t place;
+  const void* address;
+  int64_t version;
+
+  bool holds(c10::TensorImpl& weight) const {
+    return weight.data() == address && version_of(weight) == version;
+  }
+
+  static int64_t version_of(c10::TensorImpl& weight) {
+    return weight.is_inference() ? -1 : weight.version_counter().current_version();
+  }
+};
+
+// One kind of call: everything that a later one must share with it, and how its results are made.
+class Record {
+ public:
+  // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
+  // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
+  // what is handed to that, lists of buffers with the places of the results that they take)
+  explicit Record(PyObject* row)
+      : keys_(c10::impl::tls_local_dispatch_key_set()),
+        inputs_(numbers(item(row, 1))),
+        state_(Ref::to(item(row, 2))),
+        switched_(Ref::to(item(row, 3))),
+        frozen_(Ref::to(item(row, 4))),
+        is_precise_(Ref::to(item(row, 6))),
+        sequence_(Ref::to(item(row, 7))),
+        record_(Ref::to(item(row, 8))),
+        handed_(Ref::to(item(row, 9))),
+        writes_(Ref::to(item(row, 10))) {
+    PyObject* arguments = item(row, 0);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
+      arguments_.push_back(argument(item(arguments, i)));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(state_.get()); ++i) {
+      likenesses_.emplace_back(tensor_of(item(state_.get(), i)));
+    }
+    for (const int64_t place : numbers(item(row, 5))) {
+      c10::TensorImpl& weight = tensor_of(item(state_.get(), place));
+      stamps_.push_back({static_cast<size_t>(place), weight.data(), Stamp::version_of(weight)});
+    }
+  }
+
+  // Whether a call is of this kind; and if so, whether gradients flow to any of its tensors.
+  bool fits(PyObject* const* arguments, size_t count, PyObject* switched,
+            bool& differentiable) const {
+    return count == arguments_.size() && switched == switched_.get() && same_keys() &&
+           arguments_fit(arguments, differentiable) && state_fits(differentiable);
+  }
+
+  // The results, or None: this is another kind of call, or something was touched since.
+  Ref results(PyObject* const* arguments, size_t count, PyObject* switched) const {
+    bool differentiable = false;
+    if (!fits(arguments, count, switched, differentiable) || !is_precise()) {
+      return Ref::to(Py_None);
+    }
+    c10::SmallVector<PyObject*, 32> tensors;
+    tensors.push_back(handed_.get());
+    for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
+    for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
+    Ref results = made(tensors, differentiable && c10::GradMode::is_enabled());
+    write(results.get());
+    return results;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
+    for (const Ref* object :
+         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
+      Py_VISIT(object->get());
+    }
+    return 0;
+  }
+
+ private:
+  Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
+    if (recorded) {
+      return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
+    }
+    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
+    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+  }
+
+  // New values of buffers; autograd has nothing to do with them.
+  void write(PyObject* results) const {
+    const c10::AutoGradMode without(false);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(writes_.get()); ++i) {
+      PyObject* buffers = item(item(writes_.get(), i), 0);
+      const Ref values = checked(PyList_New(0));
+      for (const int64_t place : numbers(item(item(writes_.get(), i), 1))) {
+        if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
+      }
+      checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+  }
+
+  struct Argument {
+    std::unique_ptr<Likeness> tensor;
+    Ref literal;
+  };
+
+  static Argument argument(PyObject* given) {
+    if (!is_tensor(given)) return {nullptr, Ref::to(given)};
+    return {std::make_unique<Likeness>(tensor_of(given)), Ref()};
+  }
+
+  PyObject* state(size_t i) const {
+    return PyTuple_GET_ITEM(state_.get(), static_cast<Py_ssize_t>(i));
+  }
+
+  // Modes, tracers, transforms, autocast and inference mode all are keys of the dispatcher.
+  bool same_keys() const {
+    const auto now = c10::impl::tls_local_dispatch_key_set();
+    return now.included_ == keys_.included_ && now.excluded_ == keys_.excluded_;
+  }
+
+  bool arguments_fit(PyObject* const* arguments, bool& differentiable) const {
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const auto& [likeness, literal] = arguments_[i];
+      if (likeness == nullptr) {
+        if (!same_literal(literal.get(), arguments[i])) return false;
+        continue;
+      }
+      if (!is_tensor(arguments[i])) return false;
+      const c10::TensorImpl& tensor = tensor_of(arguments[i]);
+      if (!likeness->fits(tensor)) return false;
+      differentiable = differentiable || tensor.requires_grad();
+    }
+    return true;
+  }
+
+  bool state_fits(bool& differentiable) const {
+    for (size_t i = 0; i < likenesses_.size(); ++i) {
+      const c10::TensorImpl& tensor = tensor_of(state(i));
+      if (!likenesses_[i].fits(tensor)) return false;
+      differentiable = differentiable || tensor.requires_grad();
+    }
+    return std::all_of(stamps_.begin(), stamps_.end(), [&](const Stamp& stamp) {
+      return stamp.holds(tensor_of(state(stamp.place)));
+    });
+  }
+
+  bool is_precise() const {
+    return is_precise_.get() == Py_None || is_true(called(is_precise_.get()).get());
+  }
+
+  // Of one type and equal; floats bit by bit, since zeros of both signs are equal.
+  static bool same_literal(PyObject* before, PyObject* now) {
+    if (before == now) return true;
+    if (Py_TYPE(before) != Py_TYPE(now) || PyFloat_CheckExact(now)) return false;
+    const int found = PyObject_RichCompareBool(before, now, Py_EQ);
+    if (found < 0) throw PythonError();
+    return found != 0;
+  }
+
+  c10::impl::LocalDispatchKeySet keys_;
+  std::vector<Argument> arguments_;
+  std::vector<int64_t> inputs_;
+  Ref state_;
+  std::vector<Likeness> likenesses_;
+  Ref switched_;
+  Ref frozen_;
+  std::vector<Stamp> stamps_;
+  Ref is_precise_;
+  Ref sequence_;
+  Ref record_;
+  Ref handed_;
+  Ref writes_;
+};
+
+// Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
+// of a call like one that was added, or None.
+class Known {
+ public:
+  static constexpr size_t kMost = 16;
+
+  explicit Known(PyObject* args)
+      : names_(Ref::to(item(args, 0))),
+        picture_(Ref::to(item(args, 1))),
+        switch_(Ref::to(item(args, 2))),
+        is_recomputing_(Ref::to(item(args, 3))) {}
+
+  PyObject* call(PyObject* const* args, Py_ssize_t count) {
+    if (records_.empty() || args[0] != names_.get() || is_watched()) Py_RETURN_NONE;
+    if (!Object<Picture>::of(picture_.get()).holds()) Py_RETURN_NONE;
+    const Ref switched = called(switch_.get());
+    for (size_t i = 0; i < records_.size(); ++i) {
+      const std::shared_ptr<Record> record = records_[i];  // others may clear the table meanwhile
+      Ref results = record->results(args + 1, static_cast<size_t>(count - 1), switched.get());
+      if (results.get() != Py_None) return results.release();
+    }
+    Py_RETURN_NONE;
+  }
+
+  // Unless it is known already. The last ones are looked at first, and the first ones forgotten.
+  static PyObject* add(PyObject* self, PyObject* args) {
+    return Object<Known>::guarded([&]() -> PyObject* {
+      auto& records = Object<Known>::of(self).records_;
+      PyObject* arguments = item(args, 0);
+      PyObject* const* given = reinterpret_cast<PyTupleObject*>(arguments)->ob_item;
+      const auto count = static_cast<size_t>(PyTuple_Size(arguments));
+      bool differentiable = false;
+      for (const auto& record : records) {
+        if (record->fits(given, count, item(args, 3), differentiable)) Py_RETURN_NONE;
+      }
+      records.insert(records.begin(), std::make_shared<Record>(args));
+      if (records.size() > kMost) records.pop_back();
+      Py_RETURN_NONE;
+    });
+  }
+
+  static PyObject* forget(PyObject* self, PyObject*) {
+    const auto dropped = std::move(Object<Known>::of(self).records_);
+    Py_RETURN_NONE;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(names_.get());
+    Py_VISIT(picture_.get());
+    Py_VISIT(switch_.get());
+    Py_VISIT(is_recomputing_.get());
+    for (const auto& record : records_) {
+      if (const int found = record->visit(visit, arg)) return found;
+    }
+    return 0;
+  }
+
+  void release() { const auto dropped = std::move(records_); }
+
+ private:
+  // Most modes of functions, such as a default device, are nothing to a call.
+  bool is_watched() const {
+    const bool in_modes = at::impl::PythonTorchFunctionTLS::stack_len() != 0;
+    return (in_modes && is_true(called(is_recomputing_.get()).get())) ||
+           PyDict_GetItem(torch.forward_mode, torch.level) != torch.no_level;
+  }
+
+  Ref names_;
+  Ref picture_;
+  Ref switch_;
+  Ref is_recomputing_;
+  std::vector<std::shared_ptr<Record>> records_;
+};
+
+PyMethodDef functions[] = {
+    {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(forward)), METH_FASTCALL,
+     nullptr},
+    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
+PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
+                       {"forget", Known::forget, METH_NOARGS, nullptr},
+                       {nullptr, nullptr, 0, nullptr}};
+
+void add_type(PyObject* module, const char* name, Ref type) {
+  if (PyModule_AddObjectRef(module, name, type.get()) != 0) throw PythonError();
+}
+
+}  // namespace
+
+#define KW_JOINED(first, second) first##second
+#define KW_NAMED(first, second) KW_JOINED(first, second)
+
+PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
+  static PyModuleDef definition{
+      PyModuleDef_HEAD_INIT, "calls", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+  return Object<Known>::guarded([] {
+    look_up_torch();
+    Ref module = checked(PyModule_Create(&definition));
+    add_type(module.get(), "Picture", Object<Picture>::type("kernelwright.Picture", none));
+    add_type(module.get(), "Sequence", Object<Sequence>::type("kernelwright.Sequence", none));
+    add_type(module.get(), "Known", Object<Known>::type("kernelwright.Known", known));
+    return module.release();
+  });
+}
+"""
+
+
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 39d07a039213ff92800b44544780fae16559072d6fd3ea8a577c7ca061840e0a
+# sha256 6c6de675879a0f4298a56c67d97d5901ffe82d246e14a3b4548e14b740cf395f
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1981,7 +3021,7 @@ _KW_HEADERS = r"""
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
-#include <vector>
+#include <utility>
 
 // ---- scalar.cuh ---------------------------------------------------------------------------------
 // The float32 scalar functions of the expression IR, one definition for device and host.
@@ -2195,6 +3235,26 @@ KW_FN Vec<V> load_once(const T* at) {
 #endif
 }
 
+// One instruction: the compiler takes an assignment apart where it does not see the alignment.
+template <class P>
+KW_FN void write_pack(P* at, const P& pack) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(P) == 16) {
+    uint4 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint4*>(at), bits);
+  } else if constexpr (sizeof(P) == 8) {
+    uint2 bits;
+    __builtin_memcpy(&bits, &pack, sizeof bits);
+    __stwb(reinterpret_cast<uint2*>(at), bits);
+  } else {
+    *at = pack;
+  }
+#else
+  *at = pack;
+#endif
+}
+
 // Lanes on their way to memory: one vector store when they are complete.
 template <int V, class T>
 struct RowOut {
@@ -2205,7 +3265,7 @@ struct RowOut {
     Pack<T, V> pack;
     KW_LANES
     for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(lanes.lanes[v]);
-    *reinterpret_cast<Pack<T, V>*>(at) = pack;
+    write_pack(reinterpret_cast<Pack<T, V>*>(at), pack);
   }
 };
 
@@ -2262,6 +3322,15 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
+}
+
+// V lanes of one number.
+template <int V>
+KW_FN Vec<V> all(float x) {
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out.lanes[v] = x;
+  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
@@ -2328,6 +3397,8 @@ __device__ __forceinline__ float reduce_threads(float x) {
 //   P::touch(a, column)                           brings operands that have a value for each column
 //                                                 into the cache while the product is running
 //   P::begin(fields, product)                     takes the product's lanes in place of a load
+//   P::kByTile                                    whether stages over the whole row go on with what
+//                                                 they gave for this tile; tiles fill the row then
 //   P::store_partial(Stage<I>, total, a, {row, tile})   for each stage over the whole row
 
 namespace kw {
@@ -2364,12 +3435,13 @@ struct Epilogue {
   static constexpr bool kTurns = C::kVec == 1 && P::kStages == 0 && !P::kStoresSegments;
   static constexpr int V = C::kVec;
   static constexpr int kSpan = V == 4 ? 16 : 8;  // columns of a quad's neighbouring accumulators
-  static constexpr int kSegment = P::kSegment ? P::kSegment : kSpan;
+  static constexpr bool kWholeSegments = P::kSegment != 0 || P::kByTile;
+  static constexpr int kSegment = P::kByTile ? C::kBlockN : P::kSegment ? P::kSegment : kSpan;
   static constexpr int kSegments = C::kBlockN / kSegment;
   static constexpr int kChunks = kSegment / (4 * V);
   static constexpr int kTotals = P::kStages ? P::kStages : 1;
   static_assert(C::kBlockN % kSegment == 0 && kSegment % kSpan == 0, "segments must fit the tile");
-  static_assert(P::kSegment == 0 || P::kColumns % kSegment == 0, "segments must fill the row");
+  static_assert(!kWholeSegments || P::kColumns % kSegment == 0, "segments must fill the row");
 
   const typename P::Args& a;
   int64_t row;   // that of this quad
@@ -2390,7 +3462,7 @@ struct Epilogue {
   // Without segments the last columns of a row may end inside of a tile's eight.
   template <bool kWhole>
   __device__ __forceinline__ bool inside(int start, int chunk) const {
-    return kWhole || P::kSegment != 0 || column(start, chunk, quad) + V <= P::kColumns;
+    return kWhole || kWholeSegments || column(start, chunk, quad) + V <= P::kColumns;
   }
 
   // The thread's two rows, `row` and eight further down, go through a segment together: what they
@@ -2405,9 +3477,10 @@ struct Epilogue {
                                          const int64_t (&at_row)[2], int start) {
     if constexpr (I < P::kStages) {
       constexpr Combine kOp = P::kCombine[I];
+      constexpr bool kFinished = P::kOverSegment[I] || P::kByTile;
       float total[2];
       KW_LANES
-      for (int i = 0; i < 2; ++i) total[i] = P::kOverSegment[I] ? identity<kOp>() : totals[i][I];
+      for (int i = 0; i < 2; ++i) total[i] = kFinished ? identity<kOp>() : totals[i][I];
       KW_LANES
       for (int c = 0; c < kChunks; ++c) {
         if (!inside<kWhole>(start, c)) continue;
@@ -2420,11 +3493,11 @@ struct Epilogue {
       }
       KW_LANES
       for (int i = 0; i < 2; ++i) {
-        if constexpr (P::kOverSegment[I]) {
-          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{reduce_threads<kOp, 4>(total[i])}}, a);
-        } else {
-          totals[i][I] = total[i];
+        if constexpr (kFinished) {
+          total[i] = reduce_threads<kOp, 4>(total[i]);
+          P::finish(Stage<I>{}, segment.s[i], Vec<1>{{total[i]}}, a);
         }
+        totals[i][I] = total[i];
       }
       stages<kWhole, I + 1>(segment, totals, at_row, start);
     }
@@ -2435,7 +3508,7 @@ struct Epilogue {
                                            int64_t at_row) {
     if constexpr (I < P::kStages) {
       if constexpr (!P::kOverSegment[I]) {
-        const float total = reduce_threads<P::kCombine[I], 4>(totals[I]);
+        const float total = P::kByTile ? totals[I] : reduce_threads<P::kCombine[I], 4>(totals[I]);
         if (live && quad == 0) {
           P::store_partial(Stage<I>{}, total, a, Cursor{at_row, first / C::kBlockN});
         }
@@ -3427,13 +4500,21 @@ __global__ void __launch_bounds__(512, kBatched ? 2 : 3)
   end_split(beside);
 }
 
+// Up to here rows are short, and are not counted in Progress.
+inline constexpr int kLongestShort = 512;
+// A row of a known depth up to here fits the registers of a warp. Where there are many, warps are
+// sooner done than teams, whose members wait for one another: 6304 rows of 3072 take 44 us instead
+// of 51 on an H200, but 300 of 640 take 5.9 instead of 4.9.
+inline constexpr int kLongestOfWarp = 3072;
+inline constexpr int kManyRows = 4096;
+
 // Rows so short that kLanes threads hold them, each kChunks times four elements: a thread has its
 // places in several neighbouring rows, which are all on their way before the first is needed.
 template <int kLanes, int kChunks>
 struct Short {
   static constexpr int kStep = kLanes * 4;
   static constexpr int kHeld = kChunks * kStep;
-  static constexpr int kRows = kChunks > 2 ? 2 : 4;
+  static constexpr int kRows = kChunks > 8 ? 1 : kChunks > 2 ? 2 : 4;
   static_assert(kPanel % kRows == 0, "of one matrix");
 };
 
@@ -3536,10 +4617,14 @@ struct Along {
     if constexpr (possible(128, 256)) {
       if (depth <= 256) return lanes<32, 2, kVector>();
     }
-    if constexpr (possible(256, 512)) {
-      if (depth <= 512) return lanes<32, 4, kVector>();
+    if constexpr (possible(256, kLongestShort)) {
+      if (depth <= kLongestShort) return lanes<32, 4, kVector>();
     }
-    if constexpr (possible(512, kFour)) {
+    if constexpr (kDepth > kLongestShort && kDepth <= kLongestOfWarp) {
+      const bool many = first.count + second.count >= kManyRows;
+      if (many && progress.count == 0) return lanes<32, (kDepth + 127) / 128, kVector>();
+    }
+    if constexpr (possible(kLongestShort, kFour)) {
       if (depth <= kFour) return teams<Team<4>, kVector>();
     }
     if constexpr (kDepth == 0 || kDepth > kFour) return teams<Team<16>, kVector>();
@@ -3841,7 +4926,8 @@ struct GemmDecision {
 
   // The warps that split on the way read four neighbours at a time.
   __host__ __device__ bool on_the_way(const GemmOperands& g) const {
-    return !frozen && early < g.right_rows() && g.depth % 4 == 0 && g.right.aligned();
+    return !frozen && early < g.right_rows() && g.depth > split::kLongestShort &&
+           g.depth % 4 == 0 && g.right.aligned();
   }
 };
 
@@ -4868,42 +5954,51 @@ cudaError_t pointwise(const typename P::Args& a, cudaStream_t stream) {
 
 }  // namespace kw
 
-// ---- launches.hpp -------------------------------------------------------------------------------
-// Kernels in a row, from a table of numbers: Python crosses into C once for all of them.
+// ---- in_memory.cuh ------------------------------------------------------------------------------
+// The program of a product's epilogue as a row program, over a product that lies in memory.
 //
-// The table is {launches, bases, alignment, most operands, most sizes}, then for each launch
-// {function, operands, sizes}, a base and a number of bytes for each operand, and the sizes.
+// Where the library makes a product (few rows, other GPUs), the program that would have been its
+// epilogue runs in a row kernel after it:
+//   InMemory<P, T>   reads the product, of type T, where the epilogue has it in registers
+//   Segments<P>      takes each segment for a row, if nothing larger is reduced: more rows run in
+//                    parallel
+//   Flat<P>          takes all rows for one, if nothing is reduced and all that is read and written
+//                    lies in one go: no chunk of lanes ends at the end of a row
 
 namespace kw {
 
-constexpr int64_t kUnaligned = -1;
+template <class P, class T>
+struct InMemory : P {
+  struct Args : P::Args {
+    const T* product;
+  };
+  template <int V>
+  using Fields = typename P::template Fields<V>;
+  template <int L>
+  using Scalars = typename P::template Scalars<L>;
 
-// The error of the launch that failed, with its number in the upper half. Two numbers are handed to
-// every launch behind its sizes: the device and the stream, or the number of threads and nothing.
-inline int64_t run_launches(const int64_t* table, char* const* bases, int64_t first,
-                            int64_t second) {
-  using Launcher = int (*)(void* const*, const int64_t*);
-  const int64_t launches = table[0];
-  for (int64_t i = 0; i < table[1]; ++i) {
-    if (reinterpret_cast<intptr_t>(bases[i]) % table[2] != 0) return kUnaligned;
+  template <int V>
+  KW_FN static void load(Fields<V>& f, const Args& a, Cursor at) {
+    const auto product = load_row<V>(a.product + at.row * P::kColumns + at.element);
+    Vec<V> lanes;
+    KW_LANES
+    for (int v = 0; v < V; ++v) lanes.lanes[v] = product[v];
+    P::begin(f, lanes);
   }
-  std::vector<void*> tensors(static_cast<size_t>(table[3]));
-  std::vector<int64_t> numbers(static_cast<size_t>(table[4]) + 2);
-  const int64_t* at = table + 5;
-  for (int64_t launch = 0; launch < launches; ++launch) {
-    const auto function = reinterpret_cast<Launcher>(at[0]);
-    const auto operands = static_cast<size_t>(at[1]);
-    const auto sizes = static_cast<size_t>(at[2]);
-    at += 3;
-    for (size_t i = 0; i < operands; ++i, at += 2) tensors[i] = bases[at[0]] + at[1];
-    for (size_t i = 0; i < sizes; ++i) numbers[i] = *at++;
-    numbers[sizes] = first;
-    numbers[sizes + 1] = second;
-    const int code = function(tensors.data(), numbers.data());
-    if (code != 0) return (launch << 32) | code;
+
+  template <int I, int V, int L>
+  KW_FN static Vec<V> contribution(Stage<I> stage, Fields<V>& f, const Scalars<L>& s, const Args& a,
+                                   Cursor at) {
+    if constexpr (I == 0) load<V>(f, a, at);
+    return P::contribution(stage, f, s, a, at);
   }
-  return 0;
-}
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
+    if constexpr (P::kStages == 0) load<V>(f, a, at);
+    P::store_elements(f, s, a, at);
+  }
+};
 
 }  // namespace kw
 
@@ -5617,5 +6712,5 @@ cudaError_t thin_product(const ThinOperands& g, cudaStream_t stream) {
 # --------------------------------------------------------------------------------------------------
 
 
-_KW_KERNEL_LIBRARY = _kw_Library(_kw_build(), on_gpu=True) if _KW_ARCHITECTURE else None
+_KW_KERNEL_LIBRARY = _kw_Library(*_kw_build(), on_gpu=True) if _KW_ARCHITECTURE else None
 _KW_FUSION = _kw_together()

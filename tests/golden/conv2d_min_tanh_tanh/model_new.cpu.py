@@ -36,13 +36,16 @@ class ModelNew(Model):
 def _kw_fused(run, x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    conv_product = run.call(
-        lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
-        x,
-        conv_weight,
-    )
     tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-    run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2], batch)
+    samples = max(1, batch if batch <= 8916 else 2097152 * torch.get_num_threads() // 1176)
+    for start in range(0, batch, samples):
+        stop = min(start + samples, batch)
+        conv_product = run.call(
+            lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
+            x[start:stop],
+            conv_weight,
+        )
+        run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2[start:stop]], stop - start)
     return (tanh_2,)
 
 

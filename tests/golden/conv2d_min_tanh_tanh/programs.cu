@@ -101,7 +101,7 @@ struct Conv2dMinTanh {
 };
 
 // 8 channels of 1 x 16 x 8 places, places as rows, 8 channels a stage, weights resident; 4 stages,
-// 32 KB, bound by products
+// 32 KB, bound by feeding
 struct Conv2dMinTanhConfig {
   static constexpr int kCin = 4;
   static constexpr int kCout = 6;
@@ -147,8 +147,6 @@ struct Conv2dMinTanhConfig {
   static constexpr int kAhead = 4;
   static constexpr int kResident = 1;
   static constexpr int kPromote = 0;
-  static constexpr int kSlots = 1;
-  static constexpr int kSlotSteps = 0;
   static constexpr int kTileChannels = 8;
   static constexpr int kTileD = 1;
   static constexpr int kTileH = 4;
