@@ -77,7 +77,7 @@ def holds(graph: Graph, inputs: tuple[torch.Tensor, ...]) -> bool:
 
 def planned(primitives: Graph, target: Target, problem: Problem) -> Plan:
     """With every product generated that can be, and lowered, which has invariants of its own."""
-    _, made = _planned(primitives, target, problem, ALWAYS)
+    _, made = _planned(primitives, target, problem, ALWAYS, {})
     made = return_biases(made)
     if target.lanes is not None:
         made = few_rows(made, target, problem.precision)
