@@ -369,7 +369,6 @@ extern "C" int launch_add_bias_hardtanh_mish_group_norm(void* const* tensors, co
 import ctypes
 import fcntl
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -380,6 +379,8 @@ import tempfile
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec
+from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -448,8 +449,8 @@ def _kw_built(stem, ending, units, flags):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
@@ -2521,7 +2522,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 a26534b2962673f34d442e16ba19faa01f474a62b8b2ab83a5e10e2d590ed81f
+# sha256 33fe75ad7c72f6afc3a9026759983743abcd245ce3db318bfe1a2564c9e23b3e
 # --------------------------------------------------------------------------------------------------
 
 
@@ -2822,15 +2823,6 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
-}
-
-// V lanes of one number.
-template <int V>
-KW_FN Vec<V> all(float x) {
-  Vec<V> out;
-  KW_LANES
-  for (int v = 0; v < V; ++v) out.lanes[v] = x;
-  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain

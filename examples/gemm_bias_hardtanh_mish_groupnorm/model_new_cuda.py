@@ -594,7 +594,6 @@ import ctypes
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -605,6 +604,8 @@ import tempfile
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec
+from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -674,8 +675,8 @@ def _kw_built(stem, ending, units, flags):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
@@ -2828,7 +2829,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e717033eb2b9270178de6661f8adcad2271fd7837f1262640992b20d7b4448b7
+# sha256 172bb4b4d6c2ab2df922942e26bb0e203f262040d1aef44f1b30e2f66cb2aa81
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3242,15 +3243,6 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
-}
-
-// V lanes of one number.
-template <int V>
-KW_FN Vec<V> all(float x) {
-  Vec<V> out;
-  KW_LANES
-  for (int v = 0; v < V; ++v) out.lanes[v] = x;
-  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain

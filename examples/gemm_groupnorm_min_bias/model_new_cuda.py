@@ -777,7 +777,6 @@ import ctypes
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -788,6 +787,8 @@ import tempfile
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec
+from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -857,8 +858,8 @@ def _kw_built(stem, ending, units, flags):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
@@ -3011,7 +3012,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 6c6de675879a0f4298a56c67d97d5901ffe82d246e14a3b4548e14b740cf395f
+# sha256 087f2f050722b4d0ec2fe81290afac20a776b5f51fb75f06e3e3248e8ba40dac
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3322,15 +3323,6 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
-}
-
-// V lanes of one number.
-template <int V>
-KW_FN Vec<V> all(float x) {
-  Vec<V> out;
-  KW_LANES
-  for (int v = 0; v < V; ++v) out.lanes[v] = x;
-  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain

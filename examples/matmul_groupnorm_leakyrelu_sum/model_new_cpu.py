@@ -347,7 +347,6 @@ extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const
 import ctypes
 import fcntl
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -358,6 +357,8 @@ import tempfile
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec
+from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -426,8 +427,8 @@ def _kw_built(stem, ending, units, flags):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
@@ -2499,7 +2500,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 97e80021fa9c408cf6faab52fba95a99659a6eb2dba8f0575989565a97900271
+# sha256 4c98d376b6f849e9dbc4c7976d1d8f25db8dc86080b05c3975c0a1e3c0db670e
 # --------------------------------------------------------------------------------------------------
 
 
@@ -2707,15 +2708,6 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
-}
-
-// V lanes of one number.
-template <int V>
-KW_FN Vec<V> all(float x) {
-  Vec<V> out;
-  KW_LANES
-  for (int v = 0; v < V; ++v) out.lanes[v] = x;
-  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain

@@ -568,7 +568,6 @@ import ctypes
 import fcntl
 import functools
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -579,6 +578,8 @@ import tempfile
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec
+from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
 from torch.utils.cpp_extension import load_inline
 
@@ -648,8 +649,8 @@ def _kw_built(stem, ending, units, flags):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 
@@ -2802,7 +2803,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 04aaf9cae4cfa1600391c3a61d9b487dad167be2646f3f86a45c340ba0949bd4
+# sha256 699c9dbc74c9cd977dcddd59cb4d8c4941fd9d121f451e856fc427c32826e7f6
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3116,15 +3117,6 @@ KW_FN float combine(float x, float y) {
   if constexpr (C == Combine::kProd) return x * y;
   if constexpr (C == Combine::kMax) return maximum(x, y);
   if constexpr (C == Combine::kMin) return minimum(x, y);
-}
-
-// V lanes of one number.
-template <int V>
-KW_FN Vec<V> all(float x) {
-  Vec<V> out;
-  KW_LANES
-  for (int v = 0; v < V; ++v) out.lanes[v] = x;
-  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain

@@ -15,6 +15,7 @@ HEADERS = sorted(p.name for p in KERNELS.glob("*.[ch]*h*") if p.suffix in (".hpp
 CUDA_ONLY = {p.name for p in KERNELS.glob("*.cuh") if "cuda_runtime.h" in p.read_text()}
 WARPS = re.compile(r'"(reduce|hopper)\.cuh"')  # what these include is for the device alone
 CUDA_ONLY |= {p.name for p in KERNELS.glob("*.cuh") if WARPS.search(p.read_text())}
+CUDA_ONLY |= {p.name for p in KERNELS.glob("*conv*.cuh") if "conv_epilogue" not in p.name}
 CXX = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O2", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-fno-math-errno"]
 

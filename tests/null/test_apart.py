@@ -247,7 +247,7 @@ def test_every_name_of_a_real_emitted_file(target: str) -> None:
     _, _, text = compiled.source.partition("def get_init_inputs")
     _, _, text = text.partition(RULE)
     text = RULE + text.replace("_kw_", "").replace("_KW_", "")
-    names = sorted((bound(text) | used(text)) - {"Model", "ModelNew", "super"})
+    names = sorted((bound(text) | used(text)) - {"Model", "ModelNew", "super", "__class__"})
     user = "class Model:\n    value = 1\n" + "".join(f"{name} = {name!r}\n" for name in names)
     kept, generated = keep_apart(user, text, "_kw")
     assert kept == user

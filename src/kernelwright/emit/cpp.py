@@ -362,7 +362,9 @@ class ProgramPrinter:
                 known[e] = f"{ranges[e.value]}{each}"
         if beyond is not None and not any(map(self.lanewise, beyond.ranges)):
             tests = " || ".join(f"!{ranges[r]}" for r in beyond.ranges)
-            lines.append(f"if (kw::kSkips && ({tests})) return kw::all<{width}>({beyond.value});")
+            lines.append(
+                f"if (kw::kSkips && ({tests})) return kw::everywhere<{width}>({beyond.value});"
+            )
         lines += [self.index(e, known, lane) for e in order if e.op == "index"]
         return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
 

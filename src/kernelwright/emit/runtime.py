@@ -11,7 +11,6 @@ import re
 IMPORTS = """import ctypes
 import fcntl
 import hashlib
-import importlib.util
 import os
 import platform
 import re
@@ -20,6 +19,7 @@ import sys
 import sysconfig
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import module_from_spec, spec_from_file_location
 
 import torch
 from torch.utils.cpp_extension import load, load_inline
@@ -62,8 +62,8 @@ def _built(stem, ending, units, flags):
             return _compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
         return path
-    found = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(found)
+    found = spec_from_file_location(name, path)
+    module = module_from_spec(found)
     found.loader.exec_module(module)
     return module
 

@@ -54,7 +54,7 @@ struct ConvSums {
     if (kTurns && group == 1) hopper::arrive_threads<256>(1);
   }
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
-  __device__ __forceinline__ void pass_turn() const { hopper::arrive_threads<256>(2 - group); }
+  __device__ __forceinline__ void end_turn() const { hopper::arrive_threads<256>(2 - group); }
 
   __device__ __forceinline__ void next_stage() {
     if (++at == S::kStages) {
@@ -188,7 +188,7 @@ struct ConvSums {
     float partial[1][kPer];
     take_turn();
     run(partial);
-    pass_turn();
+    end_turn();
     hopper::wait_products<0>();
     hopper::pin(partial[0]);
 #pragma unroll
@@ -280,7 +280,7 @@ struct ConvSums {
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
-      pass_turn();
+      end_turn();
       finish_products();
       if (S::kSomeEmpty && steps.count == 0) clear();
     }

@@ -50,7 +50,7 @@ KW_FN float combine(float x, float y) {
 
 // V lanes of one number.
 template <int V>
-KW_FN Vec<V> all(float x) {
+KW_FN Vec<V> everywhere(float x) {
   Vec<V> out;
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = x;

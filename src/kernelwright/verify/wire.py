@@ -302,6 +302,8 @@ def fields_of(value: Any) -> dict[str, Any] | None:
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(kind) if f.init}
     if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
         return dict(zip(kind._fields, value, strict=True))
+    if isinstance(value, tuple) and kind.__module__ == "torch.return_types":
+        return dict(zip(kind.__match_args__, value, strict=True))
     return None
 
 

@@ -29,7 +29,7 @@ from kernelwright.verify.inputs import (
 )
 
 STEPS = 2
-RATE = 0.05
+RATE = 0.5
 NATURAL = 64.0
 ELEMENTS, WHOLE = 1 << 20, 1 << 24  # of a gradient that are looked at; of the plain ones
 
