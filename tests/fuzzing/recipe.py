@@ -50,7 +50,7 @@ class Recipe:
     outputs: str
     training: bool = False
     dtype: str = "float32"
-    note: str = ""
+    note: str = "A random model."
 
     # ---- the file --------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Recipe:
         note = self.note.replace("\\", "/").replace('"""', "'''")
         return "\n".join(
             [
-                f'"""{note or "A random model."}"""\n',
+                f'"""{note}"""\n',
                 HEAD,
                 f"batch = {BATCH}\n\n",
                 "class Model(nn.Module):",
