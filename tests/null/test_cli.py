@@ -281,7 +281,7 @@ def test_bench_from_the_command_line(model: Path, capsys: pytest.CaptureFixture[
     assert "median ms" in capsys.readouterr().out
     candidate.write_text(SOURCE.replace("clamp_min(0)", "abs()"))
     assert main([*arguments, "--quiet"]) == 3
-    assert "rms error" in one_sentence(capsys)
+    assert "float64 says" in one_sentence(capsys)
 
 
 def slow_candidate(model: Path) -> Path:

@@ -73,3 +73,8 @@ def test_several_operands_in_either_order() -> None:
 def test_others_are_not_turned(forward: Callable[..., Any]) -> None:
     found = kernels(forward, torch.randn(2, 8, 12, 16))
     assert all(k.config.shape != "turned" for k in found)
+
+
+def test_a_free_batch_is_no_stride_of_a_block() -> None:
+    (kernel,) = kernels(lambda x: x.t().contiguous() * 2, torch.randn(64, 48))
+    assert kernel.config.shape != "turned"

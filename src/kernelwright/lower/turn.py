@@ -29,7 +29,7 @@ def turned(graph: Graph, program: Program) -> tuple[Program, Config] | None:
     if program.stages or len(program.coordinates) != len(program.accesses):
         return None
     nested = _nested(program)
-    if nested is None:
+    if nested is None or not _strides_are_known(nested):
         return None
     across, down = _block(graph, nested)
     count = int(str(nested.count(nested.inner)))
@@ -65,6 +65,12 @@ def _nested(program: Program) -> Program | None:
     order = (*program.rows, *program.outer, *program.inner)
     rows = tuple(a for a in order if a not in runs[0] and a not in runs[1])
     return replace(program, rows=rows, outer=runs[1 - inner], inner=runs[inner], strided=False)
+
+
+def _strides_are_known(nested: Program) -> bool:
+    """A free batch may be the stride of an axis; the compiler must know those of a block."""
+    axes = (nested.inner[-1], nested.outer[-1])
+    return all(isinstance(access.stride(a), int) for access in nested.accesses for a in axes)
 
 
 def _run(program: Program, access: Access) -> tuple[int, ...]:
