@@ -88,6 +88,16 @@ def get_inputs():
     return [torch.rand(4, 3, 5)]
 """
 
+CHAINED = """
+class Model(nn.Module):
+    def forward(self, x):
+        y = torch.tanh(x)
+        return [y, y.amax(1)]
+
+def get_inputs():
+    return [torch.rand(12, 24)]
+"""
+
 CONV = """
 class Model(nn.Module):
     def __init__(self):
