@@ -24,9 +24,11 @@ from kernelwright.errors import BuildError, InputError, KernelwrightError
 from kernelwright.loading import read_source
 from kernelwright.problem import resolve_device, resolve_precision
 from kernelwright.verify import saved
+from kernelwright.verify.blame import blamed
 from kernelwright.verify.certificate import Certificate, Check, Finding
 from kernelwright.verify.checks import MAIN, ROWS, TABLE, Row
 from kernelwright.verify.checks.fallbacks import count_fallbacks, judge_fallbacks
+from kernelwright.verify.inputs import Inputs
 from kernelwright.verify.judge import attempted
 from kernelwright.verify.processes import Server, printable, unreadable
 from kernelwright.verify.side import Broken, Raised
@@ -260,7 +262,7 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
     check = Check(
         row.name,
         finding.passed,
-        printable(finding.detail),
+        printable(finding.detail + _blame(subject, finding)),
         finding.error,
         finding.eager_error,
         finding.allowed,
@@ -268,6 +270,14 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
         None if after is None else dict(Counter(after) - before),
     )
     return check, finding
+
+
+def _blame(subject: Subject, finding: Finding) -> str:
+    """For a file of ours, which of its kernels is wrong."""
+    if finding.passed is not False or not isinstance(finding.inputs, Inputs):
+        return ""
+    sentence = blamed(subject, finding.inputs)
+    return "" if sentence is None else f"; {sentence}"
 
 
 def _charge(session: Session, name: str, error: Broken, doing: str, seconds: float = 0.0) -> None:
