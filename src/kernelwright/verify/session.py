@@ -156,7 +156,7 @@ def certify(
         )
         for row in rows
     ]
-    checks += [judge_fallbacks(checks, MAIN), _same_file(job.candidate, before[job.candidate])]
+    checks += [judge_fallbacks(checks, MAIN), _same_files(before)]
     return Certificate(
         job.model,
         job.candidate,
@@ -286,14 +286,16 @@ def _charge(session: Session, name: str, error: Broken, doing: str, seconds: flo
     session.checks.append(told)
 
 
-def _same_file(path: str, before: str) -> Check:
-    """What is certified is the content that was hashed before anything ran."""
-    try:
-        same = sha256(path) == before
-    except OSError:
-        same = False
-    told = "is what was hashed before it ran" if same else "was changed while it was verified"
-    return Check(FILE, same, f"{path} {told}")
+def _same_files(before: dict[str, str]) -> Check:
+    """What is certified, and what it was compared with, is what was hashed before anything ran."""
+    for path, known in before.items():
+        try:
+            same = sha256(path) == known
+        except OSError:
+            same = False
+        if not same:
+            return Check(FILE, False, f"{path} was changed while it was verified")
+    return Check(FILE, True, f"{' and '.join(before)} are what was hashed before anything ran")
 
 
 def sha256(path: str | Path) -> str:
