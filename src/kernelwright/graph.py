@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, IntTrueDiv, Mod, PythonMod
 
 from kernelwright.expr import Expr, show
 
@@ -36,6 +36,7 @@ Shape: TypeAlias = tuple[Dim, ...]
 
 PRIMITIVES = ("map", "reduce", "contract", "view", "cat", "window", "opaque")
 SOURCES = ("input", "parameter", "buffer", "constant")
+DIVISIONS = (FloorDiv, IntTrueDiv, Mod, PythonMod)
 
 
 @dataclass(frozen=True)
@@ -327,9 +328,27 @@ class Guard:
     test: sympy.Basic
     place: str = ""
 
+    @property
+    def divisors(self) -> tuple[sympy.Expr, ...]:
+        """Sizes that the test divides by, and that may vanish; those inside of others first."""
+        found = dict.fromkeys(
+            n.args[1] for n in sympy.postorder_traversal(self.test) if isinstance(n, DIVISIONS)
+        )
+        return tuple(d for d in found if d.free_symbols)
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         symbols = {s: sizes[str(s)] for s in self.test.free_symbols}
+        if any(d.subs(symbols) == 0 for d in self.divisors):
+            return False
         return bool(self.test.subs(symbols))
+
+    def holds_from(self, least: Mapping[str, int]) -> bool:
+        """Whether it goes without saying for sizes that are at least these."""
+        sizes = {
+            s: least[str(s)] + sympy.Dummy(integer=True, nonnegative=True)
+            for s in self.test.free_symbols
+        }
+        return not self.divisors and self.test.subs(sizes) == sympy.true
 
     def __str__(self) -> str:
         return f"{self.test} at {self.place}" if self.place else str(self.test)
