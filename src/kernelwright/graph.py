@@ -124,11 +124,6 @@ class View:
     start: Dim = 0
     step: int = 1
 
-    @property
-    def regroups(self) -> bool:
-        """Whether each element has its place again, so that the view can be undone."""
-        return self.kind in ("reshape", "permute")
-
     def __str__(self) -> str:
         if self.kind == "slice":
             by = f" by {self.step}" if self.step != 1 else ""
@@ -428,9 +423,17 @@ class Graph:
 
     def regrouped(self, name: str) -> str:
         """What a value is, through reshapes and permutations alone, a regrouping of."""
-        while isinstance(view := self[name].payload, View) and view.regroups:
+        while self.regroups(name):
             name = self[name].inputs[0]
         return name
+
+    def regroups(self, name: str) -> bool:
+        """Whether each element has its place again, so that the view can be undone."""
+        node = self[name]
+        if not isinstance(node.payload, View):
+            return False
+        whole = node.type.shape == self[node.inputs[0]].type.shape  # expanded to what it was
+        return node.payload.kind in ("reshape", "permute") or whole
 
     def with_nodes(self, nodes: list[Node]) -> Graph:
         """The same graph with other nodes, in running order, without those nothing depends on."""

@@ -203,11 +203,9 @@ class ForwardWriter(Names):
 
     def _undone(self, name: str, text: str) -> str:
         """The expression for a result, given one for the output that is a regrouping of it."""
-        while self.graph[name].op == "view":
+        while self.graph.regroups(name):
             node, view = self.graph[name], self.graph[name].payload
             assert isinstance(view, View)
-            if not view.regroups:
-                return text
             inner = self.graph[node.inputs[0]]
             if view.kind == "permute":
                 back = [view.dims.index(i) for i in range(len(view.dims))]
