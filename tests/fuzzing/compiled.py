@@ -61,6 +61,8 @@ def judge_all(
             continue
         try:
             verdicts[name] = judge(recipes[name], made, built.get(name), device)
+        except UnsupportedError as error:
+            verdicts[name] = Verdict(UNSUPPORTED, str(error))
         except Exception as error:
             verdicts[name] = Verdict(WRONG, describe(error))
     return verdicts
@@ -114,6 +116,8 @@ def _forward(recipe: Recipe, emitted: Any, module: nn.Module, batch: int, device
         warnings.simplefilter("ignore")
         try:
             theirs = eager(*inputs)
+        except NotImplementedError as error:  # for this type, on this device
+            raise UnsupportedError(f"eager: {error}") from error
         except EAGER_REFUSES as error:
             _check_refused(ours, inputs, error, batch)
             return set()
