@@ -20,6 +20,9 @@ from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, prod
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.targets import ConvLoop, Loop
 
+# What whoever needs it computes on the way, unless a region has it; what is a step of its own.
+LAZY, CALLS = ("map", "cat", "window"), ("contract", "opaque")
+
 
 class Code(Enum):
     """The closed set of reasons for a decision of the planner; the text takes the numbers."""

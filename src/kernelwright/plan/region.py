@@ -32,6 +32,7 @@ from kernelwright.plan.domain import (
 )
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import (
+    LAZY,
     Code,
     Coordinate,
     Program,
@@ -45,8 +46,6 @@ from kernelwright.plan.model import (
 from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 
-# What whoever needs it computes on the way, unless a region has it.
-LAZY = ("map", "cat", "window")
 T = TypeVar("T")
 # Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
 # before that is better stored.

@@ -22,6 +22,7 @@ from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
 from kernelwright.plan.model import (
+    LAZY,
     Code,
     Gemm,
     Plan,
@@ -34,7 +35,6 @@ from kernelwright.plan.model import (
 from kernelwright.plan.names import region_name
 from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
-from kernelwright.plan.region import LAZY
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
 
