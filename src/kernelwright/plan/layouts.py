@@ -4,6 +4,8 @@
     slow     a Plan in which some do -> those of them whose followers are slow over that order
     told     the same Plan with the reason at each convolution
 
+In such a Plan convolutions have other names (channels.py); `first` gives those that Layouts go by.
+
 A convolution is chosen where what the library gains is more than what it costs to bring its operand
 into the order, which is nothing where a kernel of ours or a chosen convolution makes it. It must be
 as accurate there as eager is (accuracy.py): the library may take TF32 in one order alone.
@@ -12,7 +14,7 @@ as accurate there as eager is (accuracy.py): the library may take TF32 in one or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -174,11 +176,13 @@ def _groups(contraction: Contraction) -> tuple[int, int, int]:
 # ---- what follows --------------------------------------------------------------------------------
 
 
-def slow(plan: Plan, layouts: Layouts, target: Target, batch: int) -> Layouts:
+def slow(
+    plan: Plan, layouts: Layouts, first: Mapping[str, str], target: Target, batch: int
+) -> Layouts:
     """The convolutions whose gain is lost in kernels behind them, with the channels first again."""
     found: Layouts = {}
     for region in plan.regions:
-        names = [n for n in _convolutions(plan, region, layouts) if n not in found]
+        names = [n for n in _convolutions(plan, region, first) if n not in found]
         if target.convolutions is None or not names:
             continue
         lost = _waste(plan.graph, region, batch) / target.convolutions.store_rate
@@ -188,11 +192,11 @@ def slow(plan: Plan, layouts: Layouts, target: Target, batch: int) -> Layouts:
     return found
 
 
-def told(plan: Plan, layouts: Layouts) -> Plan:
+def told(plan: Plan, layouts: Layouts, first: Mapping[str, str]) -> Plan:
     """With the reason for its order behind that of each convolution."""
 
     def explained(region: Region) -> Region:
-        names = (n.removesuffix("_last") for n in region.nodes)
+        names = (first.get(n, n) for n in region.nodes)
         layout = next((layouts[n] for n in names if n in layouts), None)
         if layout is None or region.kind != "contract":
             return region
@@ -201,17 +205,14 @@ def told(plan: Plan, layouts: Layouts) -> Plan:
     return replace(plan, regions=tuple(explained(r) for r in plan.regions))
 
 
-def _convolutions(plan: Plan, region: Region, layouts: Layouts) -> Iterable[str]:
+def _convolutions(plan: Plan, region: Region, first: Mapping[str, str]) -> list[str]:
     """The convolutions in channels_last that a region's operands are made of, the nearest ones."""
 
     def below(name: str) -> tuple[str, ...]:
         node = plan.graph[name]
         return node.inputs if node.op in MADE else ()
 
-    for name in reach(region.reads, below):
-        first = name.removesuffix("_last")
-        if name != first and first in layouts and layouts[first].last:
-            yield first
+    return [first[name] for name in reach(region.reads, below) if name in first]
 
 
 def _waste(graph: Graph, region: Region, batch: int) -> float:
