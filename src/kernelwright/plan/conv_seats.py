@@ -71,12 +71,11 @@ class ConvWay:
     @property
     def stored(self) -> float:
         """Bytes of the result."""
-        return float(self.samples * self.form.cout * self.form.places) * self.loop.dtype.itemsize
+        return float(self.form.outputs(self.samples)) * self.loop.dtype.itemsize
 
     @property
     def read(self) -> float:
-        places = self.form.in_size[0] * self.form.in_size[1] * self.form.in_size[2]
-        return float(self.samples * self.form.cin * places) * self.loop.dtype.itemsize
+        return float(self.form.inputs(self.samples)) * self.loop.dtype.itemsize
 
     def time(self, more: float) -> float:
         """With an epilogue that moves so many bytes."""
