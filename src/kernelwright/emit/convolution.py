@@ -10,7 +10,8 @@ from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.graph import as_dim
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
-from kernelwright.plan.tiles import AXES, TileAtom
+from kernelwright.plan.tiles import TileAtom
+from kernelwright.plan.walks import AXES
 
 MAIN_LOOPS = {
     "split": "ConvSplitFloat",

@@ -34,7 +34,7 @@ from kernelwright.plan.model import (
 )
 from kernelwright.plan.names import region_name
 from kernelwright.plan.policy import Policy
-from kernelwright.plan.tiles import Walk, walk
+from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
 # Whether a kernel has a tile for a walk over a convolution's result.

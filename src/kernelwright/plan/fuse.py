@@ -41,7 +41,8 @@ from kernelwright.plan.names import region_name
 from kernelwright.plan.overlaps import overlaps
 from kernelwright.plan.region import Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
-from kernelwright.plan.tiles import check_parts, walk
+from kernelwright.plan.tiles import check_parts
+from kernelwright.plan.walks import walk
 from kernelwright.walk import Opened, fold, reach
 
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
