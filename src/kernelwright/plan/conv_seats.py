@@ -21,19 +21,10 @@ from kernelwright.graph import SOURCES, Graph, Node, as_dim, hint
 from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.model import (
-    Code,
-    Conv,
-    Plan,
-    Program,
-    Reason,
-    Refusal,
-    Region,
-    Store,
-    reason,
-)
+from kernelwright.plan.model import Conv, Plan, Program, Region, Store
 from kernelwright.plan.names import region_name
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 

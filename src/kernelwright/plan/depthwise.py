@@ -28,8 +28,8 @@ from kernelwright.graph import (
 )
 from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.limits import OWN_WINDOW
-from kernelwright.plan.model import Code, Shared, reason
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.reasons import Code, Shared, reason
 from kernelwright.targets import Target
 
 LANES = 4  # outputs that a thread takes together, for the estimate

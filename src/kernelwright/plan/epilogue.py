@@ -17,7 +17,8 @@ import torch
 
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
 from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
-from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Stage
+from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Stage
+from kernelwright.plan.reasons import Code
 from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.

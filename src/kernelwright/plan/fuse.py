@@ -25,20 +25,10 @@ from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.epilogue import Unfit, walks_rows
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import (
-    CALLS,
-    LAZY,
-    Buffer,
-    Code,
-    Plan,
-    Reason,
-    Refusal,
-    Region,
-    Shared,
-    reason,
-)
+from kernelwright.plan.model import CALLS, LAZY, Buffer, Plan, Region
 from kernelwright.plan.names import region_name
 from kernelwright.plan.overlaps import overlaps
+from kernelwright.plan.reasons import Code, Reason, Refusal, Shared, reason
 from kernelwright.plan.region import Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
 from kernelwright.plan.tiles import check_parts

@@ -22,17 +22,9 @@ import torch
 from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
 from kernelwright.plan.channels import RANKS
-from kernelwright.plan.model import (
-    Access,
-    Code,
-    Plan,
-    Program,
-    Reason,
-    Region,
-    element_type,
-    reason,
-)
+from kernelwright.plan.model import Access, Plan, Program, Region, element_type
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.targets import LibraryConvolutions, Target
 from kernelwright.walk import reach
 

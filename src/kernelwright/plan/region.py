@@ -31,18 +31,8 @@ from kernelwright.plan.domain import (
     window_up,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import (
-    LAZY,
-    Code,
-    Coordinate,
-    Program,
-    Range,
-    Reason,
-    Stage,
-    Store,
-    flat_run,
-    reason,
-)
+from kernelwright.plan.model import LAZY, Coordinate, Program, Range, Stage, Store, flat_run
+from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 

@@ -21,7 +21,8 @@ from kernelwright.expr import Expr, acc, call, const, index, leaves, load
 from kernelwright.graph import Dim, as_dim, fresh_name, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.epilogue import Unfit, merged, rescale, rescaled
-from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.reasons import Code
 from kernelwright.plan.walks import CHANNEL, SAMPLE, Digit, Move, Walk, moved, rebuilt, split
 
 Box = tuple[int, int, int, int, int]

@@ -18,7 +18,8 @@ from kernelwright.graph import Dim, as_dim, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.model import Access, Code, Coordinate, Program, Range
+from kernelwright.plan.model import Access, Coordinate, Program, Range
+from kernelwright.plan.reasons import Code
 
 SAMPLE, CHANNEL = 0, 1
 AXES = ("sample", "channel", "z", "y", "x")
