@@ -229,16 +229,13 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
 
 
 def _lanes(program: Program) -> tuple[int, ...]:
-    """The axes over which threads lie, the one of neighbouring threads last.
-
-    In a strided program that is the last one, or the one before where windows below each other are
-    a thread's own (lower/config.py): the one along which the largest operand lies.
-    """
+    """The axes over which threads lie, the one of neighbouring threads last."""
     if not program.strided:
         return program.elements
-    largest = max(program.loads, key=lambda access: len(access.atoms))
-    along = [a for a in program.rows[-2:] if largest.stride(a) == 1]
-    return (*(a for a in program.rows if a not in along), *along)
+    if not program.together:
+        return program.rows
+    *rest, beside, own = program.rows
+    return (*rest, own, beside)
 
 
 def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:

@@ -122,7 +122,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Program:
-    """Rows x (segments x inner elements), the stages, the stores."""
+    """Rows x (segments x inner elements), the stages, the stores.
+
+    Lanes lie along the rows of a `strided` program. Where rows are windows, so many along the last
+    axis may be one thread's `together` (windows.py), and its neighbours' lie along the axis before.
+    """
 
     sizes: dict[int, Dim] = field(hash=False)
     rows: tuple[int, ...]
@@ -132,6 +136,7 @@ class Program:
     stores: tuple[Store, ...]
     strided: bool
     labels: dict[Expr, str] = field(default_factory=dict, hash=False, repr=False)
+    together: int = 0
 
     @property
     def elements(self) -> tuple[int, ...]:

@@ -464,12 +464,13 @@ class Builder:
         last = tuple(a for a in order if a in inner)
         across = bool(order) and order[-1] not in whole
         strided = across or self._side_by_side(draft, rows, (*outer, *last))
+        together = 0
         if self._short(draft, self.limits.one_thread, (*outer, *last)):
-            nest = Program(used, rows, outer, last, stages, stores, False)
-            if below_each_other(nest):
-                *rest, down, beside = rows
-                rows, strided = (*rest, beside, down), True
-        return Program(used, rows, outer, last, stages, stores, strided, self.labels)
+            together = below_each_other(Program(used, rows, outer, last, stages, stores, False))
+        if together:
+            *rest, down, beside = rows
+            rows, strided = (*rest, beside, down), True
+        return Program(used, rows, outer, last, stages, stores, strided, self.labels, together)
 
     def _side_by_side(
         self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]
