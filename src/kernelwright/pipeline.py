@@ -243,9 +243,9 @@ def _planned(
     again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
     while True:
         layouts |= again
-        turned = lay_out(with_channels_last(primitives, in_channels_last(layouts)))
-        graph, planned = _dense(turned, machine, problem, policy, accuracies)
-        again = slow(planned, layouts, machine, problem.batch)
+        turned, first = with_channels_last(primitives, in_channels_last(layouts))
+        graph, planned = _dense(lay_out(turned), machine, problem, policy, accuracies)
+        again = slow(planned, layouts, first, machine, problem.batch)
         unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}
         if unseated:
             generated -= unseated
@@ -254,7 +254,7 @@ def _planned(
             )
             again |= {name: chosen[name] for name in unseated if name in chosen}
         if not again:
-            planned = told(planned, layouts)
+            planned = told(planned, layouts, first)
             refusals = dict.fromkeys((*planned.refusals, *products.refusals))
             shared = (*planned.shared, *verdicts)
             return graph, replace(planned, shared=shared, refusals=tuple(refusals))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kernelwright.emit.cpp import COMBINE, ProgramPrinter, camel, dim, fit, function
+from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.emit.programs import COMBINE, ProgramPrinter
 from kernelwright.graph import as_dim
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
-from kernelwright.plan.tiles import AXES, TileAtom
+from kernelwright.plan.tiles import TileAtom
+from kernelwright.plan.walks import AXES
 
 MAIN_LOOPS = {
     "split": "ConvSplitFloat",
@@ -65,12 +67,7 @@ class ConvPrinter(ProgramPrinter):
         yield self.test("has_row", tiled.rows)
         yield self.test("has_element", tiled.elements)
         yield self.begin()
-        for index in range(len(self.program.stages)):
-            yield self.contribution(index)
-            yield self.finish(index)
-        yield self.store_elements()
-        yield self.store_uniform("segment")
-        yield self.store_uniform("row")
+        yield from super().functions()
 
     def begin(self) -> list[str]:
         parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "results")]
