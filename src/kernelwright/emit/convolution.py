@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.emit.cpp import COMBINE, ProgramPrinter, camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
-from kernelwright.graph import as_dim
+from kernelwright.graph import as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
 from kernelwright.plan.tiles import AXES, TileAtom
@@ -44,6 +44,7 @@ class ConvPrinter(ProgramPrinter):
             "kLanes": laid.lanes,
             "kTeams": laid.teams,
             "kPlaceStride": stride,
+            "kChannelStride": stride // self.kernel.tile.pitch,
         }
         truths = {
             "kKeeps": str(laid.keeps).lower(),
@@ -60,6 +61,7 @@ class ConvPrinter(ProgramPrinter):
     def functions(self) -> Iterator[list[str]]:
         tiled = self.kernel.tiled
         yield self.asked("int place", [f"return {self.place(tiled.given.at)};"])
+        yield self.asked("int channel", [f"return {self.place(self.channel(tiled.given.at))};"])
         yield self.test("live", tiled.live)
         yield self.test("whole", [self.last(r) for r in (*tiled.rows, *tiled.elements)])
         yield self.test("has_row", tiled.rows)
@@ -78,6 +80,12 @@ class ConvPrinter(ProgramPrinter):
         return function("static void begin(", parameters, body, "template <int V>")
 
     # ---- places ------------------------------------------------------------------------------
+
+    def channel(self, place: Coordinate) -> Coordinate:
+        """Of a place in the slice: what counts whole channels."""
+        pitch = self.kernel.tile.pitch
+        steps = [(atom, as_dim(s // pitch)) for atom, s in place.strides if hint(s) >= pitch]
+        return Coordinate(tuple(steps))
 
     def asked(self, head: str, body: list[str]) -> list[str]:
         return function(f"static {head}(", [(f"const {self.cursor}&", "at")], body)

@@ -13,12 +13,13 @@ from functools import cache, lru_cache
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
-from kernelwright.lower.conv import TYPICAL_BATCH, ConvConfig, Needs, room, tiles
+from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan.convolutions import Extents
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.tiles import Box, is_split, largest_of_phases
+from kernelwright.plan.tiles import Box, is_split, largest_of_windows, largest_windows
 from kernelwright.targets import ConvLoop, Target
 
 WARP = BANKS = 32
@@ -101,13 +102,15 @@ def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
 @lru_cache(maxsize=64)
 def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> tuple[Walk, ConvConfig] | None:
     """The best tile that the program can be cut to, and the program that it is cut from."""
-    pooled = largest_of_phases(walked, form)
-    ways = [(walked, False), *([(pooled, True)] if pooled is not None else [])]
+    windows = largest_windows(walked, form)
+    ways = [(walked, ONES)]
+    if windows is not None:
+        ways.append((largest_of_windows(walked, windows), windows))
     found = [(w, tile) for w, largest in ways if (tile := _tile(w, form, loop, largest))]
     return min(found, key=lambda pair: pair[1].time(TYPICAL_BATCH), default=None)
 
 
-def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvConfig | None:
+def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: Extents) -> ConvConfig | None:
     @cache
     def refused(box: Box) -> str:
         try:
@@ -118,14 +121,14 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvCo
 
     def unfit(tile: ConvConfig) -> str:
         # Seen on an H200: results of 3-D tiles that are handed over plane by plane are wrong.
-        if tile.depth < dict(tile.constants).get("kDeep", 1):
+        if tile.depth * largest[0] < dict(tile.constants).get("kDeep", 1):
             return "its planes are handed over one by one"
         return refused(_box(tile))
 
     needs = walked.needs
     stores = any(store.level == "element" for store in walked.program.stores)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, phase_max=largest, stores=stores)
+        wanted = Needs(channels, needs.multiple, unfit, largest=largest, stores=stores)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]

@@ -244,38 +244,57 @@ def _moved_access(access: Access, move: Move) -> Access:
     return Access(access.buffer, move(access.at), within)
 
 
-# ---- phases ----------------------------------------------------------------------------------
+# ---- windows ---------------------------------------------------------------------------------
 
 
-def largest_of_phases(walk: Walk, form: ConvForm) -> Walk | None:
-    """The same walk where the kernel hands over the largest result of each phase's window alone.
+EIGHT = 8  # neighbours along x that four threads have together
 
-    A transposed convolution makes results that are a stride apart together, and keeps them in
-    registers. Where a program begins with the largest of such windows, or of several side by side,
-    it need see no more: what is added to all of a window changes nothing about which is largest.
+
+def largest_windows(walk: Walk, form: ConvForm) -> tuple[int, int, int] | None:
+    """The windows whose largest result is all that a program looks at, as far as registers go.
+
+    A transposed convolution makes results that are a stride apart together; any other one has
+    neighbours in one warp. What is added to all of a window changes nothing about which is largest.
     """
-    strides = (1, 1, *form.stride)
-    if not form.transposed or max(strides) == 1 or not _begins_with_largest(walk):
+    if not _begins_with_largest(walk):
         return None
+    if form.transposed and max(form.stride) > 1:
+        found = form.stride
+        if any(n > 1 and _inner_window(walk, axis) % n for axis, n in enumerate(found, 2)):
+            return None
+        return found
+    depth, height, width = (_inner_window(walk, axis) for axis in (2, 3, 4))
+    width = math.gcd(width, EIGHT)
+    return (depth, height, width) if depth * height * width > 1 else None
+
+
+def _inner_window(walk: Walk, axis: int) -> int:
+    """How many neighbours along an axis are reduced, if all windows on it begin at multiples."""
+    digits = walk.of(axis)
+    inner = digits[-1] if digits else None
+    if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
+        return 1
+    size = int(str(inner.size))
+    return math.gcd(size, *(d.step for d in digits[:-1]))
+
+
+def largest_of_windows(walk: Walk, windows: tuple[int, int, int]) -> Walk:
+    """The same walk where the kernel hands over the largest result of each window alone."""
     program, digits = walk.program, list(walk.digits)
-    for axis, stride in enumerate(strides):
-        inner = walk.of(axis)[-1] if stride > 1 and walk.of(axis) else None
-        if stride == 1:
+    for axis, width in enumerate(windows, 2):
+        if width == 1:
             continue
-        if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
-            return None
+        inner = walk.of(axis)[-1]
         size = int(str(inner.size))
-        if size % stride or any(d.step % stride for d in walk.of(axis)[:-1]):
-            return None
-        program = _split(program, inner.atom, stride)
+        program = _split(program, inner.atom, width)
         outer, gone = (max(program.sizes) - i for i in (1, 0))
-        program = _without(_without(program, gone), outer if size == stride else None)
-        shorter = [replace(d, step=d.step // stride) for d in walk.of(axis)[:-1]]
-        shorter += [Digit(outer, axis, 1, size // stride)] if size > stride else []
+        program = _without(_without(program, gone), outer if size == width else None)
+        shorter = [replace(d, step=d.step // width) for d in walk.of(axis)[:-1]]
+        shorter += [Digit(outer, axis, 1, size // width)] if size > width else []
         digits = [d for d in digits if d.axis != axis] + shorter
     digits.sort(key=lambda d: (d.axis, -d.step))
     sample, channels, *places = walk.extents
-    fewer = [n // s for n, s in zip(places, form.stride, strict=True)]
+    fewer = [n // s for n, s in zip(places, windows, strict=True)]
     extents = (sample, channels, fewer[0], fewer[1], fewer[2])
     return Walk(program, walk.value, tuple(digits), extents)
 
