@@ -141,7 +141,10 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         windows = [constants[f"kWindow{axis}"] for axis in "DHW"]
         if constants["kPhaseMax"] or max(windows) > 1:
             windows = conv.form.stride if constants["kPhaseMax"] else windows
-            product = F.max_pool3d(product, windows)
+            signs = [value_of(s.buffer)[s.first :: s.step].flatten() for s in kernel.largest.signs]
+            turned = [torch.ones(conv.form.cout), *(torch.where(s < 0, -1, 1) for s in signs)]
+            turn = math.prod(turned[1:], start=turned[0]).reshape(1, -1, 1, 1, 1)
+            product = F.max_pool3d(product * turn, windows) * turn
         product = product.contiguous()
         shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
         reads = [value_of(name).float().contiguous() for name in kernel.reads]

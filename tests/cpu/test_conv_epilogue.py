@@ -156,6 +156,30 @@ def test_a_kernel_hands_over_the_largest_of_windows() -> None:
         assert tuple(constants[f"kWindow{axis}"] for axis in "DHW") == window, name
 
 
+def test_a_norm_turns_channels_around() -> None:
+    """max(a * x) is a * min(x) where a is negative: the kernel is told of which channels."""
+    made = compiled(NORMS["group norm, pool"], AGAIN)
+    *_, last = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert [sign.buffer for sign in last.largest.signs] == ["p", "n_weight"]
+    assert last.largest.windows == (1, 4, 4)
+    assert "bool turned(const Args& a, int channel)" in made.source
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: F.max_pool2d(m.c(x) * m.p, 4),  # 0 * inf would be lost
+        lambda m, x: F.max_pool2d(F.gelu(m.c(x)), 4),
+        lambda m, x: F.max_pool2d(m.c(x).abs(), 4),
+    ],
+    ids=["a scale alone", "gelu", "magnitudes"],
+)
+def test_others_see_all_results(forward: Callable[..., Any]) -> None:
+    made = compiled(Case(forward, c=conv(), p=each(20)), ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.largest.windows == (1, 1, 1)
+
+
 @pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_path: Path) -> None:

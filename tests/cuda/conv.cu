@@ -30,6 +30,7 @@ struct Squashed {
 
 // Nothing is stored, for measuring the rest.
 struct Unstored {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -38,6 +39,7 @@ struct Unstored {
 
 template <class Map>
 struct Elements {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -47,6 +49,7 @@ struct Elements {
 // The largest of windows of 4 x 4.
 template <class Map>
 struct Pooled {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;

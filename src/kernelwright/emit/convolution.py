@@ -10,6 +10,7 @@ from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.graph import as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.plan.largest import ByChannel
 from kernelwright.plan.tiles import AXES, TileAtom
 
 MAIN_LOOPS = {
@@ -48,6 +49,7 @@ class ConvPrinter(ProgramPrinter):
         }
         truths = {
             "kKeeps": str(laid.keeps).lower(),
+            "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresSegments": self.stores_at("segment"),
         }
@@ -66,6 +68,8 @@ class ConvPrinter(ProgramPrinter):
         yield self.test("whole", [self.last(r) for r in (*tiled.rows, *tiled.elements)])
         yield self.test("has_row", tiled.rows)
         yield self.test("has_element", tiled.elements)
+        if self.kernel.largest.signs:
+            yield self.turned()
         yield self.begin()
         for index in range(len(self.program.stages)):
             yield self.contribution(index)
@@ -73,6 +77,18 @@ class ConvPrinter(ProgramPrinter):
         yield self.store_elements()
         yield self.store_uniform("segment")
         yield self.store_uniform("row")
+
+    def turned(self) -> list[str]:
+        """Whether a channel's largest result is wanted as its smallest."""
+
+        def number(sign: ByChannel) -> str:
+            step = "" if sign.step == 1 else f" * {sign.step}"
+            first = f"{sign.first} + " if sign.first else ""
+            return f"kw::to_float(a.{self.member(sign.buffer)}[{first}channel{step}])"
+
+        tests = [f"({number(sign)} < 0.0f)" for sign in self.kernel.largest.signs]
+        parameters = [("const Args&", "a"), ("int", "channel")]
+        return function("static bool turned(", parameters, [f"return {' != '.join(tests)};"])
 
     def begin(self) -> list[str]:
         parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "results")]

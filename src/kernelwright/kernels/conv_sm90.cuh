@@ -117,6 +117,7 @@ struct ConvConsumer {
   static_assert(!kWindows || (!kPixels && S::kPhases == 1 && S::kWide % 8 == 0),
                 "a warp has whole windows of a channel");
   static_assert(8 % S::kWindowW == 0, "windows lie in eights");
+  static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
 
   static constexpr int kSlicesY = S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
   // A tile that is one place deep may hand over the phases along z one after the other.
@@ -141,7 +142,7 @@ struct ConvConsumer {
   // any doubt.
   __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
                                                 float most_down) {
-    const float bound = weight.doubt * most_down + weight.scale * doubt;
+    const float bound = weight.doubt * most_down + fabsf(weight.scale) * doubt;
     return bound == 0.0f ? -1.0f : bound;
   }
 
@@ -158,7 +159,7 @@ struct ConvConsumer {
       const auto* const scales = reinterpret_cast<const RowScale*>(sums.shared + M::kScalesAt);
       bool any = false;
       for (int i = hopper::lane(); i < S::kChannelTiles * S::kBlockChannels; i += 32) {
-        any = any || !(scales[i].doubt == 0.0f) || !(scales[i].scale < kw::detail::kInf);
+        any = any || !(scales[i].doubt == 0.0f) || !(fabsf(scales[i].scale) < kw::detail::kInf);
       }
       of_weights = __any_sync(0xffffffff, any);
     }
@@ -199,7 +200,7 @@ struct ConvConsumer {
 
     __device__ __forceinline__ float factor() const { return kUnscaled ? 1.0f : scale; }
     __device__ __forceinline__ bool bad() const {
-      return kDoubtful && !(smallest * (kUnscaled ? scale : 1.0f) > bound);
+      return kDoubtful && !(smallest * (kUnscaled ? fabsf(scale) : 1.0f) > bound);
     }
     __device__ __forceinline__ Channel(const RowScale* scales, int channel, const Sums& sums) {
       if constexpr (kDoubtful || (Loop::kScaled && !kUnscaled)) {
@@ -393,6 +394,7 @@ struct ConvConsumer {
       if (tile.channel + row >= channel_end) break;
       const float bound = least(scales[row], doubt, most_down);
       const float scale = tile.scale(row);
+      const bool turned = P::kTurns && (__float_as_uint(scales[row].scale) >> 31) != 0;
       float* const values = tile.at + row * S::kTilePitch;
 #pragma unroll 1
       for (int first = 0; first < kPlaces; first += 32) {
@@ -409,7 +411,7 @@ struct ConvConsumer {
         while (owners != 0) {
           const int owner = __ffs(static_cast<int>(owners)) - 1;
           owners &= owners - 1;
-          const float found = largest_again(*g, tile.sample, tile.channel + row,
+          const float found = largest_again(*g, tile.sample, tile.channel + row, turned,
                                             __shfl_sync(0xffffffff, z, owner) * S::kLargestD,
                                             __shfl_sync(0xffffffff, y, owner) * S::kLargestH,
                                             __shfl_sync(0xffffffff, x, owner) * S::kLargestW);
@@ -421,15 +423,17 @@ struct ConvConsumer {
     }
   }
 
-  // One result, or the largest of those that begin there.
+  // One result, or the largest of those that begin there, or the smallest.
   static __device__ __forceinline__ float largest_again(const ConvOperands& g, int64_t sample,
-                                                        int channel, int z, int y, int x) {
+                                                        int channel, bool turned, int z, int y,
+                                                        int x) {
     float most = detail::recompute<S>(g, sample, channel, z, y, x);
 #pragma unroll 1
     for (int n = 1; n < S::kLargestD * S::kLargestH * S::kLargestW; ++n) {
-      most = maximum(
-          most, detail::recompute<S>(g, sample, channel, z + n / (S::kLargestH * S::kLargestW),
-                                     y + n / S::kLargestW % S::kLargestH, x + n % S::kLargestW));
+      const float next =
+          detail::recompute<S>(g, sample, channel, z + n / (S::kLargestH * S::kLargestW),
+                               y + n / S::kLargestW % S::kLargestH, x + n % S::kLargestW);
+      most = turned ? minimum(most, next) : maximum(most, next);
     }
     return most;
   }
@@ -597,7 +601,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   static_assert(S::kResident == 0 || S::kChannelTiles <= 64, "a block keeps its channels");
   if (g.batch == 0) return cudaSuccess;
   const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};
-  cudaError_t error = launch(detail::pack_weights<Loop, S>, packing, g);
+  cudaError_t error = launch(detail::pack_weights<Loop, P, S>, packing, g, a);
   if (error != cudaSuccess) return error;
   const auto kernel = conv_kernel<Loop, P, C>;
   error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);

@@ -139,10 +139,10 @@ def walk(program: Program, value: str, form: ConvForm) -> Walk:
         if accesses[0].atoms != frozenset(program.sizes):
             raise Unfit(Code.WALKS)
         found = [_digit(a, s, program.sizes[a], extents) for a, s in accesses[0].strides]
-        split = next((f for f in found if isinstance(f, tuple)), None)
-        if split is None:
+        cut = next((f for f in found if isinstance(f, tuple)), None)
+        if cut is None:
             break
-        program = _split(program, *split)
+        program = split(program, *cut)
     digits = [d for d in found if isinstance(d, Digit)]
     digits.sort(key=lambda d: (d.axis, -d.step))
     made = Walk(program, value, tuple(digits), extents)
@@ -184,7 +184,7 @@ def _check_axis(digits: list[Digit], extent: Dim) -> None:
             raise Unfit(Code.OVERLAP)
 
 
-def _split(program: Program, atom: int, inner: int) -> Program:
+def split(program: Program, atom: int, inner: int) -> Program:
     """The program with an atom cut in two."""
     outer_part, inner_part = (1 + max(program.sizes) + i for i in (0, 1))
 
@@ -209,6 +209,21 @@ def _split(program: Program, atom: int, inner: int) -> Program:
         rows=parts(program.rows),
         outer=parts(program.outer),
         inner=parts(program.inner),
+    )
+
+
+def without(program: Program, atom: int | None) -> Program:
+    """The program without an atom that nobody has to tell apart any more."""
+    if atom is None:
+        return program
+
+    def move(at: Coordinate) -> Coordinate:
+        return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
+
+    return replace(
+        moved(program, move),
+        sizes={a: s for a, s in program.sizes.items() if a != atom},
+        inner=tuple(a for a in program.inner if a != atom),
     )
 
 
@@ -242,94 +257,6 @@ def _moved_leaf(expr: Expr, move: Move) -> Expr | None:
 def _moved_access(access: Access, move: Move) -> Access:
     within = tuple(replace(r, at=move(r.at)) for r in access.within)
     return Access(access.buffer, move(access.at), within)
-
-
-# ---- windows ---------------------------------------------------------------------------------
-
-
-EIGHT = 8  # neighbours along x that four threads have together
-
-
-def largest_windows(walk: Walk, form: ConvForm) -> tuple[int, int, int] | None:
-    """The windows whose largest result is all that a program looks at, as far as registers go.
-
-    A transposed convolution makes results that are a stride apart together; any other one has
-    neighbours in one warp. What is added to all of a window changes nothing about which is largest.
-    """
-    if not _begins_with_largest(walk):
-        return None
-    if form.transposed and max(form.stride) > 1:
-        found = form.stride
-        if any(n > 1 and _inner_window(walk, axis) % n for axis, n in enumerate(found, 2)):
-            return None
-        return found
-    depth, height, width = (_inner_window(walk, axis) for axis in (2, 3, 4))
-    width = math.gcd(width, EIGHT)
-    return (depth, height, width) if depth * height * width > 1 else None
-
-
-def _inner_window(walk: Walk, axis: int) -> int:
-    """How many neighbours along an axis are reduced, if all windows on it begin at multiples."""
-    digits = walk.of(axis)
-    inner = digits[-1] if digits else None
-    if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
-        return 1
-    size = int(str(inner.size))
-    return math.gcd(size, *(d.step for d in digits[:-1]))
-
-
-def largest_of_windows(walk: Walk, windows: tuple[int, int, int]) -> Walk:
-    """The same walk where the kernel hands over the largest result of each window alone."""
-    program, digits = walk.program, list(walk.digits)
-    for axis, width in enumerate(windows, 2):
-        if width == 1:
-            continue
-        inner = walk.of(axis)[-1]
-        size = int(str(inner.size))
-        program = _split(program, inner.atom, width)
-        outer, gone = (max(program.sizes) - i for i in (1, 0))
-        program = _without(_without(program, gone), outer if size == width else None)
-        shorter = [replace(d, step=d.step // width) for d in walk.of(axis)[:-1]]
-        shorter += [Digit(outer, axis, 1, size // width)] if size > width else []
-        digits = [d for d in digits if d.axis != axis] + shorter
-    digits.sort(key=lambda d: (d.axis, -d.step))
-    sample, channels, *places = walk.extents
-    fewer = [n // s for n, s in zip(places, windows, strict=True)]
-    extents = (sample, channels, fewer[0], fewer[1], fewer[2])
-    return Walk(program, walk.value, tuple(digits), extents)
-
-
-def _begins_with_largest(walk: Walk) -> bool:
-    """Whether the result is read by a maximum over the row alone, as it is or with a bias."""
-    stages, stores = walk.program.stages, walk.program.stores
-    if not stages or stages[0].kind != "max" or walk.program.segmented:
-        return False
-    first = stages[0].expr
-    parts = first.args if first.op == "add" else (first,)
-    found = [e.value for e in parts if isinstance(e.value, Access)]
-    values = [a for a in found if a.buffer == walk.value]
-    biases = [a for a in found if a.buffer != walk.value]
-    if len(found) != len(parts) or len(values) != 1 or any(a.within for a in found):
-        return False
-    others = [s.expr for s in stages[1:]] + [s.expr for s in stores]
-    again = [leaf for expr in others for leaf in leaves(expr, "load") if leaf.value == values[0]]
-    varies = any(a.atoms & walk.reduced for a in biases)
-    return not again and not varies and all(s.level == "row" for s in stores)
-
-
-def _without(program: Program, atom: int | None) -> Program:
-    """The program without an atom that nobody has to tell apart any more."""
-    if atom is None:
-        return program
-
-    def move(at: Coordinate) -> Coordinate:
-        return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
-
-    return replace(
-        moved(program, move),
-        sizes={a: s for a, s in program.sizes.items() if a != atom},
-        inner=tuple(a for a in program.inner if a != atom),
-    )
 
 
 # ---- tiles -----------------------------------------------------------------------------------
