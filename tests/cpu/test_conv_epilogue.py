@@ -23,7 +23,7 @@ from written import Written
 from kernelwright.lower import ConvKernel, convolution
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 from kernelwright.targets import SM_90
 from kernelwright.targets.sm_90 import CONV_LOOPS

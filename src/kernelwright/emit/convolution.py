@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kernelwright.emit.cpp import COMBINE, ProgramPrinter, camel, dim, fit, function
+from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.emit.programs import COMBINE, ProgramPrinter
 from kernelwright.graph import as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
 from kernelwright.plan.largest import ByChannel
-from kernelwright.plan.tiles import AXES, TileAtom
+from kernelwright.plan.tiles import TileAtom
+from kernelwright.plan.walks import AXES
 
 MAIN_LOOPS = {
     "split": "ConvSplitFloat",
@@ -71,12 +73,7 @@ class ConvPrinter(ProgramPrinter):
         if self.kernel.largest.signs:
             yield self.turned()
         yield self.begin()
-        for index in range(len(self.program.stages)):
-            yield self.contribution(index)
-            yield self.finish(index)
-        yield self.store_elements()
-        yield self.store_uniform("segment")
-        yield self.store_uniform("row")
+        yield from super().functions()
 
     def turned(self) -> list[str]:
         """Whether a channel's largest result is wanted as its smallest."""

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from kernelwright.expr import Expr, leaves
 from kernelwright.graph import hint
 from kernelwright.plan.convolutions import ConvForm, Extents
-from kernelwright.plan.model import Access
-from kernelwright.plan.tiles import CHANNEL, Digit, Walk, split, without
+from kernelwright.plan.model import Access, Coordinate, Program
+from kernelwright.plan.walks import CHANNEL, Digit, Walk, moved, split
 
 EIGHT = 8  # neighbours along x that four threads have together
 # Functions that never decrease, of either argument or of the first one; none makes a NaN.
@@ -76,7 +76,7 @@ def over_windows(walk: Walk, windows: Extents) -> Walk:
         size = int(str(inner.size))
         program = split(program, inner.atom, width)
         outer, gone = (max(program.sizes) - i for i in (1, 0))
-        program = without(without(program, gone), outer if size == width else None)
+        program = _without(_without(program, gone), outer if size == width else None)
         shorter = [replace(d, step=d.step // width) for d in walk.of(axis)[:-1]]
         shorter += [Digit(outer, axis, 1, size // width)] if size > width else []
         digits = [d for d in digits if d.axis != axis] + shorter
@@ -94,6 +94,21 @@ def _inner_window(walk: Walk, axis: int) -> int:
     if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
         return 1
     return math.gcd(int(str(inner.size)), *(d.step for d in digits[:-1]))
+
+
+def _without(program: Program, atom: int | None) -> Program:
+    """The program without an atom that nobody has to tell apart any more."""
+    if atom is None:
+        return program
+
+    def move(at: Coordinate) -> Coordinate:
+        return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
+
+    return replace(
+        moved(program, move),
+        sizes={a: s for a, s in program.sizes.items() if a != atom},
+        inner=tuple(a for a in program.inner if a != atom),
+    )
 
 
 # ---- order -----------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ CONVOLVING = Convolving(
     overhead=8.0,
 )
 
-# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+# From 34 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
 CONVOLUTIONS = LibraryConvolutions(
     turn_rate=3.4e6,
     depthwise_rate=0.8e6,

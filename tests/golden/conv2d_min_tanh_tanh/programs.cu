@@ -23,6 +23,7 @@ struct Conv2dMinTanh {
   static constexpr int kPlaceStride = 36;
   static constexpr int kChannelStride = 1;
   static constexpr bool kKeeps = true;
+  static constexpr bool kTurns = false;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
