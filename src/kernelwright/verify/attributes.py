@@ -28,13 +28,21 @@ CONTAINERS = (list, tuple, dict, set)
 
 
 def plain(module: nn.Module) -> Attributes:
-    """Copies of all plain attributes, by the path of their module and their name."""
+    """Copies of all plain attributes, by the path of their module and their name.
+
+    A list of the module's own weights, as a recurrence has it, is no state besides them.
+    """
+    weights = {id(x) for x in (*module.parameters(), *module.buffers())}
     found: Attributes = {}
     for path, child in module.named_modules():
         for name, value in vars(child).items():
-            if name not in INTERNAL and is_plain(value):
+            if name not in INTERNAL and is_plain(value) and not weights & _ids(value):
                 found[f"{path}.{name}" if path else name] = _copied(value)
     return found
+
+
+def _ids(value: Any) -> set[int]:
+    return {id(leaf) for leaf in pytree.tree_leaves(value)}
 
 
 def is_plain(value: Any) -> bool:
