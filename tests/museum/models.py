@@ -126,6 +126,19 @@ def get_inputs():
     return [torch.randn(12, 16)]
 """
 
+RECURRENT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(8, 12, batch_first=True)
+
+    def forward(self, x):
+        return torch.tanh(self.rnn(x)[0])
+
+def get_inputs():
+    return [torch.rand(6, 5, 8)]
+"""
+
 SCALE = """
 class Model(nn.Module):
     def forward(self, x, scale=2.0):

@@ -16,6 +16,7 @@ from museum.models import (
     LINEAR,
     NORM,
     POINTWISE,
+    RECURRENT,
     SOFTMAX,
     forward,
 )
@@ -207,6 +208,14 @@ class ModelNew(nn.Module):
         "results that are not of each other",
         forward("return [torch.tanh(x), torch.tanh(x).amax(1)]", CHAINED),
         CHAINED,
+    ),
+    Right(
+        "a recurrence, and tanh by hand",
+        forward(
+            "y = self.rnn(x)[0]\nreturn 1 - 2 / (torch.exp(2 * y) + 1)",
+            RECURRENT,
+        ),
+        RECURRENT,
     ),
     Right(
         "eager's own dropout",

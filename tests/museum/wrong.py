@@ -24,6 +24,7 @@ from museum.models import (
     NORM,
     OF_ITS_OWN,
     POINTWISE,
+    RECURRENT,
     RELU,
     SCALE,
     SOFTMAX,
@@ -893,6 +894,12 @@ FAULTY = [
         "no second derivatives",
         "gradients: twice",
         edited("d = g", "z, s, x, weight = (v.detach() for v in (z, s, x, weight))\n        d = g"),
+    ),
+    Wrong(
+        "a recurrence on rounded inputs",
+        "random parameters",
+        forward(HALF, RECURRENT),
+        RECURRENT,
     ),
     Wrong(
         "a weight held since it was made",

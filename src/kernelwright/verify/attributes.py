@@ -112,9 +112,16 @@ def _copied(value: Any) -> Any:
 
 
 def _copied_dict(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Each attribute, with a copy of those that torch keeps parameters, modules and hooks in."""
+    """Each attribute, with a copy of those that torch keeps parameters, modules and hooks in.
+
+    Lists among them: a recurrence has its weights in one, and writes to it when they are set.
+    """
+
+    def is_written(name: str, value: Any) -> bool:
+        return type(value) is list or (name in INTERNAL and isinstance(value, dict))
+
     return {
-        name: (value, copy.copy(value) if name in INTERNAL and isinstance(value, dict) else None)
+        name: (value, copy.copy(value) if is_written(name, value) else None)
         for name, value in attributes.items()
     }
 
@@ -124,6 +131,8 @@ def _restore(attributes: dict[str, Any], before: dict[str, tuple[Any, Any]]) -> 
         del attributes[name]
     for name, (value, content) in before.items():
         attributes[name] = value
-        if content is not None:
+        if isinstance(content, list):
+            value[:] = content
+        elif content is not None:
             value.clear()
             value.update(content)

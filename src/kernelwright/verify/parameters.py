@@ -93,6 +93,10 @@ def pickled(module: nn.Module) -> nn.Module:
     return loaded
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 @contextmanager
 def types_kept(module: nn.Module, rounded_to: torch.dtype | None = None) -> Iterator[None]:
     """The data of all tensors as it was; inside of the block perhaps rounded to another type."""
@@ -106,3 +110,5 @@ def types_kept(module: nn.Module, rounded_to: torch.dtype | None = None) -> Iter
         for (x, data), now in zip(kept, tensors(module).values(), strict=True):
             x.data = data
             now.data = data
+        # As .float() would: a recurrence keeps its tensors in a list.
+        module._apply(_same)  # type: ignore[no-untyped-call]
