@@ -99,17 +99,21 @@ def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
     with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
         warnings.simplefilter("ignore")
-        with _keywords_as_names(), recurrences.whole(module):
+        with _any_names(), recurrences.whole(module):
             yield
 
 
 @contextlib.contextmanager
-def _keywords_as_names() -> Iterator[None]:
+def _any_names() -> Iterator[None]:
     """torch writes `self.def` for a submodule called def, and then cannot read its own text."""
     write = fx_graph._format_target
 
+    def is_plain(part: str) -> bool:
+        # Python takes other letters than ASCII's for their normal forms, getattr does not.
+        return part.isascii() and part.isidentifier() and not keyword.iskeyword(part)
+
     def quoted(base: str, target: str) -> str:
-        if not any(keyword.iskeyword(part) for part in target.split(".")):
+        if all(map(is_plain, target.split("."))):
             return write(base, target)
         return reduce(lambda text, part: f"getattr({text}, {part!r})", target.split("."), base)
 
