@@ -25,7 +25,7 @@ from kernelwright.emit import library
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, load_source
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
 

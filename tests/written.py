@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 
 

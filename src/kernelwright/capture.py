@@ -141,7 +141,8 @@ def _mode(problem: Problem, graph: Graph, traced: Trace) -> str:
 def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract:
     """What a call does besides computing values, in the names of the graph."""
     if seen is None:
-        return graph.contract
+        unknown = frozenset(node.name for node in graph if node.op == "input")
+        return replace(graph.contract, follows=unknown)
     leaves = pytree.tree_leaves((problem.inputs, dict(problem.kwargs)))
     positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     inputs = dict(zip(positions, (n.name for n in graph if n.op == "input"), strict=True))

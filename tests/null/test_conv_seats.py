@@ -20,7 +20,7 @@ from kernelwright.lower.steps import Choice
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy
 from kernelwright.plan.convolutions import conv_form
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 from kernelwright.targets import SM_90, Target
 from kernelwright.targets.sm_90 import CONV_LOOPS

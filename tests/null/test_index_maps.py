@@ -21,7 +21,7 @@ from kernelwright.graph import Ref, Scalar
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, Access, Program, tails
 from kernelwright.plan.domain import Atoms, Layout, Misaligned, NeedSplit
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 from kernelwright.scalars import as_expr, as_number, as_python
 

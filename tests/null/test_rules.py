@@ -557,7 +557,7 @@ SPACE_LOOK_ALIKES: list[tuple[str, Forward, dict[str, Any], str]] = [
         "float16 would be rounded",
     ),
     (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 3, 1), {}, "the windows of the pool overlap"),
-    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 2, padding=1), {}, "the pool pads"),
+    (POOL_FIRST, lambda m, x: F.avg_pool2d(m.conv(x), 2, padding=1), {}, "pads or rounds"),
     (
         POOL_FIRST,
         lambda m, x: F.avg_pool2d(m.conv(x), 2),

@@ -19,7 +19,7 @@ from kernelwright.lower import GemmKernel
 from kernelwright.lower.gemm import tile_for
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, Policy, needs_whole_tiles
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, problem_from_module
 from kernelwright.targets import Loop
 from kernelwright.targets.sm_90 import BFLOAT16, ROUNDED, SPLIT

@@ -14,7 +14,7 @@ from written import Written, planned, refusal_codes
 
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, Region
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 
 WIDTH, LAYERS = 64, 4

@@ -19,7 +19,7 @@ from kernelwright.lower.config import certain
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
 from kernelwright.plan.domain import Atoms
-from kernelwright.plan.model import Code
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
 
 TARGETS = ("cpu", "cuda")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernelwright.emit.cpp import ProgramPrinter, camel, dim, fit, function
+from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
+from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.graph import Dim
 from kernelwright.lower import GemmKernel
 from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS

@@ -21,7 +21,6 @@ from importlib import resources
 from kernelwright.emit import cxx
 from kernelwright.emit.cxx import Conditional, Definition, Namespace, Note, Part, Word
 
-INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 SYSTEM = re.compile(r"^#include <[^>]+>$")
 WIDTH = 100
 # What the preprocessor knows for certain where a text for this device is compiled.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelwright.emit.cpp import ProgramPrinter
+from kernelwright.emit.programs import ProgramPrinter
 
 # One signature for every launcher, so that Python needs no binding compiled for it. Behind the
 # sizes stand the device and the stream, or the number of threads.

@@ -22,7 +22,7 @@ from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.values import python
 from kernelwright.graph import SOURCES, Dim, Node, Ref, Scalar, View, as_dim, refs
-from kernelwright.lower.steps import CONV_OPERANDS, DECISIONS, SPLIT_OPERANDS, THIN_OPERANDS
+from kernelwright.lower.steps import DECISIONS, WORKSPACE
 from kernelwright.places import is_place
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
@@ -32,8 +32,7 @@ OWN = (
     *("memo", "kind", "results", "state", "cause", "module", "run"),
     *("panel", "samples", "start", "stop", "outputs"),
 )
-WORKED_WITH = dict.fromkeys((*SPLIT_OPERANDS, *THIN_OPERANDS, *CONV_OPERANDS))
-LOCALS = (*OWN, *DECISIONS, *WORKED_WITH)
+LOCALS = (*OWN, *DECISIONS, *WORKSPACE)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from kernelwright.emit.convolution import ConvPrinter, conv_launcher
-from kernelwright.emit.cpp import ProgramPrinter, camel, comment, dim, fit
+from kernelwright.emit.cpp import camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
+from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.graph import Graph
 from kernelwright.lower import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.emit.cpp import ProgramPrinter, camel, fit
+from kernelwright.emit.cpp import camel, fit
 from kernelwright.emit.launchers import members
+from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.lower import TailKernel
 
 

@@ -10,7 +10,7 @@ from kernelwright.graph import Dim, Graph, as_dim, hint
 from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
-from kernelwright.plan.windows import below_each_other, is_window
+from kernelwright.plan.windows import is_window
 from kernelwright.targets import Lanes, Target
 
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
@@ -53,8 +53,9 @@ def configure(graph: Graph, program: Program, target: Target) -> Config:
 
 def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     if program.strided:
-        together = _together(program)
-        return _windows(program, together) if together else _strided(graph, program, lanes)
+        if program.together:
+            return _windows(program, program.together)
+        return _strided(graph, program, lanes)
     vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
     if not program.stages:
@@ -149,16 +150,6 @@ def _multiples(program: Program, at: Coordinate, others: list[Dim], unit: Dim, r
 def _kept(program: Program) -> bool:
     """Whether a row is stored again, and not only what it comes down to."""
     return any(store.level != "row" for store in program.stores)
-
-
-def _together(program: Program) -> int:
-    """Windows that a thread takes, if the planner put them so that it takes some."""
-    *rest, beside, down = program.rows if len(program.rows) > 1 else (0, 0)
-    natural = replace(program, rows=(*rest, down, beside), strided=False)
-    count = program.count(program.elements)
-    if not isinstance(count, int) or count > OWN_WINDOW or _kept(program) or not program.rows:
-        return 0
-    return below_each_other(natural)
 
 
 def _window(program: Program, elements: int, vec: int) -> Config:

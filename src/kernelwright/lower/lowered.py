@@ -15,8 +15,9 @@ from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.routines import Routine, routines
 from kernelwright.lower.share import key, programs, shared
 from kernelwright.lower.slices import Sliced, slices
-from kernelwright.lower.steps import Frozen, Step, StepMaker
+from kernelwright.lower.steps import Frozen, Step
 from kernelwright.lower.tail import tail
+from kernelwright.lower.tasks import TaskMaker
 from kernelwright.plan import Gemm, Plan, Program, Region
 from kernelwright.targets import Target
 
@@ -55,15 +56,7 @@ def lower(
     names = shared(plan.graph, [*every, *few])
     on_cpu = target.lanes is None
     paired, sliced = (panels(plan), slices(plan)) if on_cpu else ((), ())
-    maker = StepMaker(
-        plan,
-        {k.name: k for k in every},
-        names,
-        paired,
-        sliced,
-        target,
-        keeps,
-    )
+    maker = TaskMaker(plan, {k.name: k for k in every}, names, paired, sliced, target, keeps)
     users: dict[str, tuple[Region, ...]] = {}
     regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
     for own, region in regions.items():

@@ -29,7 +29,8 @@ from kernelwright.plan.model import (
 from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.tails import Tail, tails
-from kernelwright.plan.tiles import Tiled, Walk, tiled, walk
+from kernelwright.plan.tiles import Tiled, tiled
+from kernelwright.plan.walks import Walk, walk
 
 __all__ = [
     "ALWAYS",

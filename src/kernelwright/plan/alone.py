@@ -15,8 +15,9 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelwright.graph import Call, Graph, Node, product
-from kernelwright.plan.model import Code, Plan, Region, reason
+from kernelwright.plan.model import Plan, Region
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.reasons import Code, reason
 
 ALWAYS = {
     *("relu", "gelu", "tanh", "exp", "sigmoid"),

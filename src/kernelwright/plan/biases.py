@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from kernelwright.graph import BIAS, Call, Graph, Node, Ref, map_refs
-from kernelwright.plan.model import Code, Plan, Region, reason
+from kernelwright.plan.model import Plan, Region
+from kernelwright.plan.reasons import Code, reason
 
 
 def return_biases(plan: Plan) -> Plan:

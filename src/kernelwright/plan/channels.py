@@ -2,10 +2,11 @@
 
 In: the primitives, and the convolutions that the library runs in channels_last. Out: the same
 primitives, in which such a convolution takes its operand with the channels last and leaves its
-result so. A value whose channels are last is one of another shape, `x_last`: N x H x W x C; `x` is
-a permutation of it, which moves nothing. Maps, cats, slices and pools of such values have their
-channels last as well, so a chain of convolutions stays in that order from end to end; what is given
-or computed otherwise is stored in it once, by the kernel that makes it if there is one.
+result so, and what each of these was called. A value whose channels are last is one of another
+shape, `x_last`: N x H x W x C; `x` is a permutation of it, which moves nothing. Maps, cats, slices
+and pools of such values have their channels last as well, so a chain of convolutions stays in that
+order from end to end; what is given or computed otherwise is stored in it once, by the kernel that
+makes it if there is one.
 """
 
 from __future__ import annotations
@@ -30,18 +31,20 @@ from kernelwright.graph import (
     fresh_name,
     map_refs,
 )
+from kernelwright.plan.model import CALLS
 
 RANKS = (4, 5)
-CALLS = ("contract", "opaque")
 CHANNEL = 1
 
 
-def with_channels_last(graph: Graph, chosen: Mapping[str, int]) -> Graph:
+def with_channels_last(graph: Graph, chosen: Mapping[str, int]) -> tuple[Graph, dict[str, str]]:
     """The graph with these convolutions, and what hangs on them, in channels_last.
 
-    `chosen` says for each from how many samples on.
+    `chosen` says for each from how many samples on. Their names in the new graph come with those
+    that they had.
     """
-    return _Turning(graph, chosen).run() if chosen else graph
+    turning = _Turning(graph, chosen)
+    return (turning.run() if chosen else graph), {turning.last[name]: name for name in chosen}
 
 
 def last_order(rank: int) -> tuple[int, ...]:
@@ -55,14 +58,18 @@ def first_order(rank: int) -> tuple[int, ...]:
 
 
 class _Turning:
-    """`last` gives for a value with its channels first the same one with its channels last."""
+    """`last` gives for a value with its channels first the same one with its channels last.
+
+    Those that `lie` so have become views of that; others are in memory both ways.
+    """
 
     def __init__(self, graph: Graph, chosen: Mapping[str, int]) -> None:
         self.graph = graph
         self.chosen = chosen
         self.wanted = {graph[name].inputs[0] for name in chosen}
-        self.nodes: list[Node] = []
+        self.nodes: dict[str, Node] = {}
         self.last: dict[str, str] = {}
+        self.lie: set[str] = set()
         self.firsts: dict[str, str] = {}
         self.windows: dict[str, str] = {}
         self.views: dict[tuple[str, Shape], str] = {}
@@ -81,18 +88,18 @@ class _Turning:
             elif node.op == "reduce" and node.inputs[0] in self.windows and self.pools(node):
                 self.reduce(node)
             elif node.op in CALLS and not _is_product(node):
-                self.nodes.append(self.as_eager(node))
+                self.nodes[node.name] = self.as_eager(node)
                 if node.name in self.wanted:
                     self.store(node)
             elif node.op == "view" and node.inputs[0] in self.last and self.viewed(node):
-                self.nodes.append(node)
+                self.nodes[node.name] = node
             else:
-                self.nodes.append(node)
+                self.nodes[node.name] = node
                 if node.op == "window" and node.inputs[0] in self.last:
                     self.window(node)
                 if node.name in self.wanted and node.op not in SOURCES:
                     self.store(node)
-        return self.graph.with_nodes(self.nodes)
+        return self.graph.with_nodes([*self.nodes.values()])
 
     # ---- what has its channels last ----------------------------------------------------------
 
@@ -117,7 +124,7 @@ class _Turning:
         call = node.payload
         pool = isinstance(call, Call) and "_pool" in call.target and len(node.inputs) == 1
         tuples = any(_is_part(self.graph[u]) for u in self.graph.users[node.name])
-        return pool and not tuples and node.inputs[0] in self.last
+        return pool and not tuples and node.inputs[0] in self.lie
 
     def pools(self, node: Node) -> bool:
         """Whether a reduction of windows is one over all that a window has at its place."""
@@ -140,6 +147,8 @@ class _Turning:
             self.last[node.name] = self.add(f"{node.name}_last", made)
         elif view.kind != "permute" and node.type == self.graph[node.inputs[0]].type:
             self.last[node.name] = below
+        if node.name in self.last and node.inputs[0] in self.lie:
+            self.lie.add(node.name)
         return node.name in self.last
 
     # ---- nodes -------------------------------------------------------------------------------
@@ -236,10 +245,10 @@ class _Turning:
         return replace(node, args=map_refs(node.args, dense), payload=payload) if first else node
 
     def hangs(self, name: str) -> bool:
-        """Whether it is, or is a view of, a value with its channels last."""
-        while name not in self.last and self.graph[name].op == "view":
+        """Whether it is, or is a view of, a value that lies with its channels last."""
+        while name not in self.lie and self.graph[name].op == "view":
             name = self.graph[name].inputs[0]
-        return name in self.last
+        return name in self.lie
 
     def first(self, name: str) -> str:
         """A value of which neighbours are the channels, stored as eager does."""
@@ -253,8 +262,9 @@ class _Turning:
         """A node in the place of another, which becomes a view of it."""
         name = self.add(f"{node.name}_last", replace(turned, type=_last(node)))
         self.last[node.name] = name
+        self.lie.add(node.name)
         order = View("permute", first_order(len(node.type.shape)))
-        self.nodes.append(replace(node, op="view", args=(Ref(name),), payload=order))
+        self.nodes[node.name] = replace(node, op="view", args=(Ref(name),), payload=order)
 
     def store(self, node: Node, reader: Node | None = None) -> None:
         """A value with its channels first, stored with its channels last for a reader."""
@@ -284,7 +294,7 @@ class _Turning:
 
     def view(self, kind: str, name: str, shape: Shape, reader: Node) -> str:
         """A view for a reader; of a vector that was reshaped, the vector itself."""
-        known = {n.name: n for n in self.nodes}
+        known = self.nodes
         if kind == "reshape":
             while known[name].type.shape != shape and _reshapes(known[name]):
                 name = known[name].inputs[0]
@@ -301,20 +311,16 @@ class _Turning:
 
     def returned(self, wish: str, node: Node, last: str) -> str:
         """The view with the channels first that the library's call is given."""
-        if self.graph[node.name].op not in SOURCES and self.nodes_are_views(node.name):
+        if node.name in self.lie:
             return node.name
         order = View("permute", first_order(len(node.type.shape)))
-        origin = next(n.origin for n in reversed(self.nodes) if n.name == last)
+        origin = self.nodes[last].origin
         view = Node(wish, "view", (Ref(last),), node.type, origin, order, node.sources)
         return self.add(wish, view)
 
-    def nodes_are_views(self, name: str) -> bool:
-        """Whether a value has become a view of the one with its channels last."""
-        return next(n for n in reversed(self.nodes) if n.name == name).op == "view"
-
     def add(self, wish: str, node: Node) -> str:
         name = fresh_name(wish, self.taken)
-        self.nodes.append(replace(node, name=name))
+        self.nodes[name] = replace(node, name=name)
         return name
 
 

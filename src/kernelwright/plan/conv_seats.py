@@ -21,20 +21,11 @@ from kernelwright.graph import SOURCES, Graph, Node, as_dim, hint
 from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.model import (
-    Code,
-    Conv,
-    Plan,
-    Program,
-    Reason,
-    Refusal,
-    Region,
-    Store,
-    reason,
-)
+from kernelwright.plan.model import Conv, Plan, Program, Region, Store
 from kernelwright.plan.names import region_name
 from kernelwright.plan.policy import Policy
-from kernelwright.plan.tiles import Walk, walk
+from kernelwright.plan.reasons import Code, Reason, Refusal, reason
+from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
 # Whether a kernel has a tile for a walk over a convolution's result.
@@ -71,12 +62,11 @@ class ConvWay:
     @property
     def stored(self) -> float:
         """Bytes of the result."""
-        return float(self.samples * self.form.cout * self.form.places) * self.loop.dtype.itemsize
+        return float(self.form.outputs(self.samples)) * self.loop.dtype.itemsize
 
     @property
     def read(self) -> float:
-        places = self.form.in_size[0] * self.form.in_size[1] * self.form.in_size[2]
-        return float(self.samples * self.form.cin * places) * self.loop.dtype.itemsize
+        return float(self.form.inputs(self.samples)) * self.loop.dtype.itemsize
 
     def time(self, more: float) -> float:
         """With an epilogue that moves so many bytes."""

@@ -60,8 +60,15 @@ class ConvForm:
         extents = zip(self.in_size, self.out_size, self.kernel, strict=True)
         return sum(1 for sizes in extents if max(sizes) > 1)
 
-    def flops(self, batch: int) -> float:
-        return 2.0 * batch * self.cout * self.places * self.depth
+    def inputs(self, samples: int) -> int:
+        """Elements of the input."""
+        return samples * self.cin * math.prod(self.in_size)
+
+    def outputs(self, samples: int) -> int:
+        return samples * self.cout * self.places
+
+    def flops(self, samples: int) -> float:
+        return 2.0 * self.outputs(samples) * self.depth
 
     def __str__(self) -> str:
         def by(extents: Extents) -> str:

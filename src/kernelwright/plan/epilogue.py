@@ -17,7 +17,8 @@ import torch
 
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
 from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
-from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Stage
+from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Stage
+from kernelwright.plan.reasons import Code
 from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
@@ -150,12 +151,20 @@ def rescaled(program: Program, index: int) -> int | None:
     if stage.kind != "sum" or stage.segment or len(used) != 1:
         return None
     largest = program.stages[used[0]]
-    shifted = call("exp", call("sub", largest.expr, shift(acc(used[0]))))
+    shifted = call("exp", call("sub", largest.expr, _shift(acc(used[0]))))
     return used[0] if largest.kind == "max" and stage.expr is shifted else None
 
 
-def shift(largest: Expr) -> Expr:
+def _shift(largest: Expr) -> Expr:
     return call("finite_or_zero", largest)
+
+
+def rescale(expr: Expr, here: Expr, largest: Expr) -> Expr:
+    """A sum of exponentials below the largest of its own part, `here`, below that of all parts."""
+    factor = call("exp", call("sub", _shift(here), _shift(largest)))
+    # A part of -inf alone adds nothing, but its factor may be infinite.
+    empty = call("eq", here, const(float("-inf")))
+    return call("where", empty, expr, call("mul", expr, factor))
 
 
 def merged(program: Program, index: int) -> int | None:
@@ -197,9 +206,8 @@ def decompose(program: Program, block_n: int, taken: set[str]) -> Seat:
     place = Coordinate(tuple(sorted(order.items())))
     places = {i: Access(n, place) for i, n in names.items()}
     early = tuple(s for s in program.stores if s.level != "row")
-    return Seat(
-        replace(program, stores=early), _finish(program, tile, tiles, places), partials
-    )  # fmt: skip
+    finish = _finish(program, tile, tiles, places)
+    return Seat(replace(program, stores=early), finish, partials)
 
 
 def _finish(program: Program, tile: int, tiles: int, places: dict[int, Access]) -> Program:
@@ -213,11 +221,7 @@ def _finish(program: Program, tile: int, tiles: int, places: dict[int, Access]) 
     for i, place in places.items():
         expr, largest = load(place), rescaled(program, i)
         if largest is not None:
-            here = load(places[largest])
-            factor = call("exp", call("sub", shift(here), shift(results[largest])))
-            # A tile of -inf alone adds nothing, but its factor may be infinite.
-            empty = call("eq", here, const(float("-inf")))
-            expr = call("where", empty, expr, call("mul", expr, factor))
+            expr = rescale(expr, load(places[largest]), results[largest])
         stages.append(Stage(program.stages[i].name, program.stages[i].kind, expr, False))
     stores = [replace(s, expr=rebuilt(s.expr)) for s in program.stores if s.level == "row"]
     sizes = {a: program.sizes[a] for a in program.rows} | {tile: tiles}

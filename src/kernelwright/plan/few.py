@@ -18,7 +18,8 @@ from dataclasses import replace
 import torch
 
 from kernelwright.graph import Graph, hint, product
-from kernelwright.plan.model import Code, Plan, Region, ThinRows, reason
+from kernelwright.plan.model import Plan, Region, ThinRows
+from kernelwright.plan.reasons import Code, reason
 from kernelwright.targets import Loop, Target
 
 ROWS_AT_ONCE = 8

@@ -25,15 +25,16 @@ from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import Misaligned
 from kernelwright.plan.epilogue import Unfit, walks_rows
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Buffer, Code, Plan, Reason, Refusal, Region, Shared, reason
+from kernelwright.plan.model import CALLS, LAZY, Buffer, Plan, Region
 from kernelwright.plan.names import region_name
 from kernelwright.plan.overlaps import overlaps
-from kernelwright.plan.region import LAZY, Builder, Refused, Tangled
+from kernelwright.plan.reasons import Code, Reason, Refusal, Shared, reason
+from kernelwright.plan.region import Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
-from kernelwright.plan.tiles import check_parts, walk
+from kernelwright.plan.tiles import check_parts
+from kernelwright.plan.walks import walk
 from kernelwright.walk import Opened, fold, reach
 
-CALLS = ("contract", "opaque")
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
 # made are no loss that anybody has to hear of.
 UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)

@@ -4,6 +4,8 @@
     slow     a Plan in which some do -> those of them whose followers are slow over that order
     told     the same Plan with the reason at each convolution
 
+In such a Plan convolutions have other names (channels.py); `first` gives those that Layouts go by.
+
 A convolution is chosen where what the library gains is more than what it costs to bring its operand
 into the order, which is nothing where a kernel of ours or a chosen convolution makes it. It must be
 as accurate there as eager is (accuracy.py): the library may take TF32 in one order alone.
@@ -12,7 +14,7 @@ as accurate there as eager is (accuracy.py): the library may take TF32 in one or
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,17 +22,9 @@ import torch
 from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
 from kernelwright.plan.channels import RANKS
-from kernelwright.plan.model import (
-    Access,
-    Code,
-    Plan,
-    Program,
-    Reason,
-    Region,
-    element_type,
-    reason,
-)
+from kernelwright.plan.model import Access, Plan, Program, Region, element_type
 from kernelwright.plan.policy import Policy
+from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.targets import LibraryConvolutions, Target
 from kernelwright.walk import reach
 
@@ -174,11 +168,13 @@ def _groups(contraction: Contraction) -> tuple[int, int, int]:
 # ---- what follows --------------------------------------------------------------------------------
 
 
-def slow(plan: Plan, layouts: Layouts, target: Target, batch: int) -> Layouts:
+def slow(
+    plan: Plan, layouts: Layouts, first: Mapping[str, str], target: Target, batch: int
+) -> Layouts:
     """The convolutions whose gain is lost in kernels behind them, with the channels first again."""
     found: Layouts = {}
     for region in plan.regions:
-        names = [n for n in _convolutions(plan, region, layouts) if n not in found]
+        names = [n for n in _convolutions(plan, region, first) if n not in found]
         if target.convolutions is None or not names:
             continue
         lost = _waste(plan.graph, region, batch) / target.convolutions.store_rate
@@ -188,11 +184,11 @@ def slow(plan: Plan, layouts: Layouts, target: Target, batch: int) -> Layouts:
     return found
 
 
-def told(plan: Plan, layouts: Layouts) -> Plan:
+def told(plan: Plan, layouts: Layouts, first: Mapping[str, str]) -> Plan:
     """With the reason for its order behind that of each convolution."""
 
     def explained(region: Region) -> Region:
-        names = (n.removesuffix("_last") for n in region.nodes)
+        names = (first.get(n, n) for n in region.nodes)
         layout = next((layouts[n] for n in names if n in layouts), None)
         if layout is None or region.kind != "contract":
             return region
@@ -201,17 +197,14 @@ def told(plan: Plan, layouts: Layouts) -> Plan:
     return replace(plan, regions=tuple(explained(r) for r in plan.regions))
 
 
-def _convolutions(plan: Plan, region: Region, layouts: Layouts) -> Iterable[str]:
+def _convolutions(plan: Plan, region: Region, first: Mapping[str, str]) -> list[str]:
     """The convolutions in channels_last that a region's operands are made of, the nearest ones."""
 
     def below(name: str) -> tuple[str, ...]:
         node = plan.graph[name]
         return node.inputs if node.op in MADE else ()
 
-    for name in reach(region.reads, below):
-        first = name.removesuffix("_last")
-        if name != first and first in layouts and layouts[first].last:
-            yield first
+    return [first[name] for name in reach(region.reads, below) if name in first]
 
 
 def _waste(graph: Graph, region: Region, batch: int) -> float:
@@ -236,16 +229,13 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
 
 
 def _lanes(program: Program) -> tuple[int, ...]:
-    """The axes over which threads lie, the one of neighbouring threads last.
-
-    In a strided program that is the last one, or the one before where windows below each other are
-    a thread's own (lower/config.py): the one along which the largest operand lies.
-    """
+    """The axes over which threads lie, the one of neighbouring threads last."""
     if not program.strided:
         return program.elements
-    largest = max(program.loads, key=lambda access: len(access.atoms))
-    along = [a for a in program.rows[-2:] if largest.stride(a) == 1]
-    return (*(a for a in program.rows if a not in along), *along)
+    if not program.together:
+        return program.rows
+    *rest, beside, own = program.rows
+    return (*rest, own, beside)
 
 
 def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:

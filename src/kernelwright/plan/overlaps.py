@@ -13,10 +13,9 @@ from kernelwright.expr import Expr
 from kernelwright.expr import cost as operations
 from kernelwright.graph import Graph, hint
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Code, Shared, reason
+from kernelwright.plan.model import LAZY
+from kernelwright.plan.reasons import Code, Shared, reason
 from kernelwright.walk import reach
-
-LAZY = ("map", "cat", "window")
 
 
 def overlaps(

@@ -31,22 +31,11 @@ from kernelwright.plan.domain import (
     window_up,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import (
-    Code,
-    Coordinate,
-    Program,
-    Range,
-    Reason,
-    Stage,
-    Store,
-    flat_run,
-    reason,
-)
+from kernelwright.plan.model import LAZY, Coordinate, Program, Range, Stage, Store, flat_run
+from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 
-# What whoever needs it computes on the way, unless a region has it.
-LAZY = ("map", "cat", "window")
 T = TypeVar("T")
 # Coordinates at which one kernel computes a lazy value, and ranges that decide whether it does,
 # before that is better stored.
@@ -475,12 +464,13 @@ class Builder:
         last = tuple(a for a in order if a in inner)
         across = bool(order) and order[-1] not in whole
         strided = across or self._side_by_side(draft, rows, (*outer, *last))
+        together = 0
         if self._short(draft, self.limits.one_thread, (*outer, *last)):
-            nest = Program(used, rows, outer, last, stages, stores, False)
-            if below_each_other(nest):
-                *rest, down, beside = rows
-                rows, strided = (*rest, beside, down), True
-        return Program(used, rows, outer, last, stages, stores, strided, self.labels)
+            together = below_each_other(Program(used, rows, outer, last, stages, stores, False))
+        if together:
+            *rest, down, beside = rows
+            rows, strided = (*rest, beside, down), True
+        return Program(used, rows, outer, last, stages, stores, strided, self.labels, together)
 
     def _side_by_side(
         self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]

@@ -21,20 +21,11 @@ from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit, fit
-from kernelwright.plan.model import (
-    Code,
-    Gemm,
-    Plan,
-    Program,
-    Refusal,
-    Region,
-    Store,
-    reason,
-)
+from kernelwright.plan.model import LAZY, Gemm, Plan, Program, Region, Store
 from kernelwright.plan.names import region_name
 from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
-from kernelwright.plan.region import LAZY
+from kernelwright.plan.reasons import Code, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Loop, Target
 

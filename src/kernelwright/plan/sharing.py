@@ -14,7 +14,8 @@ other stored values to read by now is looked at once more at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -22,10 +23,9 @@ from kernelwright.expr import Expr
 from kernelwright.expr import cost as operations
 from kernelwright.graph import Graph, hint
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Code, Shared, reason
+from kernelwright.plan.model import LAZY
+from kernelwright.plan.reasons import Code, Shared, reason
 from kernelwright.walk import reach
-
-LAZY = ("map", "cat", "window")
 
 
 @dataclass(eq=False)
@@ -46,13 +46,19 @@ class Unit:
     free: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Load:
-    """What a unit takes, in bytes: what it reads (`leaves`) and computes from that (`nodes`)."""
+    """What a unit computes on the way (`nodes`) and reads for it (`leaves`), with the sums of both.
 
-    cost: float
-    nodes: set[str]
-    leaves: set[str]
+    `asked` counts for every value how many operands of the unit it is: what nothing asks for any
+    more goes, so that a value which is stored elsewhere changes what lies below it and no more.
+    """
+
+    nodes: set[str] = field(default_factory=set)
+    leaves: Counter[str] = field(default_factory=Counter)
+    asked: Counter[str] = field(default_factory=Counter)
+    flops: int = 0
+    bytes: int = 0
 
 
 def share(
@@ -100,7 +106,7 @@ class _Sharing:
         for name in self.candidates():
             verdicts[name] = self.judge(name)
         for name in list(self.stored):
-            self.forget(name)
+            self.forget(name, [u for u in self.all_units() if name in self.load(u).leaves])
             verdicts[name] = self.judge(name)
         return tuple(v for v in verdicts.values() if v.readers > 1)
 
@@ -143,21 +149,19 @@ class _Sharing:
     def judge(self, name: str) -> Shared:
         """Store the value if that is cheaper."""
         readers = [u for u in self.all_units() if name in self.load(u).nodes]
-        again = sum(self.load(u).cost for u in readers)
+        again = sum(map(self.cost, readers))
         home = self.home(name, readers)
         self.stored[name] = home
-        before = {u: self.loads.pop(u) for u in readers}
         kernels = readers if home in readers else [*readers, home]
-        once = sum(self.load(u).cost for u in kernels) + self.bytes(name)
+        self.look_again(name, kernels)
+        once = sum(map(self.cost, kernels)) + self.bytes(name)
         if home.free is not None:
             once -= self.bytes(home.free)  # the product itself is no longer written
         count = len(readers)
         if count > 1 and once < again:
             why = reason(Code.STORED, count=count, once=float(once), again=float(again))
             return Shared(name, True, count, why)
-        del self.stored[name]
-        self.loads.pop(home, None)
-        self.loads |= before
+        self.forget(name, kernels)
         why = reason(Code.RECOMPUTED, count=count, once=float(once), again=float(again))
         return Shared(name, False, count, why)
 
@@ -174,12 +178,11 @@ class _Sharing:
             return whole[0]
         return Unit(roots, own, elements, open=True, overhead=self.limits.launch_bytes)
 
-    def forget(self, name: str) -> None:
-        """Take the value to be lazy again, until it is judged once more."""
-        readers = [u for u in self.all_units() if name in self.load(u).leaves]
+    def forget(self, name: str, readers: list[Unit]) -> None:
+        """Take the value to be lazy again."""
         home = self.stored.pop(name)
-        for unit in (*readers, home):
-            self.loads.pop(unit, None)
+        self.loads.pop(home, None)
+        self.look_again(name, [u for u in readers if u is not home])
 
     # ---- what units read ---------------------------------------------------------------------
 
@@ -204,23 +207,78 @@ class _Sharing:
 
     def load(self, unit: Unit) -> Load:
         if unit not in self.loads:
-            inside: set[str] = set()
-
-            def below(name: str) -> tuple[str, ...]:
-                if not self.computes(unit, name):
-                    return ()
-                inside.add(name)
-                return self.graph[name].inputs
-
-            reached = reach(self.roots(unit), below)
-            ends = {self.graph.base(n) for n in reached if n not in inside and n not in unit.own}
-            moved = sum(self.bytes(n) for n in ends if n != unit.free)
-            moved += sum(self.flops(n) for n in inside) / self.limits.flops_per_byte
-            self.loads[unit] = Load(unit.overhead + moved, inside, ends)
+            self.loads[unit] = Load()
+            self.ask(unit, self.roots(unit))
         return self.loads[unit]
 
-    def bytes(self, name: str) -> float:
+    def cost(self, unit: Unit) -> float:
+        """The time of a unit, in bytes."""
+        load = self.load(unit)
+        return unit.overhead + (load.bytes + load.flops / self.limits.flops_per_byte)
+
+    def look_again(self, name: str, units: list[Unit]) -> None:
+        """Whether a value is stored has changed: who read it may compute it now, or the reverse."""
+        home = self.stored.get(name)
+        for unit in units:
+            if unit is home:
+                self.loads.pop(unit, None)
+            elif times := self.load(unit).asked.pop(name, 0):
+                self.drop(unit, self.leave(unit, name))
+                self.ask(unit, self.enter(unit, name))
+                self.loads[unit].asked[name] = times
+
+    def ask(self, unit: Unit, names: Iterable[str]) -> None:
+        """These are operands in the unit, once more."""
+        asked, stack = self.loads[unit].asked, list(names)
+        while stack:
+            name = stack.pop()
+            asked[name] += 1
+            if asked[name] == 1:
+                stack += self.enter(unit, name)
+
+    def drop(self, unit: Unit, names: Iterable[str]) -> None:
+        """These are operands in the unit, once less."""
+        asked, stack = self.loads[unit].asked, list(names)
+        while stack:
+            name = stack.pop()
+            asked[name] -= 1
+            if not asked[name]:
+                del asked[name]
+                stack += self.leave(unit, name)
+
+    def enter(self, unit: Unit, name: str) -> tuple[str, ...]:
+        """The unit computes a value, or reads it; what it is computed from."""
+        load = self.loads[unit]
+        if self.computes(unit, name):
+            load.nodes.add(name)
+            load.flops += self.flops(name)
+            return self.graph[name].inputs
+        self.read(unit, name, 1)
+        return ()
+
+    def leave(self, unit: Unit, name: str) -> tuple[str, ...]:
+        """The unit does so no longer."""
+        load = self.loads[unit]
+        if name in load.nodes:
+            load.nodes.discard(name)
+            load.flops -= self.flops(name)
+            return self.graph[name].inputs
+        self.read(unit, name, -1)
+        return ()
+
+    def read(self, unit: Unit, name: str, change: int) -> None:
+        """A value is read from memory, or no longer; it counts once, through whatever views."""
+        if name in unit.own:
+            return
+        load, base = self.loads[unit], self.graph.base(name)
+        before = load.leaves.pop(base, 0)
+        if before + change:
+            load.leaves[base] = before + change
+        if 0 in (before, before + change) and base != unit.free:
+            load.bytes += change * self.bytes(base)
+
+    def bytes(self, name: str) -> int:
         return self.sizes[name][0]
 
-    def flops(self, name: str) -> float:
+    def flops(self, name: str) -> int:
         return self.sizes[name][1]

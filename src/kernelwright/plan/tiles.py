@@ -1,14 +1,9 @@
 """A kernel's program on the tiles of a convolution: what a tile does, and what follows.
 
-A tile is a box of the result [sample][channel][depth][height][width] in shared memory. Each axis of
-the program's loop nest is a digit of one of these five: it walks it with a step, as the places of a
-pooling window do, or those from window to window. So a tile cuts the loop nest into an outer part,
-which is the number of the tile, and an inner one, which its threads walk in any order they like.
-
-    walk    Program over any axes -> the same over digits (Walk), or Unfit
-    needs   what a tile must hold together for it
-    tiled   the Walk and a box -> the tile's own Program, and where rows go on in other tiles one
-            that puts their parts together (finish)
+In: a Walk (walks.py) and a box of the result [sample][channel][depth][height][width], which a tile
+holds in shared memory. Out: the tile's own Program, and where rows go on in other tiles one that
+puts their parts together (`finish`). The box cuts each digit, and so the loop nest, into an outer
+part, which is the number of the tile, and an inner one, which its threads walk in any order.
 
 A row that no tile holds whole leaves one partial result for each tile. Where a second reduction
 waits for the first (the squares around a mean, the exponentials below a maximum), each tile takes
@@ -18,78 +13,18 @@ its own first result, and the finish brings them to the common one: nothing is l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 
-from kernelwright.expr import Expr, acc, call, const, index, leaves, load, substitute
-from kernelwright.expr import inside as inside_range
+from kernelwright.expr import Expr, acc, call, const, index, leaves, load
 from kernelwright.graph import Dim, as_dim, fresh_name, product
-from kernelwright.plan.convolutions import ConvForm
-from kernelwright.plan.domain import quotient
-from kernelwright.plan.epilogue import Unfit, merged, rescaled, shift
-from kernelwright.plan.model import Access, Buffer, Code, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.epilogue import Unfit, merged, rescale, rescaled
+from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.reasons import Code
+from kernelwright.plan.walks import CHANNEL, SAMPLE, Digit, Move, Walk, moved, rebuilt
 
-SAMPLE, CHANNEL, WIDTH = 0, 1, 4
-AXES = ("sample", "channel", "z", "y", "x")
 Box = tuple[int, int, int, int, int]
-Move = Callable[[Coordinate], Coordinate]
-
-
-@dataclass(frozen=True)
-class Digit:
-    """An atom that walks an axis of the result with a step."""
-
-    atom: int
-    axis: int
-    step: int
-    size: Dim
-
-
-@dataclass(frozen=True)
-class Walk:
-    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first."""
-
-    program: Program
-    value: str
-    digits: tuple[Digit, ...]
-    extents: tuple[Dim, int, int, int, int]
-
-    def of(self, axis: int) -> list[Digit]:
-        return [d for d in self.digits if d.axis == axis]
-
-    @property
-    def reduced(self) -> frozenset[int]:
-        """The atoms that rows are reduced over."""
-        return frozenset(self.program.elements) if self.program.stages else frozenset()
-
-    @property
-    def local(self) -> bool:
-        """Whether tiles with enough channels hold whole rows: what is reduced is no whole space.
-
-        Those are channels, and places inside of a window.
-        """
-        others = [self.of(axis) for axis in range(len(AXES)) if axis != CHANNEL]
-        return not any(digits[0].atom in self.reduced for digits in others if digits)
-
-    @property
-    def needs(self) -> Needs:
-        multiple = [max([d.step for d in self.of(axis)], default=1) for axis in (2, 3, 4)]
-        channels = [d for d in self.of(CHANNEL) if d.atom in self.reduced]
-        together = 1
-        if self.local and channels:
-            together = int(str(channels[0].step * channels[0].size))
-        return Needs(together, (multiple[0], multiple[1], multiple[2]))
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What a tile must hold: so many channels together, multiples of so many places each way."""
-
-    channels: int
-    multiple: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -124,193 +59,6 @@ class Tiled:
     def local_rows(self) -> tuple[int, ...]:
         outside = {t.atom for t in self.outside}
         return tuple(a for a in self.epilogue.rows if a not in outside)
-
-
-# ---- digits ----------------------------------------------------------------------------------
-
-
-def walk(program: Program, value: str, form: ConvForm) -> Walk:
-    """The program with its atoms cut where they run from one axis of the result into the next."""
-    extents = (form.batch, form.cout, *form.out_size)
-    while True:
-        accesses = [a for a in program.loads if a.buffer == value]
-        if len(accesses) != 1 or accesses[0].offset != 0 or accesses[0].within:
-            raise Unfit(Code.WALKS)
-        if accesses[0].atoms != frozenset(program.sizes):
-            raise Unfit(Code.WALKS)
-        found = [_digit(a, s, program.sizes[a], extents) for a, s in accesses[0].strides]
-        split = next((f for f in found if isinstance(f, tuple)), None)
-        if split is None:
-            break
-        program = _split(program, *split)
-    digits = [d for d in found if isinstance(d, Digit)]
-    digits.sort(key=lambda d: (d.axis, -d.step))
-    made = Walk(program, value, tuple(digits), extents)
-    for axis, extent in enumerate(extents):
-        _check_axis(made.of(axis), extent)
-    return made
-
-
-def _digit(atom: int, stride: Dim, size: Dim, extents: tuple[Dim, ...]) -> Digit | tuple[int, int]:
-    """Which axis an atom walks; or the atom, and its inner part that stays inside of the axis."""
-    if not isinstance(stride, int):
-        raise Unfit(Code.WALKS)
-    unit = 1
-    for axis in reversed(range(1, len(AXES))):
-        extent = int(str(extents[axis]))
-        limit = unit * extent
-        if extent > 1 and stride < limit:
-            if stride % unit:
-                raise Unfit(Code.WALKS)
-            if isinstance(size, int) and (size - 1) * stride < limit:
-                return Digit(atom, axis, stride // unit, size)
-            if limit % stride or quotient(size, limit // stride) is None:
-                raise Unfit(Code.WALKS)
-            return atom, limit // stride
-        unit = limit
-    if stride % unit:
-        raise Unfit(Code.WALKS)
-    return Digit(atom, SAMPLE, stride // unit, size)
-
-
-def _check_axis(digits: list[Digit], extent: Dim) -> None:
-    """Somebody walks the axis, and windows on it do not overlap."""
-    if not digits and extent != 1:
-        raise Unfit(Code.WALKS)
-    if not isinstance(extent, int) and product([d.size for d in digits]) != extent:
-        raise Unfit(Code.WALKS)
-    for outer, inner in pairwise(digits):
-        if not isinstance(inner.size, int) or outer.step < inner.step * inner.size:
-            raise Unfit(Code.OVERLAP)
-
-
-def _split(program: Program, atom: int, inner: int) -> Program:
-    """The program with an atom cut in two."""
-    outer_part, inner_part = (1 + max(program.sizes) + i for i in (0, 1))
-
-    def move(at: Coordinate) -> Coordinate:
-        step = at.stride(atom)
-        kept = [(a, s) for a, s in at.strides if a != atom]
-        if atom in at.atoms:
-            kept += [(outer_part, as_dim(step * inner)), (inner_part, step)]
-        return Coordinate(tuple(sorted(kept)), at.offset)
-
-    def parts(atoms: tuple[int, ...]) -> tuple[int, ...]:
-        pair = (outer_part, inner_part)
-        return tuple(p for a in atoms for p in (pair if a == atom else (a,)))
-
-    outer_size = quotient(program.sizes[atom], inner)
-    assert outer_size is not None
-    sizes = {a: s for a, s in program.sizes.items() if a != atom}
-    sizes |= {outer_part: outer_size, inner_part: inner}
-    return replace(
-        moved(program, move),
-        sizes=sizes,
-        rows=parts(program.rows),
-        outer=parts(program.outer),
-        inner=parts(program.inner),
-    )
-
-
-def moved(program: Program, move: Move) -> Program:
-    """The same program with every coordinate in it expressed by other atoms."""
-
-    def rebuilt(expr: Expr) -> Expr:
-        return substitute(expr, lambda e: _moved_leaf(e, move))
-
-    return replace(
-        program,
-        stages=tuple(replace(s, expr=rebuilt(s.expr)) for s in program.stages),
-        stores=tuple(
-            replace(s, expr=rebuilt(s.expr), access=_moved_access(s.access, move))
-            for s in program.stores
-        ),
-        labels={rebuilt(e): name for e, name in program.labels.items()},
-    )
-
-
-def _moved_leaf(expr: Expr, move: Move) -> Expr | None:
-    if isinstance(expr.value, Access):
-        return load(_moved_access(expr.value, move))
-    if isinstance(expr.value, Range):
-        return inside_range(replace(expr.value, at=move(expr.value.at)))
-    if expr.op == "index" and isinstance(expr.value, Coordinate):
-        return index(move(expr.value))
-    return None
-
-
-def _moved_access(access: Access, move: Move) -> Access:
-    within = tuple(replace(r, at=move(r.at)) for r in access.within)
-    return Access(access.buffer, move(access.at), within)
-
-
-# ---- phases ----------------------------------------------------------------------------------
-
-
-def largest_of_phases(walk: Walk, form: ConvForm) -> Walk | None:
-    """The same walk where the kernel hands over the largest result of each phase's window alone.
-
-    A transposed convolution makes results that are a stride apart together, and keeps them in
-    registers. Where a program begins with the largest of such windows, or of several side by side,
-    it need see no more: what is added to all of a window changes nothing about which is largest.
-    """
-    strides = (1, 1, *form.stride)
-    if not form.transposed or max(strides) == 1 or not _begins_with_largest(walk):
-        return None
-    program, digits = walk.program, list(walk.digits)
-    for axis, stride in enumerate(strides):
-        inner = walk.of(axis)[-1] if stride > 1 and walk.of(axis) else None
-        if stride == 1:
-            continue
-        if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
-            return None
-        size = int(str(inner.size))
-        if size % stride or any(d.step % stride for d in walk.of(axis)[:-1]):
-            return None
-        program = _split(program, inner.atom, stride)
-        outer, gone = (max(program.sizes) - i for i in (1, 0))
-        program = _without(_without(program, gone), outer if size == stride else None)
-        shorter = [replace(d, step=d.step // stride) for d in walk.of(axis)[:-1]]
-        shorter += [Digit(outer, axis, 1, size // stride)] if size > stride else []
-        digits = [d for d in digits if d.axis != axis] + shorter
-    digits.sort(key=lambda d: (d.axis, -d.step))
-    sample, channels, *places = walk.extents
-    fewer = [n // s for n, s in zip(places, form.stride, strict=True)]
-    extents = (sample, channels, fewer[0], fewer[1], fewer[2])
-    return Walk(program, walk.value, tuple(digits), extents)
-
-
-def _begins_with_largest(walk: Walk) -> bool:
-    """Whether the result is read by a maximum over the row alone, as it is or with a bias."""
-    stages, stores = walk.program.stages, walk.program.stores
-    if not stages or stages[0].kind != "max" or walk.program.segmented:
-        return False
-    first = stages[0].expr
-    parts = first.args if first.op == "add" else (first,)
-    found = [e.value for e in parts if isinstance(e.value, Access)]
-    values = [a for a in found if a.buffer == walk.value]
-    biases = [a for a in found if a.buffer != walk.value]
-    if len(found) != len(parts) or len(values) != 1 or any(a.within for a in found):
-        return False
-    others = [s.expr for s in stages[1:]] + [s.expr for s in stores]
-    again = [leaf for expr in others for leaf in leaves(expr, "load") if leaf.value == values[0]]
-    varies = any(a.atoms & walk.reduced for a in biases)
-    return not again and not varies and all(s.level == "row" for s in stores)
-
-
-def _without(program: Program, atom: int | None) -> Program:
-    """The program without an atom that nobody has to tell apart any more."""
-    if atom is None:
-        return program
-
-    def move(at: Coordinate) -> Coordinate:
-        return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
-
-    return replace(
-        moved(program, move),
-        sizes={a: s for a, s in program.sizes.items() if a != atom},
-        inner=tuple(a for a in program.inner if a != atom),
-    )
 
 
 # ---- tiles -----------------------------------------------------------------------------------
@@ -458,6 +206,7 @@ def _tile_program(
         outer=inside(program.outer),
         inner=inside(program.inner),
         strided=False,
+        together=0,
     )
     epilogue = _reading(epilogue, walk.value, given)
     rows = [cuts[a].mask() for a in program.rows]
@@ -496,15 +245,7 @@ def _reading(program: Program, value: str, given: Access) -> Program:
         here = isinstance(expr.value, Access) and expr.value.buffer == value
         return load(given) if here else None
 
-    def rebuilt(expr: Expr) -> Expr:
-        return substitute(expr, leaf)
-
-    return replace(
-        program,
-        stages=tuple(replace(s, expr=rebuilt(s.expr)) for s in program.stages),
-        stores=tuple(replace(s, expr=rebuilt(s.expr)) for s in program.stores),
-        labels={rebuilt(e): name for e, name in program.labels.items()},
-    )
+    return rebuilt(program, leaf)
 
 
 # ---- rows in parts ---------------------------------------------------------------------------
@@ -597,10 +338,7 @@ def _finish(
             apart = call("sub", call("div", load(parts[mean]), count), whole)
             expr = call("add", expr, call("mul", count, call("square", apart)))
         if largest is not None:
-            here = load(parts[largest])
-            factor = call("exp", call("sub", shift(here), shift(acc(largest))))
-            empty = call("eq", here, const(float("-inf")))
-            expr = call("where", empty, expr, call("mul", expr, factor))
+            expr = rescale(expr, load(parts[largest]), acc(largest))
         stages.append(Stage(stage.name, stage.kind, expr, False))
     stores = tuple(s for s in program.stores if s.level == "row")
     uniform = {e: n for e, n in program.labels.items() if not leaves(e, "load")}

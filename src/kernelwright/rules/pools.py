@@ -24,12 +24,11 @@ from kernelwright.rules.clamps import CLAMPS, bounds
 from kernelwright.rules.conditions import floating, in_range, wide
 from kernelwright.rules.constants import SHIFTS, shift_of
 from kernelwright.rules.reductions import reduced_axes
-from kernelwright.rules.sums import POOLS, PRODUCTS
+from kernelwright.rules.sums import PRODUCTS
+from kernelwright.rules.windows import AVG_POOLS, DILATION, MAX_POOLS, pool_window, uneven
 
-MAX_POOLS = tuple(f"max_pool{rank}d" for rank in (1, 2, 3))
 ORDERLY = (*CLAMPS, *SHIFTS, "mul", "div", "leaky_relu")
 SMOOTH = ("sigmoid", "tanh", "exp", "elu", "selu", "softplus", "hardsigmoid", "expm1", "atan")
-PADDING, DILATION, MAX_CEIL, AVG_CEIL = 3, 4, 5, 4
 
 
 def not_increasing(graph: Graph, node: Node) -> str | None:
@@ -121,28 +120,16 @@ def _monotone(law: str, ops: Sequence[str], exactness: Exactness) -> Rule:
 
 def _compose(match: Match) -> str | None:
     inner, outer = match.node("inner"), match.root
-    ceil = MAX_CEIL if outer.op in MAX_POOLS else AVG_CEIL
-    for node in (inner, outer):
-        if any(node.args[PADDING]) or node.args[ceil]:
-            return f"{node.name} pads or rounds up"
-        if node.op in MAX_POOLS and any(d != 1 for d in node.args[DILATION]):
-            return f"{node.name} is dilated"
-        if node.op in ("avg_pool2d", "avg_pool3d") and node.args[6] is not None:
-            return f"{node.name} divides by another number than the window's size"
-    kernel, stride = _window(inner)
+    why = uneven(inner) or uneven(outer)
+    if why:
+        return why
+    kernel, stride = pool_window(inner)
     return None if kernel == stride else f"the windows of {inner.name} overlap or leave gaps"
 
 
-def _window(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Size and step of a pool's window along each axis."""
-    rank = int(node.op[-2])
-    kernel, stride = (tuple(n) * (rank if len(n) == 1 else 1) for n in node.args[1:3])
-    return kernel, stride or kernel
-
-
 def _one_pool(match: Match, builder: Builder) -> Ref:
-    first, _ = _window(match.node("inner"))
-    kernel, stride = _window(match.root)
+    first, _ = pool_window(match.node("inner"))
+    kernel, stride = pool_window(match.root)
     sizes = (tuple(a * b for a, b in zip(first, n, strict=True)) for n in (kernel, stride))
     return builder.like(match.root, match["x"], *sizes)
 
@@ -159,11 +146,10 @@ def _same_rank(match: Match) -> str | None:
 
 def _covered(match: Match) -> str | None:
     pool = match.node("inner")
-    if any(pool.args[PADDING]) or pool.args[AVG_CEIL]:
-        return f"{pool.name} pads or rounds up"
-    if pool.op != "avg_pool1d" and pool.args[6] is not None:
-        return f"{pool.name} divides by another number than the window's size"
-    kernel, stride = _window(pool)
+    why = uneven(pool)
+    if why:
+        return why
+    kernel, stride = pool_window(pool)
     size = match.type("x").shape[-len(kernel) :]
     if not all(isinstance(n, int) for n in size):
         return "the size of the space is known only at a call"
@@ -177,10 +163,12 @@ def _covered(match: Match) -> str | None:
 
 RULES = (
     _two_pools("max_pool(max_pool(x, a), b) => max_pool(x, a * b)", MAX_POOLS, Exactness.EXACT),
-    _two_pools("avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)", POOLS, Exactness.REASSOCIATES),
+    _two_pools(
+        "avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)", AVG_POOLS, Exactness.REASSOCIATES
+    ),
     Rule(
         "mean(avg_pool(x)) => mean(x)",
-        Pat("mean.dim", Pat(POOLS, Var("x"), ..., name="inner"), ...),
+        Pat("mean.dim", Pat(AVG_POOLS, Var("x"), ..., name="inner"), ...),
         lambda match, builder: builder.like(match.root, match["x"]),
         Exactness.REASSOCIATES,
         when=all_of(floating, wide, _covered),

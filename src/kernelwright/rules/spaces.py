@@ -28,7 +28,8 @@ from kernelwright.rules.biases import CONVOLUTIONS
 from kernelwright.rules.conditions import floating, wide
 from kernelwright.rules.making import add, joined, mul, over, part, view
 from kernelwright.rules.reductions import reduced_axes
-from kernelwright.rules.sums import POOLS, SUMS, axes_of
+from kernelwright.rules.sums import SUMS, axes_of
+from kernelwright.rules.windows import AVG_POOLS, each, pool_window, uneven
 
 MOST_TAPS = 7
 FEWEST_PLACES = 16
@@ -84,7 +85,7 @@ def windows(match: Match) -> tuple[Window, ...] | str:
         padding = _same(taps, dilation)
         if padding is None:
             return "the padding is not the same on both sides"
-    steps = (_each(n, rank) for n in (stride, padding, dilation))
+    steps = (each(n, rank) for n in (stride, padding, dilation))
     columns = zip(x, result, taps, *steps, strict=True)
     return tuple(
         Window(int(n), int(m), int(k), s, p, d, transposed) for n, m, k, s, p, d in columns
@@ -93,12 +94,8 @@ def windows(match: Match) -> tuple[Window, ...] | str:
 
 def _same(taps: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...] | None:
     """The padding that `same` stands for, where it is the same on both sides."""
-    both = [d * (k - 1) for k, d in zip(taps, _each(dilation, len(taps)), strict=True)]
+    both = [d * (k - 1) for k, d in zip(taps, each(dilation, len(taps)), strict=True)]
     return None if any(n % 2 for n in both) else tuple(n // 2 for n in both)
-
-
-def _each(value: Sequence[int], rank: int) -> tuple[int, ...]:
-    return tuple(value) * rank if len(value) == 1 else tuple(value)
 
 
 def _groups(match: Match) -> int:
@@ -192,19 +189,18 @@ def _pools_first(match: Match) -> str | None:
     found, root, conv = windows(match), match.root, match.node("conv")
     if isinstance(found, str):
         return found
-    kernel, stride, padding, ceil = root.args[1:5]
-    if any(padding) or ceil or (root.op != "avg_pool1d" and root.args[6] is not None):
-        return "the pool pads, rounds up or divides by another number than the window's size"
+    why = uneven(root)
+    if why:
+        return why
     readers = match.graph.users[root.name]
     if readers and all(match.graph[r].op == "mean.dim" for r in readers):
         return "the mean that follows can go past the pool and the convolution"
     if any(w.stride != 1 for w in found):
         return "the convolution has a stride"
-    rank = len(found)
-    steps = _each(stride or kernel, rank)
-    if steps != _each(kernel, rank) or max(steps) == 1:
+    kernel, steps = pool_window(root)
+    if steps != kernel or max(steps) == 1:
         return "the windows of the pool overlap"
-    if any(w.padding > p // 2 for w, p in zip(found, _each(kernel, rank), strict=True)):
+    if any(w.padding > p // 2 for w, p in zip(found, kernel, strict=True)):
         return "the convolution pads by more than half of the pool's window"
     channels = match.type("x").shape[1], conv.type.shape[1]
     if channels[0] > channels[1]:
@@ -216,7 +212,7 @@ def _pool_input(match: Match, builder: Builder) -> Ref:
     found, root, conv = windows(match), match.root, match.node("conv")
     assert not isinstance(found, str)
     rank = len(found)
-    kernel, padding = _each(root.args[1], rank), tuple(w.padding for w in found)
+    (kernel, _), padding = pool_window(root), tuple(w.padding for w in found)
     spaces = zip(found, kernel, strict=True)
     shape: Shape = (
         *match.type("x").shape[:2], *(w.size + 2 * w.padding - p + 1 for w, p in spaces)
@@ -246,7 +242,7 @@ RULES = (
     ),
     Rule(
         "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)",
-        Pat(POOLS, Pat(DENSE, Var("x"), Var("W"), Opt("b"), ..., name="conv"), ...),
+        Pat(AVG_POOLS, Pat(DENSE, Var("x"), Var("W"), Opt("b"), ..., name="conv"), ...),
         _pool_input,
         Exactness.REASSOCIATES,
         when=all_of(floating, wide, _has_a_batch, _pools_first),

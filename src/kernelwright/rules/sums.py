@@ -29,11 +29,11 @@ from kernelwright.rules.conditions import floating, in_range, wide
 from kernelwright.rules.constants import SHIFTS, shift_of
 from kernelwright.rules.making import add, mul, over, view, where_infinite
 from kernelwright.rules.reductions import reduced_axes
+from kernelwright.rules.windows import AVG_POOLS, pool_window, uneven
 
 PRODUCTS = ("linear", *CONVOLUTIONS)
 SUMS = ("sum.dim_IntList", "mean.dim")
-POOLS = tuple(f"avg_pool{rank}d" for rank in (1, 2, 3))
-GLOBAL_POOLS = (*POOLS, *(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)))
+GLOBAL_POOLS = (*AVG_POOLS, *(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)))
 EVAL_NORM = "_native_batch_norm_legit_no_training"
 MOVES = ("unsqueeze", "squeeze.dim", "transpose", "permute", "t")
 FACTORS = ("mul", "div")
@@ -180,24 +180,21 @@ def _norm_after(match: Match, builder: Builder) -> Ref:
 
 def _covers_space(match: Match) -> str | None:
     root = match.root
-    size = match.type("y").shape[-len(root.args[1]) :]
+    size = match.type("y").shape[-int(root.op[-2]) :]
     if root.op.startswith("adaptive"):
         return None if all(n == 1 for n in root.args[1]) else "the pool leaves more than one place"
-    padding, ceil = root.args[3:5]
-    if tuple(root.args[1]) != size or any(padding) or ceil:
+    if pool_window(root)[0] != size:
         return "the window is not the whole of the space"
-    if root.op != "avg_pool1d" and root.args[6] is not None:
-        return "the pool divides by another number than the window's size"
-    return None
+    return uneven(root)
 
 
 def _mean_instead(match: Match, builder: Builder) -> Ref:
-    rank, space = len(match.root.type.shape), len(match.root.args[1])
+    rank, space = len(match.root.type.shape), int(match.root.op[-2])
     axes = tuple(range(rank - space, rank))
     return over(builder, "mean.dim", match["y"], axes)
 
 
-_SUM_OF = (*SUMS, *POOLS)
+_SUM_OF = (*SUMS, *AVG_POOLS)
 
 RULES = (
     Rule(

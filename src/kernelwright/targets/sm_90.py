@@ -178,6 +178,7 @@ CONVOLVING = Convolving(
     feed_split=560.0,
     feed_stage=400.0,
     ending=30.0,
+    ending_windows=12.0,
     run=3.0,
     broken_run=12.0,
     fetch_rate=30.0,
@@ -186,7 +187,7 @@ CONVOLVING = Convolving(
     overhead=8.0,
 )
 
-# From 45 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
+# From 34 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
 CONVOLUTIONS = LibraryConvolutions(
     turn_rate=3.4e6,
     depthwise_rate=0.8e6,

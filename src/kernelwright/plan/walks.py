@@ -1,0 +1,199 @@
+"""A kernel's program over the result of a convolution, axis by axis.
+
+In: a Program, and the form of the convolution whose result it reads. Out: the same program as a
+Walk, each of whose atoms is a digit of one axis of the result [sample][channel][depth][height]
+[width]: it walks it with a step, as the places of a pooling window do, or those from window to
+window. An atom that runs from one axis into the next is cut in two. What walks otherwise is Unfit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from kernelwright.expr import Expr, index, load, substitute
+from kernelwright.expr import inside as inside_range
+from kernelwright.graph import Dim, as_dim, product
+from kernelwright.plan.convolutions import ConvForm
+from kernelwright.plan.domain import quotient
+from kernelwright.plan.epilogue import Unfit
+from kernelwright.plan.model import Access, Coordinate, Program, Range
+from kernelwright.plan.reasons import Code
+
+SAMPLE, CHANNEL = 0, 1
+AXES = ("sample", "channel", "z", "y", "x")
+Move = Callable[[Coordinate], Coordinate]
+
+
+@dataclass(frozen=True)
+class Digit:
+    """An atom that walks an axis of the result with a step."""
+
+    atom: int
+    axis: int
+    step: int
+    size: Dim
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first."""
+
+    program: Program
+    value: str
+    digits: tuple[Digit, ...]
+    extents: tuple[Dim, int, int, int, int]
+
+    def of(self, axis: int) -> list[Digit]:
+        return [d for d in self.digits if d.axis == axis]
+
+    @property
+    def reduced(self) -> frozenset[int]:
+        """The atoms that rows are reduced over."""
+        return frozenset(self.program.elements) if self.program.stages else frozenset()
+
+    @property
+    def local(self) -> bool:
+        """Whether tiles with enough channels hold whole rows: what is reduced is no whole space.
+
+        Those are channels, and places inside of a window.
+        """
+        others = [self.of(axis) for axis in range(len(AXES)) if axis != CHANNEL]
+        return not any(digits[0].atom in self.reduced for digits in others if digits)
+
+    @property
+    def needs(self) -> Needs:
+        multiple = [max([d.step for d in self.of(axis)], default=1) for axis in (2, 3, 4)]
+        channels = [d for d in self.of(CHANNEL) if d.atom in self.reduced]
+        together = 1
+        if self.local and channels:
+            together = int(str(channels[0].step * channels[0].size))
+        return Needs(together, (multiple[0], multiple[1], multiple[2]))
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a tile must hold: so many channels together, multiples of so many places each way."""
+
+    channels: int
+    multiple: tuple[int, int, int]
+
+
+def walk(program: Program, value: str, form: ConvForm) -> Walk:
+    """The program with its atoms cut where they run from one axis of the result into the next."""
+    extents = (form.batch, form.cout, *form.out_size)
+    while True:
+        accesses = [a for a in program.loads if a.buffer == value]
+        if len(accesses) != 1 or accesses[0].offset != 0 or accesses[0].within:
+            raise Unfit(Code.WALKS)
+        if accesses[0].atoms != frozenset(program.sizes):
+            raise Unfit(Code.WALKS)
+        found = [_digit(a, s, program.sizes[a], extents) for a, s in accesses[0].strides]
+        crosses = next((f for f in found if isinstance(f, tuple)), None)
+        if crosses is None:
+            break
+        program = split(program, *crosses)
+    digits = [d for d in found if isinstance(d, Digit)]
+    digits.sort(key=lambda d: (d.axis, -d.step))
+    made = Walk(program, value, tuple(digits), extents)
+    for axis, extent in enumerate(extents):
+        _check_axis(made.of(axis), extent)
+    return made
+
+
+def _digit(atom: int, stride: Dim, size: Dim, extents: tuple[Dim, ...]) -> Digit | tuple[int, int]:
+    """Which axis an atom walks; or the atom, and its inner part that stays inside of the axis."""
+    if not isinstance(stride, int):
+        raise Unfit(Code.WALKS)
+    unit = 1
+    for axis in reversed(range(1, len(AXES))):
+        extent = int(str(extents[axis]))
+        limit = unit * extent
+        if extent > 1 and stride < limit:
+            if stride % unit:
+                raise Unfit(Code.WALKS)
+            if isinstance(size, int) and (size - 1) * stride < limit:
+                return Digit(atom, axis, stride // unit, size)
+            if limit % stride or quotient(size, limit // stride) is None:
+                raise Unfit(Code.WALKS)
+            return atom, limit // stride
+        unit = limit
+    if stride % unit:
+        raise Unfit(Code.WALKS)
+    return Digit(atom, SAMPLE, stride // unit, size)
+
+
+def _check_axis(digits: list[Digit], extent: Dim) -> None:
+    """Somebody walks the axis, and windows on it do not overlap."""
+    if not digits and extent != 1:
+        raise Unfit(Code.WALKS)
+    if not isinstance(extent, int) and product([d.size for d in digits]) != extent:
+        raise Unfit(Code.WALKS)
+    for outer, inner in pairwise(digits):
+        if not isinstance(inner.size, int) or outer.step < inner.step * inner.size:
+            raise Unfit(Code.OVERLAP)
+
+
+def split(program: Program, atom: int, inner: int) -> Program:
+    """The program with an atom cut in two."""
+    outer_part, inner_part = (1 + max(program.sizes) + i for i in (0, 1))
+
+    def move(at: Coordinate) -> Coordinate:
+        step = at.stride(atom)
+        kept = [(a, s) for a, s in at.strides if a != atom]
+        if atom in at.atoms:
+            kept += [(outer_part, as_dim(step * inner)), (inner_part, step)]
+        return Coordinate(tuple(sorted(kept)), at.offset)
+
+    def parts(atoms: tuple[int, ...]) -> tuple[int, ...]:
+        pair = (outer_part, inner_part)
+        return tuple(p for a in atoms for p in (pair if a == atom else (a,)))
+
+    outer_size = quotient(program.sizes[atom], inner)
+    assert outer_size is not None
+    sizes = {a: s for a, s in program.sizes.items() if a != atom}
+    sizes |= {outer_part: outer_size, inner_part: inner}
+    return replace(
+        moved(program, move),
+        sizes=sizes,
+        rows=parts(program.rows),
+        outer=parts(program.outer),
+        inner=parts(program.inner),
+    )
+
+
+def moved(program: Program, move: Move) -> Program:
+    """The same program with every coordinate in it expressed by other atoms."""
+    made = rebuilt(program, lambda e: _moved_leaf(e, move))
+    stores = tuple(replace(s, access=_moved_access(s.access, move)) for s in made.stores)
+    return replace(made, stores=stores)
+
+
+def rebuilt(program: Program, leaf: Callable[[Expr], Expr | None]) -> Program:
+    """The same program with some leaves of its expressions replaced."""
+
+    def change(expr: Expr) -> Expr:
+        return substitute(expr, leaf)
+
+    return replace(
+        program,
+        stages=tuple(replace(s, expr=change(s.expr)) for s in program.stages),
+        stores=tuple(replace(s, expr=change(s.expr)) for s in program.stores),
+        labels={change(e): name for e, name in program.labels.items()},
+    )
+
+
+def _moved_leaf(expr: Expr, move: Move) -> Expr | None:
+    if isinstance(expr.value, Access):
+        return load(_moved_access(expr.value, move))
+    if isinstance(expr.value, Range):
+        return inside_range(replace(expr.value, at=move(expr.value.at)))
+    if expr.op == "index" and isinstance(expr.value, Coordinate):
+        return index(move(expr.value))
+    return None
+
+
+def _moved_access(access: Access, move: Move) -> Access:
+    within = tuple(replace(r, at=move(r.at)) for r in access.within)
+    return Access(access.buffer, move(access.at), within)
