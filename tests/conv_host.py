@@ -25,7 +25,7 @@ from kernelwright.emit.convolution import ConvPrinter
 from kernelwright.emit.cpp import camel
 from kernelwright.emit.launchers import arguments
 from kernelwright.lower import ConvKernel
-from kernelwright.lower.conv import ConvConfig, Needs
+from kernelwright.lower.conv import ONES, ConvConfig, Needs
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ConvForm, Program, Region
 
@@ -52,7 +52,8 @@ CONSTANTS
 extern "C" void run(void* const* tensors, const int64_t* numbers, const float* result,
                     const int64_t* all) {
 ARGUMENTS
-  std::vector<float> room(Box::kTileChannels * Box::kTilePitch), scratch(128);
+  std::vector<float> room(Box::kTileChannels * Box::kTilePitch), scales(Box::kTileChannels);
+  for (int k = 0; k < Box::kTileChannels; ++k) scales[k] = std::ldexp(1.0f, k % 5 - 2);
   for (int64_t n = 0; n < all[0]; ++n)
   for (int64_t c = 0; c < all[1]; c += Box::kTileChannels)
   for (int64_t z = 0; z < all[2]; z += Box::kTileD)
@@ -65,9 +66,10 @@ ARGUMENTS
     for (int64_t i = 0; i < Box::kTileW && x + i < all[4]; ++i) {
       const int64_t plane = (n * all[1] + c + k) * all[2] + z + l;
       const float value = result[(plane * all[3] + y + j) * all[4] + x + i];
-      room[k * Box::kTilePitch + (l * Box::kTileH + j) * Box::kTileW + i] = value;
+      const int64_t at = k * Box::kTilePitch + (l * Box::kTileH + j) * Box::kTileW + i;
+      room[at] = Box::kUnscaled ? value / scales[k] : value;
     }
-    const kw::ConvTile<Box> tile{room.data(), n, int(c), int(z), int(y), int(x), 1, scratch.data()};
+    const kw::ConvTile<Box> tile{room.data(), scales.data(), n, int(c), int(z), int(y), int(x), 1};
     for (int t = 0; t < Box::kEpilogueThreads; ++t) {
       kw::ConvEpilogue<STRUCT, Box>{a}.run(tile, t);
     }
@@ -84,8 +86,13 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         channels = 8 * -(-needs.channels_together // 8)
         pitch = math.prod(box) + 4
         values = (channels, *box, pitch, THREADS)
-        constants = (*zip(NAMES, values, strict=True), ("kPhaseMax", int(needs.phase_max)))
-        cost = 0.0 if needs.phase_max else 1.0
+        pooled = needs.largest != ONES
+        phases = form.transposed and max(form.stride) > 1
+        constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
+        constants += (("kPhaseMax", int(phases and pooled)),)
+        windows = ONES if phases else needs.largest
+        constants += tuple((f"kWindow{a}", n) for a, n in zip("DHW", windows, strict=True))
+        cost = 0.0 if pooled else 1.0
         config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
         if not needs.fits(config):
             found.append(config)
@@ -130,8 +137,14 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         run = build(driver(compiled, kernel), folder, kernel.name)
         extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
         product = value_of(conv.product).float().reshape(extents)
-        if dict(kernel.tile.constants)["kPhaseMax"]:
-            product = F.max_pool3d(product, conv.form.stride)
+        constants = dict(kernel.tile.constants)
+        windows = [constants[f"kWindow{axis}"] for axis in "DHW"]
+        if constants["kPhaseMax"] or max(windows) > 1:
+            windows = conv.form.stride if constants["kPhaseMax"] else windows
+            signs = [value_of(s.buffer)[s.first :: s.step].flatten() for s in kernel.largest.signs]
+            turned = [torch.ones(conv.form.cout), *(torch.where(s < 0, -1, 1) for s in signs)]
+            turn = math.prod(turned[1:], start=turned[0]).reshape(1, -1, 1, 1, 1)
+            product = F.max_pool3d(product * turn, windows) * turn
         product = product.contiguous()
         shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
         reads = [value_of(name).float().contiguous() for name in kernel.reads]

@@ -62,7 +62,7 @@ class Conv:
     program: str = "Elements<Stored>"
     together: int = 1
     multiple: Three = (1, 1, 1)
-    phase_max: bool = False
+    largest: Three = (1, 1, 1)
     pick: int = 0
     where: tuple[tuple[str, int], ...] = ()
 
@@ -86,8 +86,8 @@ class Conv:
         return self._three(self.steps, 1)
 
     @property
-    def steps_of_axes(self) -> tuple[int, ...]:
-        return self.stride[3 - len(self.size) :]
+    def window_of_axes(self) -> tuple[int, ...]:
+        return self.largest[3 - len(self.size) :]
 
     @property
     def padding(self) -> Three:
@@ -117,7 +117,7 @@ class Conv:
     @cached_property
     def config(self) -> ConvConfig:
         stores = self.program.startswith("Elements")
-        needs = Needs(self.together, self.multiple, self._unfit, self.phase_max, stores)
+        needs = Needs(self.together, self.multiple, self._unfit, self.largest, stores)
         found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]
@@ -142,9 +142,9 @@ class Conv:
             options["output_padding"] = self.extra
         function = CONVOLVE[self.transposed, len(self.size)]
         found = function(x, weight, groups=self.groups, **options)
-        if self.phase_max:
+        if max(self.largest) > 1:
             pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(self.size) - 1]
-            found = pool(found, self.steps_of_axes)
+            found = pool(found, self.window_of_axes)
         return found
 
 
@@ -171,8 +171,7 @@ class Built:
             sizes = conv.out_size[3 - len(conv.size) :]
             if conv.program.startswith("Pooled"):
                 sizes = tuple(n // 4 for n in sizes)
-            if conv.phase_max:
-                sizes = tuple(n // s for n, s in zip(sizes, conv.steps_of_axes, strict=True))
+            sizes = tuple(n // s for n, s in zip(sizes, conv.window_of_axes, strict=True))
             shape = (x.shape[0], conv.cout, *sizes)
             out = torch.full(shape, torch.nan, dtype=conv.dtype, device=x.device)
         tensors = [x, weight, *self.room(x.device), out, x if bias is None else bias]

@@ -59,6 +59,10 @@ SHORT_NAMES = {
 }
 # Losses by the number of the class: where it stands whether they are reduced.
 LOSSES_OF_CLASSES = {"cross_entropy_loss": 3, "nll_loss": 3, "nll_loss_nd": 3, "nll_loss2d": 3}
+# Without elements, these give back what they were given, or refuse what batch_norm itself takes.
+OTHERWISE_IF_EMPTY = {
+    "pixel_unshuffle", "_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats",
+}  # fmt: skip
 ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
@@ -137,7 +141,8 @@ def _mode(problem: Problem, graph: Graph, traced: Trace) -> str:
 def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract:
     """What a call does besides computing values, in the names of the graph."""
     if seen is None:
-        return graph.contract
+        unknown = frozenset(node.name for node in graph if node.op == "input")
+        return replace(graph.contract, follows=unknown)
     leaves = pytree.tree_leaves((problem.inputs, dict(problem.kwargs)))
     positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     inputs = dict(zip(positions, (n.name for n in graph if n.op == "input"), strict=True))
@@ -210,7 +215,7 @@ class _Reader:
         return graph.with_nodes(list(graph.nodes))
 
     def _guards(self) -> Iterator[Guard]:
-        """What the user's code asked of sizes, what torch found out, squeezes of a free size."""
+        """What was asked of sizes, what torch found out, and what operators do to special ones."""
         held: dict[str, Guard] = {}
         pairs = [*self.asked]
         for symbol in list(self.symbols)[:1]:
@@ -220,9 +225,12 @@ class _Reader:
             test = expr.subs(self.symbols)
             if test not in (sympy.true, True) and test.free_symbols <= set(self.symbols.values()):
                 held.setdefault(str(test), Guard(test, place))
+        known = {n.name: n for n in self.nodes}
         for node in self.nodes:
-            for size in _squeezed(node, {n.name: n for n in self.nodes}):
-                test = sympy.Ne(size, 1)
+            tests = [sympy.Ne(size, 1) for size in _squeezed(node, known)]
+            # Symbols are positive in the algebra, so that this would go without saying.
+            tests += [sympy.Ne(size, 0, evaluate=False) for size in _not_empty(node, known)]
+            for test in tests:
                 held.setdefault(str(test), Guard(test, node.origin.place))
         yield from held.values()
 
@@ -432,3 +440,10 @@ def _squeezed(node: Node, known: dict[str, Node]) -> list[sympy.Expr]:
     listed = dims if isinstance(dims, tuple) else (dims,)
     sizes = [shape[d] for d in listed if shape]
     return [size for size in sizes if not isinstance(size, int)]
+
+
+def _not_empty(node: Node, known: dict[str, Node]) -> list[sympy.Expr]:
+    """Free sizes of an operator that does something else with a tensor without elements."""
+    if node.op not in OTHERWISE_IF_EMPTY:
+        return []
+    return [size for size in known[node.args[0].name].type.shape if not isinstance(size, int)]

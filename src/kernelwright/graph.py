@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.functions import FloorDiv
+from torch.utils._sympy.functions import FloorDiv, IntTrueDiv, Mod, PythonMod
 
 from kernelwright.expr import Expr, show
 
@@ -36,6 +36,7 @@ Shape: TypeAlias = tuple[Dim, ...]
 
 PRIMITIVES = ("map", "reduce", "contract", "view", "cat", "window", "opaque")
 SOURCES = ("input", "parameter", "buffer", "constant")
+DIVISIONS = (FloorDiv, IntTrueDiv, Mod, PythonMod)
 
 
 @dataclass(frozen=True)
@@ -122,11 +123,6 @@ class View:
     dims: tuple[int, ...] = ()
     start: Dim = 0
     step: int = 1
-
-    @property
-    def regroups(self) -> bool:
-        """Whether each element has its place again, so that the view can be undone."""
-        return self.kind in ("reshape", "permute")
 
     def __str__(self) -> str:
         if self.kind == "slice":
@@ -327,9 +323,27 @@ class Guard:
     test: sympy.Basic
     place: str = ""
 
+    @property
+    def divisors(self) -> tuple[sympy.Expr, ...]:
+        """Sizes that the test divides by, and that may vanish; those inside of others first."""
+        found = dict.fromkeys(
+            n.args[1] for n in sympy.postorder_traversal(self.test) if isinstance(n, DIVISIONS)
+        )
+        return tuple(d for d in found if d.free_symbols)
+
     def holds(self, sizes: Mapping[str, int]) -> bool:
         symbols = {s: sizes[str(s)] for s in self.test.free_symbols}
+        if any(d.subs(symbols) == 0 for d in self.divisors):
+            return False
         return bool(self.test.subs(symbols))
+
+    def holds_from(self, least: Mapping[str, int]) -> bool:
+        """Whether it goes without saying for sizes that are at least these."""
+        sizes = {
+            s: least[str(s)] + sympy.Dummy(integer=True, nonnegative=True)
+            for s in self.test.free_symbols
+        }
+        return not self.divisors and self.test.subs(sizes) == sympy.true
 
     def __str__(self) -> str:
         return f"{self.test} at {self.place}" if self.place else str(self.test)
@@ -409,9 +423,17 @@ class Graph:
 
     def regrouped(self, name: str) -> str:
         """What a value is, through reshapes and permutations alone, a regrouping of."""
-        while isinstance(view := self[name].payload, View) and view.regroups:
+        while self.regroups(name):
             name = self[name].inputs[0]
         return name
+
+    def regroups(self, name: str) -> bool:
+        """Whether each element has its place again, so that the view can be undone."""
+        node = self[name]
+        if not isinstance(node.payload, View):
+            return False
+        whole = node.type.shape == self[node.inputs[0]].type.shape  # expanded to what it was
+        return node.payload.kind in ("reshape", "permute") or whole
 
     def with_nodes(self, nodes: list[Node]) -> Graph:
         """The same graph with other nodes, in running order, without those nothing depends on."""

@@ -27,7 +27,7 @@ from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
-from kernelwright.pattern import refusals, rewrite
+from kernelwright.pattern import Rewrite, refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
     Layouts,
@@ -168,7 +168,44 @@ def compile_problem(
     machine = target_for(target) if isinstance(target, str) else target
     machine = machine or target_of(problem.device)
     report = progress or (lambda name, summary: None)
+    front = plan_problem(problem, report, machine, policy, accuracies)
+    planned = front.planned
 
+    own = any(hasattr(problem.module, word) for word in FREEZING_NAMES)
+    lowered = lower(planned, machine, tiles, keeps=not own)
+    said = [f"{k.name} as {k.config.shape}" for k in lowered.kernels]
+    report("lower", "; ".join(said) or "none")
+
+    rows = ledger(front.captured, front.rewrites, planned)
+    source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
+    report("emit", f"{len(source.splitlines())} lines")
+    laws = tuple(str(r) for r in front.rewrites)
+    refused = tuple(str(r) for r in refusals(front.rewritten, ALL_RULES))
+    return Compiled(
+        *(problem, front.captured, front.primitives, machine, planned, lowered),
+        *(laws, refused, rows, source),
+    )
+
+
+@dataclass(frozen=True)
+class Front:
+    """What the passes before lower leave: the graphs, the laws that fired, and the plan."""
+
+    captured: Graph
+    rewritten: Graph
+    rewrites: tuple[Rewrite, ...]
+    primitives: Graph
+    planned: Plan
+
+
+def plan_problem(
+    problem: Problem,
+    report: Progress,
+    machine: Target,
+    policy: Policy = WHERE_IT_PAYS,
+    accuracies: Accuracies | None = None,
+) -> Front:
+    """The passes up to the plan."""
     captured = capture(problem)
     spec.check_graph(captured, "capture")
     fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
@@ -193,20 +230,7 @@ def compile_problem(
         planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
-
-    own = any(hasattr(problem.module, word) for word in FREEZING_NAMES)
-    lowered = lower(planned, machine, tiles, keeps=not own)
-    said = [f"{k.name} as {k.config.shape}" for k in lowered.kernels]
-    report("lower", "; ".join(said) or "none")
-
-    rows = ledger(captured, rewrites, planned)
-    source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
-    report("emit", f"{len(source.splitlines())} lines")
-    laws = tuple(str(r) for r in rewrites)
-    refused = tuple(str(r) for r in refusals(rewritten, ALL_RULES))
-    return Compiled(
-        problem, captured, primitives, machine, planned, lowered, laws, refused, rows, source
-    )
+    return Front(captured, rewritten, rewrites, primitives, planned)
 
 
 def _planned(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from kernelwright import recurrences, structures
@@ -48,17 +49,18 @@ class Sighting:
 
 
 def probe(problem: Problem) -> Sighting | None:
-    """What a call does, or None where the forward cannot run on fake tensors."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _probe(problem)
-    except Exception:  # user code on tensors without values may fail in any way
-        return None
+    """What a call does, or None where the forward cannot run on fake tensors.
+
+    Numbers read by .item() are symbols, if the forward does not go on without them.
+    """
+    for numbers in (None, ShapeEnv()):
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")  # and user code without values may fail in any way
+            return _probe(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+    return None
 
 
-def _probe(problem: Problem) -> Sighting:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
     stand_ins: dict[int, Any] = {}
     for tensor in tensors_of(problem.module):
         stand_ins[id(tensor)] = _fake(mode, tensor)

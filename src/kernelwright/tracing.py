@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import keyword
 import sys
 import traceback
@@ -33,6 +34,7 @@ from torch.utils import _pytree as pytree
 from kernelwright import modes, recurrences
 from kernelwright.borrowed import unfused, untouched
 from kernelwright.errors import UnsupportedError
+from kernelwright.graph import Guard
 from kernelwright.problem import Problem
 from kernelwright.structures import dynamic_shapes, registering_outputs
 
@@ -120,10 +122,11 @@ def _keywords_as_names() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
-    """Questions about symbolic sizes that are asked outside of torch, with their answers.
+    """Questions about symbolic sizes that Python code asks, with their answers.
 
     torch.export keeps guards, but takes every free size to be at least two: `if x.shape[0] > 1`
-    leaves none. So the questions themselves are noted.
+    leaves none. So the questions themselves are noted; those of torch.nn, which has a BatchNorm
+    refuse a batch of one, only where so few samples change the answer.
     """
     found: list[tuple[sympy.Basic, str]] = []
     answer = ShapeEnv.evaluate_expr
@@ -131,10 +134,12 @@ def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
     def evaluate(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
         result = answer(self, expr, *args, **kwargs)
         if getattr(expr, "free_symbols", None) and isinstance(result, bool | BooleanAtom):
-            frame = _asker()
-            if frame is not None:
+            frame, test = _asker(), expr if result else sympy.Not(expr)
+            if frame is not None and TORCH not in Path(frame.f_code.co_filename).parents:
                 place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                found.append((expr if result else sympy.Not(expr), place))
+                found.append((test, place))
+            elif frame is not None and not _holds_for_few(test):
+                found.append((test, ""))
         return result
 
     ShapeEnv.evaluate_expr = evaluate  # type: ignore[assignment,method-assign]
@@ -144,8 +149,15 @@ def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
         ShapeEnv.evaluate_expr = answer  # type: ignore[method-assign]
 
 
+def _holds_for_few(test: sympy.Basic) -> bool:
+    """Whether no sample or one would be given the answer that many are given."""
+    symbols = list(test.free_symbols)
+    few = itertools.product((0, 1), repeat=len(symbols))
+    return all(Guard(test).holds(dict(zip(map(str, symbols), sizes, strict=True))) for sizes in few)
+
+
 def _asker() -> types.FrameType | None:
-    """The user's frame that asks, or None where torch asks for itself."""
+    """The frame of the user's or of torch.nn that asks, or None where torch asks for itself."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
         path = Path(frame.f_code.co_filename)
@@ -157,7 +169,7 @@ def _asker() -> types.FrameType | None:
             return None if library else frame
         inside = path.relative_to(TORCH).parts
         if inside[0] not in MACHINERY:
-            return None
+            return frame if inside[0] == "nn" else None
         frame = frame.f_back
     return None
 

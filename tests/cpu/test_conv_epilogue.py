@@ -83,6 +83,7 @@ CASES = {
     "largest of all": Case(lambda m, x: torch.tanh(m.c(x)).amax((1, 2, 3)), c=conv()),
     "logsumexp of places": Case(lambda m, x: torch.logsumexp(m.c(x), (2, 3)), c=conv()),
     "max pool": Case(lambda m, x: F.max_pool2d(m.c(x), 4) * 2 + m.p, c=conv(), p=each(20)),
+    "wide windows": Case(lambda m, x: F.max_pool2d(m.c(x), 6).tanh(), c=conv()),
     "average pool": Case(lambda m, x: F.avg_pool2d(torch.relu(m.c(x)), 2), c=conv()),
     "pools": Case(
         lambda m, x: F.max_pool3d(F.max_pool3d(m.c(x), 2), 3),
@@ -145,8 +146,38 @@ def test_a_kernel_hands_over_the_largest_of_its_phases() -> None:
     for name in ("pools", "a pool of the stride"):
         (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
         assert dict(kernel.tile.constants)["kPhaseMax"] == 1
-    (kernel,) = (k for k in compiled(CASES["max pool"], ONCE).kernels if isinstance(k, ConvKernel))
-    assert dict(kernel.tile.constants)["kPhaseMax"] == 0
+
+
+def test_a_kernel_hands_over_the_largest_of_windows() -> None:
+    """Which lie in the registers of a warp: any rows, and eights of neighbours."""
+    for name, window in (("max pool", (1, 4, 4)), ("wide windows", (1, 6, 2))):
+        (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
+        constants = dict(kernel.tile.constants)
+        assert tuple(constants[f"kWindow{axis}"] for axis in "DHW") == window, name
+
+
+def test_a_norm_turns_channels_around() -> None:
+    """max(a * x) is a * min(x) where a is negative: the kernel is told of which channels."""
+    made = compiled(NORMS["group norm, pool"], AGAIN)
+    *_, last = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert [sign.buffer for sign in last.largest.signs] == ["p", "n_weight"]
+    assert last.largest.windows == (1, 4, 4)
+    assert "bool turned(const Args& a, int channel)" in made.source
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: F.max_pool2d(m.c(x) * m.p, 4),  # 0 * inf would be lost
+        lambda m, x: F.max_pool2d(F.gelu(m.c(x)), 4),
+        lambda m, x: F.max_pool2d(m.c(x).abs(), 4),
+    ],
+    ids=["a scale alone", "gelu", "magnitudes"],
+)
+def test_others_see_all_results(forward: Callable[..., Any]) -> None:
+    made = compiled(Case(forward, c=conv(), p=each(20)), ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.largest.windows == (1, 1, 1)
 
 
 @pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])

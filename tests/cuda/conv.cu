@@ -30,6 +30,7 @@ struct Squashed {
 
 // Nothing is stored, for measuring the rest.
 struct Unstored {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -38,6 +39,7 @@ struct Unstored {
 
 template <class Map>
 struct Elements {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -47,6 +49,7 @@ struct Elements {
 // The largest of windows of 4 x 4.
 template <class Map>
 struct Pooled {
+  static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -73,7 +76,10 @@ struct ConvEpilogue<convolved::Elements<Map>, C> {
   __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
     constexpr int kPlaces = C::kTileD * C::kTileH * C::kTileW;
     constexpr int kThreads = C::kEpilogueThreads;
-    constexpr int64_t kChannel = int64_t{C::kOutD} * C::kOutH * C::kOutW;
+    constexpr int kOutD = C::kOutD / C::kWindowD;
+    constexpr int kOutH = C::kOutH / C::kWindowH;
+    constexpr int kOutW = C::kOutW / C::kWindowW;
+    constexpr int64_t kChannel = int64_t{kOutD} * kOutH * kOutW;
     OUT* const base = a.out + (tile.sample * C::kCout + tile.channel) * kChannel;
 #pragma unroll 1
     for (int first = 0; first < kPlaces; first += kThreads) {
@@ -81,12 +87,12 @@ struct ConvEpilogue<convolved::Elements<Map>, C> {
       const int x = tile.x + place % C::kTileW;
       const int y = tile.y + place / C::kTileW % C::kTileH;
       const int z = tile.z + place / (C::kTileW * C::kTileH);
-      if (place >= kPlaces || x >= C::kOutW || y >= C::kOutH || z >= C::kOutD) continue;
-      OUT* const to = base + (int64_t{z} * C::kOutH + y) * C::kOutW + x;
+      if (place >= kPlaces || x >= kOutW || y >= kOutH || z >= kOutD) continue;
+      OUT* const to = base + (int64_t{z} * kOutH + y) * kOutW + x;
 #pragma unroll 8
       for (int c = 0; c < C::kTileChannels; ++c) {
         if (C::kCout % C::kTileChannels != 0 && tile.channel + c >= C::kCout) break;
-        const float value = tile.at[c * C::kTilePitch + place];
+        const float value = tile.at[c * C::kTilePitch + place] * tile.scale(c);
         to[c * kChannel] = from_float<OUT>(Map::map(value, a.bias, tile.channel + c));
       }
     }
@@ -108,14 +114,15 @@ struct ConvEpilogue<convolved::Pooled<Map>, C> {
       const int y = i / kWide % kTall;
       const int c = i / (kWide * kTall);
       const float* const from = tile.at + c * C::kTilePitch + y * 4 * C::kTileW + x * 4;
+      const float scale = tile.scale(c);
       float most = -detail::kInf;
 #pragma unroll
       for (int row = 0; row < 4; ++row) {
         const float4 v = *reinterpret_cast<const float4*>(from + row * C::kTileW);
-        most = maximum(most, Map::map(v.x, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.y, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.z, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.w, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.x * scale, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.y * scale, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.z * scale, a.bias, tile.channel + c));
+        most = maximum(most, Map::map(v.w * scale, a.bias, tile.channel + c));
       }
       const int out_x = tile.x / 4 + x;
       const int out_y = tile.y / 4 + y;

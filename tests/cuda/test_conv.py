@@ -49,7 +49,7 @@ DENSE = {
     "volume_strided": Conv(8, 16, (11, 13, 19), (3, 3, 3), steps=2, pads=1),
     "volume_one": Conv(3, 16, (8, 16, 15), (3, 3, 3), pads=1, loop="rounded"),
     "wide_window": Conv(8, 24, (20, 22), (11, 9), pads=4),
-    "volume_window": Conv(16, 40, (10, 12, 14), (5, 5, 5), pads=2),
+    "volume_window": Conv(16, 40, (10, 12, 14), (3, 5, 5), pads=2, loop="rounded"),
     "halves": Conv(32, 64, (30, 31), (3, 3), pads=1, loop="float16"),
     "brain_halves": Conv(12, 40, (30, 31), (3, 3), steps=2, loop="bfloat16"),
     "together": Conv(16, 48, (30, 31), (3, 3), together=48),
@@ -58,6 +58,14 @@ DENSE = {
     "pixels": Conv(32, 64, (31, 40), (3, 3), where=(("kPixelsOnM", 1),)),
     "weights": Conv(32, 40, (31, 40), (3, 3), where=(("kPixelsOnM", 0),)),
     "channel_split": Conv(16, 128, (31, 40), (3, 3), loop="rounded", where=(("kSplitC", 2),)),
+    "windows": Conv(8, 64, (37, 53), (3, 3), largest=(1, 4, 4)),
+    "windows_high": Conv(16, 128, (37, 53), (3, 3), pads=1, loop="rounded", largest=(1, 2, 2)),
+    "windows_of_eight": Conv(16, 70, (33, 50), (3, 3), largest=(1, 3, 8)),
+    "windows_down": Conv(24, 64, (33, 50), (3, 3), largest=(1, 3, 1)),
+    "windows_along": Conv(8, 64, (20, 300), (3, 3), largest=(1, 2, 4), where=(("kAlongX", 1),)),
+    "windows_together": Conv(16, 64, (30, 31), (3, 3), largest=(1, 2, 2), together=64),
+    "windows_deep": Conv(16, 64, (9, 17, 15), (3, 3, 3), largest=(2, 2, 2)),
+    "windows_halves": Conv(32, 64, (30, 31), (3, 3), pads=1, loop="float16", largest=(1, 2, 2)),
     "depth_split": Conv(16, 64, (6, 20, 24), (3, 3, 3), where=(("kSplitZ", 2),)),
 }
 TRANSPOSED = {
@@ -71,13 +79,13 @@ TRANSPOSED = {
         *(16, 16, (6, 7, 9), (3, 3, 3)), steps=2, pads=1, extra=1, transposed=True, loop="rounded"
     ),
     "up_line": Conv(16, 40, (100,), (5,), steps=2, transposed=True),
-    "up_pooled": Conv(24, 48, (9, 11), (3, 3), steps=2, pads=1, transposed=True, phase_max=True),
+    "up_pooled": Conv(24, 48, (9, 11), (3, 3), steps=2, pads=1, transposed=True, largest=(1, 2, 2)),
     "up_volume_pooled": Conv(
         *(24, 48, (7, 9, 9), (5, 5, 5)),
         steps=2,
         pads=2,
         transposed=True,
-        phase_max=True,
+        largest=(2, 2, 2),
         together=48,
         multiple=(3, 3, 3),
     ),
@@ -140,7 +148,7 @@ def test_batches(convs: dict[str, Built], name: str, batch: int) -> None:
     check(convs[name], *operands(convs[name].conv, batch))
 
 
-@pytest.mark.parametrize("name", ["plain", "deep", "three", "up", "deep_resident"])
+@pytest.mark.parametrize("name", ["plain", "deep", "three", "up", "deep_resident", "windows"])
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 3e4, 1e15])
 def test_scales(convs: dict[str, Built], name: str, scale: float) -> None:
     """A sample of another magnitude changes the scale on the way."""
@@ -150,7 +158,7 @@ def test_scales(convs: dict[str, Built], name: str, scale: float) -> None:
     check(convs[name], x, weight)
 
 
-@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up"])
+@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up", "windows"])
 def test_magnitudes_within_a_tile(convs: dict[str, Built], name: str) -> None:
     """Channels far smaller than the others still give what float32 gives."""
     x, weight = operands(convs[name].conv)
@@ -161,7 +169,7 @@ def test_magnitudes_within_a_tile(convs: dict[str, Built], name: str) -> None:
     check(convs[name], x, weight)
 
 
-@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up", "together"])
+@pytest.mark.parametrize("name", ["plain", "deep", "deep_resident", "up", "together", "windows"])
 @pytest.mark.parametrize("value", [INF, -INF, NAN, 1e30])
 def test_non_finite(convs: dict[str, Built], name: str, value: float) -> None:
     """They appear where eager puts them, and nowhere else."""
@@ -177,7 +185,7 @@ def test_non_finite(convs: dict[str, Built], name: str, value: float) -> None:
     assert ((out - wanted)[~special].abs() <= BOUNDS[conv.loop] * most).all()
 
 
-@pytest.mark.parametrize("name", ["deep", "deep_resident", "up_volume"])
+@pytest.mark.parametrize("name", ["deep", "deep_resident", "up_volume", "windows"])
 def test_equal_bits(convs: dict[str, Built], name: str) -> None:
     x, weight = operands(convs[name].conv, 8)
     first = convs[name](x, weight)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fuzzing import together
+from fuzzing import quick, together
 from fuzzing.judge import Truth, Wrong, check, module_of, widened
 from fuzzing.recipe import Noise, Recipe
 from kernelwright.errors import UnsupportedError
@@ -61,6 +61,8 @@ def judge_all(
             continue
         try:
             verdicts[name] = judge(recipes[name], made, built.get(name), device)
+        except UnsupportedError as error:
+            verdicts[name] = Verdict(UNSUPPORTED, str(error))
         except Exception as error:
             verdicts[name] = Verdict(WRONG, describe(error))
     return verdicts
@@ -85,7 +87,8 @@ def compile_one(recipe: Recipe, device: str, pays: bool = False) -> Compiled:
     inputs = moved(recipe.make_inputs(5, 0), here)
     problem = problem_from_module(module_of(recipe).to(here), inputs)
     policy = WHERE_IT_PAYS if pays else ALWAYS
-    return compile_problem(problem, target=device, policy=policy)
+    with quick.tracing():
+        return compile_problem(problem, target=device, policy=policy)
 
 
 def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdict:
@@ -113,6 +116,8 @@ def _forward(recipe: Recipe, emitted: Any, module: nn.Module, batch: int, device
         warnings.simplefilter("ignore")
         try:
             theirs = eager(*inputs)
+        except NotImplementedError as error:  # for this type, on this device
+            raise UnsupportedError(f"eager: {error}") from error
         except EAGER_REFUSES as error:
             _check_refused(ours, inputs, error, batch)
             return set()

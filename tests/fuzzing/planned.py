@@ -13,6 +13,7 @@ import torch
 from program_interpreter import carry_out_plan
 from torch import nn
 
+from fuzzing import quick
 from fuzzing.judge import Truth, check, module_of, widened
 from fuzzing.recipe import Recipe
 from kernelwright import interpret, spec
@@ -41,7 +42,8 @@ def check_planned(recipe: Recipe) -> bool:
     """For every target. Whether it was captured at all; raises Wrong, or what the passes raise."""
     problem = problem_of(recipe)
     try:
-        captured = capture(problem)
+        with quick.tracing():
+            captured = capture(problem)
     except UnsupportedError:
         return False
     spec.check_graph(captured, "capture")

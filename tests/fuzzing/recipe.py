@@ -2,14 +2,17 @@
 
 The file is in the input format of the package, so whatever fails can be kept, read, and run like
 any other model. Statements are in single-assignment form: `run` carries them out one by one, in any
-type, and can disturb the result of each as rounding would.
+type, and can disturb the result of each step in them as rounding would.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ PART = re.compile(r"\bself\.(p\d+)\b")
 HEAD = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
 INDENT = "        "
 BATCH = 5
+ROUNDED = "_rounded"
 
 
 @dataclass(frozen=True)
@@ -125,9 +129,9 @@ class Recipe:
         """What forward returns; with `noise`, each step's result is rounded at random."""
         scope: dict[str, Any] = dict(zip((n for n, _ in self.inputs), inputs, strict=True))
         scope |= {"self": module, "torch": torch, "F": F, "nn": nn}
+        scope |= {ROUNDED: noise.on} if noise is not None else {}
         for statement in self.statements:
-            value = eval(statement.text, scope)
-            value = value if noise is None else noise.on(value)
+            value = eval(statement.text if noise is None else rounded(statement.text), scope)
             several = len(statement.names) > 1
             scope.update(zip(statement.names, value if several else [value], strict=True))
         return eval(self.outputs, scope)
@@ -149,6 +153,21 @@ class Recipe:
         return replace(
             self, inputs=tuple(inputs), parts=tuple(parts), statements=tuple(reversed(kept))
         )
+
+
+@lru_cache(maxsize=1024)
+def rounded(text: str) -> CodeType:
+    """The expression with the result of each call and of each arithmetic operator rounded."""
+    tree = _Rounding().visit(ast.parse(text, mode="eval"))
+    return compile(ast.fix_missing_locations(tree), "<rounded>", "eval")
+
+
+class _Rounding(ast.NodeTransformer):
+    def visit(self, node: ast.AST) -> Any:
+        made = self.generic_visit(node)
+        if not isinstance(node, ast.Call | ast.BinOp):
+            return made
+        return ast.Call(ast.Name(ROUNDED, ast.Load()), [made], [])
 
 
 class Noise:

@@ -17,6 +17,8 @@ def get_inputs():
 
 RELU = LINEAR.replace("F.silu(self.linear(x))", "torch.relu(self.linear(x)) + 0.5")
 
+OF_ITS_OWN = f"# a file that no other candidate is compared with\n{LINEAR}"
+
 NORM = """
 class Model(nn.Module):
     def __init__(self, features=16, groups=4):
@@ -86,6 +88,16 @@ class Model(nn.Module):
 
 def get_inputs():
     return [torch.rand(4, 3, 5)]
+"""
+
+CHAINED = """
+class Model(nn.Module):
+    def forward(self, x):
+        y = torch.tanh(x)
+        return [y, y.amax(1)]
+
+def get_inputs():
+    return [torch.rand(12, 24)]
 """
 
 CONV = """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from museum.models import (
     BATCH_NORM,
+    CHAINED,
     CONV,
     DROPOUT,
     EVAL_NORM,
@@ -201,6 +202,11 @@ class ModelNew(nn.Module):
             POINTWISE,
         ),
         POINTWISE,
+    ),
+    Right(
+        "results that are not of each other",
+        forward("return [torch.tanh(x), torch.tanh(x).amax(1)]", CHAINED),
+        CHAINED,
     ),
     Right(
         "eager's own dropout",

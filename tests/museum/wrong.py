@@ -22,6 +22,7 @@ from museum.models import (
     LAYER_NORM,
     LINEAR,
     NORM,
+    OF_ITS_OWN,
     POINTWISE,
     RELU,
     SCALE,
@@ -216,6 +217,17 @@ while frame is not None:
         forward(
             "open(__file__, 'a').write('# better')\n" + RIGHT,
         ),
+    ),
+    Wrong(
+        "rewrites what it is compared with",
+        "the file",
+        forward(
+            "path = os.path.join(os.path.dirname(__file__), 'model.py')\n"
+            "open(path, 'a').write('# as I am')\n" + RIGHT,
+            OF_ITS_OWN,
+            "import os",
+        ),
+        OF_ITS_OWN,
     ),
     Wrong(
         "lowers the precision for all",

@@ -17,6 +17,7 @@ from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.roofline import MACHINES, Floor, Machine, count_work, floor
 from kernelwright.bench.runner import refuse_impossible
 from kernelwright.bench.timings import CANDIDATE
+from kernelwright.bench.witness import MOST_CALLS, Burst, Rounds, Witness
 from kernelwright.errors import BuildError, InputError, VerificationError
 from kernelwright.problem import problem_from_module
 from kernelwright.report import timings_table
@@ -140,6 +141,69 @@ def test_a_stopped_clock_is_held_against_the_judges(model: Path) -> None:
     timings = run(model, MODEL + STOPPED)
     assert timings.verified is False
     assert any("by the judge's" in problem for problem in timings.problems), timings
+
+
+SLOWED = """
+import time
+
+class ModelNew(Model):
+    def forward(self, x):
+        end = now() + 0.002
+        while now() < end:
+            pass
+        return super().forward(x)
+
+now = time.perf_counter
+for module in list(__import__("sys").modules.values()):
+    if hasattr(module, "perf_counter"):
+        module.perf_counter = lambda: 0.01 * now()
+"""
+
+
+def test_a_slow_clock_is_held_against_the_judges(model: Path) -> None:
+    """The flush before a timed call takes several times as long as what this one hides."""
+    timings = run(model, MODEL + SLOWED)
+    assert timings.verified is False
+    assert any("by the judge's" in problem for problem in timings.problems), timings
+
+
+def seen(claim: float, bursts: list[Burst], rounds: list[Rounds] | None = None) -> str | None:
+    witness = Witness("candidate", [claim], rounds or [Rounds(claim, 12.0, 12.0)])
+    for burst in bursts:
+        witness.saw(burst, None)
+    return witness.doubt()
+
+
+def test_one_quiet_burst_clears_a_claim() -> None:
+    quiet, delayed = Burst(50, 2.9, 0.4), Burst(50, 40.0, 0.4)
+    assert seen(0.05, [delayed, quiet, delayed]) is None
+    assert "0.0500 ms by the clock in its own process, but 0.7920" in (
+        seen(0.05, [delayed, delayed]) or ""
+    )
+
+
+def test_a_delayed_message_of_nothing_is_no_excuse() -> None:
+    told = seen(0.05, [Burst(50, 40.0, 0.4), Burst(50, 40.0, 39.0)])
+    assert told is not None
+
+
+def test_flushes_that_differ_between_processes_are_forgiven_in_rounds_alone() -> None:
+    quiet = [Burst(50, 2.9, 0.4)]
+    assert seen(0.05, quiet, [Rounds(0.05, 15.0, 12.0)]) is None
+    assert seen(0.05, quiet, [Rounds(0.05, 15.0, 12.0), Rounds(0.05, 50.0, 12.0)]) is None
+    assert seen(0.05, quiet, [Rounds(0.05, 50.0, 12.0)]) is not None
+
+
+def test_a_burst_is_as_long_as_its_claim_makes_it() -> None:
+    calls = {claim: Witness("candidate", [claim]).calls for claim in (0.0, 0.05, 1.0, 40.0)}
+    assert calls == {0.0: MOST_CALLS, 0.05: 50, 1.0: 2, 40.0: 1}
+
+
+def test_the_result_of_the_quickest_burst_is_looked_at() -> None:
+    witness = Witness("candidate", [0.05])
+    for index, taken in enumerate((5.0, 3.0, 4.0)):
+        witness.saw(Burst(50, taken, 0.4), (index, None))
+    assert witness.look == (1, None)
 
 
 def test_work_that_goes_on_after_the_call_is_wrong(model: Path) -> None:

@@ -206,3 +206,27 @@ def test_every_node_prints_as_a_line() -> None:
     text = str(captured(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), torch.rand(5, 8)))
     assert "f32[batch, 4] = linear(" in text
     assert text.splitlines()[-1].startswith("return ")
+
+
+class ByItem(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.abs().max().item() + 1.0)
+
+
+class Unprobed(nn.Module):
+    """Fake tensors have no memory that data_ptr could tell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            x.data_ptr()
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize("model", [ByItem, Unprobed])
+def test_results_lie_as_the_input_does(model: type[nn.Module]) -> None:
+    """Also where a forward reads numbers out of tensors, or could not be looked at at all."""
+    assert captured(model(), torch.randn(4, 6)).contract.follows == {"x"}
+
+
+def test_a_number_read_out_of_a_tensor_hides_no_gradient() -> None:
+    assert captured(ByItem(), torch.randn(4, 6)).contract.reaches == (frozenset({"x"}),)

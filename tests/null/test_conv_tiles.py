@@ -72,7 +72,7 @@ def test_an_epilogue_may_refuse() -> None:
 
 def test_the_largest_of_phases_counts_places() -> None:
     form = FORMS["up_volume"]
-    needs = Needs(48, (3, 3, 3), lambda config: "", phase_max=True)
+    needs = Needs(48, (3, 3, 3), lambda config: "", largest=(2, 2, 2))
     constants = dict(tiles(form, form.loop, needs)[0].constants)
     assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48

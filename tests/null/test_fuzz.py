@@ -10,13 +10,16 @@ import logging
 
 import hypothesis
 import pytest
+from fuzzing import quick
 from fuzzing.choices import Drawn, Seeded
 from fuzzing.grammar import GRAMMAR
 from fuzzing.judge import Noise
-from fuzzing.planned import check_planned
+from fuzzing.planned import check_planned, problem_of
 from fuzzing.recipe import Recipe
 from fuzzing.writer import Writer
 from hypothesis import strategies
+
+from kernelwright.capture import capture
 
 GROUPS, CASES = 12, 25
 
@@ -53,6 +56,16 @@ def test_a_recipe_is_its_file(seed: int) -> None:
     recipe = Writer(Seeded(seed), GRAMMAR).write()
     assert Recipe.read(recipe.text) == recipe
     compile(recipe.text, "model.py", "exec")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_quick_tracing_gives_the_same_graph(seed: int) -> None:
+    problem = problem_of(Writer(Seeded(seed), GRAMMAR).write())
+    plain = capture(problem)
+    for _ in range(2):  # the second time from what the first one kept
+        with quick.tracing():
+            again = capture(problem)
+        assert str(again) == str(plain) and again.contract == plain.contract
 
 
 def test_noise_moves_every_number() -> None:

@@ -2,9 +2,9 @@
 
 In: a Subject of verify. Out: Timings. The variants of the original are timed in its process, those
 of the candidate in its own, block by block, so that drift of the machine hits all alike. The clocks
-run there; the judge holds every block against its own and then asks for a result of its choice: who
-works on elsewhere after the clock was stopped has to end that first. The results of timed calls are
-then judged as verify judges them.
+run there. The candidate's is not taken at its word: beside each block the judge asks for a burst of
+calls, back to back, by its own clock (witness.py). A result of the timed calls and one of the
+quickest burst are then judged as verify judges them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from kernelwright.bench.timings import (
     EAGER_GRAPH,
     Timing,
 )
+from kernelwright.bench.witness import Burst, Look, Rounds, Witness
 from kernelwright.errors import InputError, KernelwrightError, VerificationError
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
@@ -40,28 +41,18 @@ from kernelwright.verify.subject import Subject
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
 BLOCK = 10
-LOOKED_AT = 2  # sets whose timed results are judged
-SLACK_MS = 0.2  # of a round, in which messages and clocks may differ
 FETCH_SLACK_MS = 2.0  # by which the times differ that equal results take to come
-DOUBTS = 4  # blocks more, where the clocks differ: a busy machine does not differ in all of them
-BELIEVED = 0.6  # of the judge's time that the candidate's clock must show at least
-
-
-@dataclass(frozen=True)
-class Block:
-    """What one round took on average, by the clock of the process and by the judge's, in ms."""
-
-    claimed: float
-    judged: float
+DOUBT_SECONDS = 5.0  # more of both, where the clocks differ: a busy machine does not always differ
 
 
 @dataclass
 class Blocks:
-    """Readings by variant, and every block by both clocks."""
+    """Readings by variant, and what the judge saw of the candidate's."""
 
     readings: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    blocks: dict[str, list[Block]] = field(default_factory=dict)
+    witnesses: dict[str, Witness] = field(default_factory=dict)
     fell: Counter[str] = field(default_factory=Counter)
+    looked: Look | None = None  # at a result of any block, each as likely
 
 
 class Isolated:
@@ -71,7 +62,7 @@ class Isolated:
         self.subject = subject
         self.chance = random.Random(subject.job.number("timing"))
         self.original, self.candidate = subject.reference.side, subject.side
-        self.count = self.timed = 1
+        self.count = 1
         self.about = self._time(self.original, "conditions")
         self._time(self.candidate, "conditions")
 
@@ -110,12 +101,12 @@ class Isolated:
         self._block(Blocks(), theirs, ours, 0, 1)
         each = time.perf_counter() - start
         rounds = max(MIN_ROUNDS, min(MAX_ROUNDS, int(seconds * len(names) / max(each, 1e-9))))
-        blocks, self.timed = Blocks(), rounds
+        blocks = Blocks()
         for first in range(0, rounds, BLOCK):
             self._block(blocks, theirs, ours, first, min(BLOCK, rounds - first))
-        for _ in range(DOUBTS):
-            if disbelieved(blocks):
-                self._block(blocks, theirs, ours, 0, min(BLOCK, rounds))
+        deadline = time.perf_counter() + DOUBT_SECONDS
+        while disbelieved(blocks) and time.perf_counter() < deadline:
+            self._block(blocks, theirs, ours, 0, min(BLOCK, rounds))
         return blocks
 
     def _block(
@@ -126,20 +117,17 @@ class Isolated:
         idle = self._timed(blocks, self.original, [NOTHING], first, count)
         for name in ours:
             taken = self._timed(blocks, self.candidate, [name], first, count)
-            late = self._late("eager" in theirs, first, count) if name == CANDIDATE else 0.0
-            last = blocks.readings[name][-count:]
-            claimed = sum(map(max, last)) / count
-            judged = taken - idle + late / count
-            blocks.blocks.setdefault(name, []).append(Block(claimed, judged))
+            witness = blocks.witnesses.setdefault(name, Witness(name))
+            witness.claims = [max(pair) for pair in blocks.readings[name]]
+            witness.rounds.append(Rounds(statistics.mean(witness.claims[-count:]), taken, idle))
+            if name == CANDIDATE and not self.chance.randrange(len(witness.rounds)):
+                blocks.looked = self._looked(first, count)
+            if witness.patient:
+                self._burst(witness, "eager" in theirs)
 
     def _timed(self, blocks: Blocks, side: Side, names: list[str], first: int, count: int) -> float:
         """A block of rounds, and what one took by the judge's clock, in ms."""
-        start = time.perf_counter()
-        try:
-            found = self._time(side, "rounds", names=names, first=first, count=count)
-        except (Raised, Broken) as error:
-            raise failed(error) from error
-        wall = (time.perf_counter() - start) * 1e3
+        wall, found = self._spent(side, "rounds", names=names, first=first, count=count)
         for index, name in enumerate(names):
             pairs = [(float(r[index][0]), float(r[index][1])) for r in found["readings"]]
             blocks.readings.setdefault(name, []).extend(pairs)
@@ -147,37 +135,52 @@ class Isolated:
             blocks.fell.update({str(k): int(v) for k, v in found["fell_back"].items()})
         return wall / count
 
-    def _late(self, has_eager: bool, first: int, count: int) -> float:
-        """How much longer than eager's a result takes to come that the judge picks now, in ms.
+    def _looked(self, first: int, count: int) -> Look:
+        index = (first + self.chance.randrange(count)) % self.count
+        return index, self._spent(self.candidate, "result", name=CANDIDATE, set=index)[1]["value"]
 
-        Whoever works on after the clock was stopped has to end that work first.
+    def _burst(self, witness: Witness, has_eager: bool) -> None:
+        """Calls back to back by the judge's clock, until a result has come that it picks then."""
+        name, count = witness.name, witness.calls
+        first = self.chance.randrange(self.count)
+        idle, _ = self._spent(self.original, "burst", name=NOTHING, first=first, count=count)
+        wall, _ = self._spent(self.candidate, "burst", name=name, first=first, count=count)
+        look = None
+        if name == CANDIDATE:
+            index = (first + self.chance.randrange(count)) % self.count
+            late, found = self._late(has_eager, index)
+            wall, look = wall + late, (index, found["value"])
+        witness.saw(Burst(count, wall, idle), look)
+
+    def _late(self, has_eager: bool, index: int) -> tuple[float, dict[str, Any]]:
+        """How much longer than eager's a result takes to come, in ms, and the result.
+
+        Whoever works on after the calls have returned has to end that first, or it is wrong.
         """
-        index = self._one_of(first, count)
-        ours = self._fetched(self.candidate, CANDIDATE, index)
-        side, name = (self.original, "eager") if has_eager else (self.candidate, CANDIDATE)
-        return max(0.0, ours - self._fetched(side, name, index) - FETCH_SLACK_MS)
+        ours, found = self._spent(self.candidate, "result", name=CANDIDATE, set=index)
+        if has_eager:
+            usual, _ = self._spent(self.original, "result", name="eager", set=0)
+        else:
+            usual, _ = self._spent(self.candidate, "result", name=CANDIDATE, set=index)
+        return max(0.0, ours - usual - FETCH_SLACK_MS), found
 
-    def _fetched(self, side: Side, name: str, index: int) -> float:
+    def _spent(self, side: Side, what: str, **fields: Any) -> tuple[float, dict[str, Any]]:
+        """An answer, and what it took by the judge's clock, in ms."""
         start = time.perf_counter()
         try:
-            self._time(side, "result", name=name, set=index)
+            found = self._time(side, what, **fields)
         except (Raised, Broken) as error:
             raise failed(error) from error
-        return (time.perf_counter() - start) * 1e3
+        return (time.perf_counter() - start) * 1e3, found
 
-    def _one_of(self, first: int, count: int) -> int:
-        return (first + self.chance.randrange(count)) % self.count
+    def judge(self, sets: InputSets, blocks: Blocks) -> list[Finding]:
+        """Two results of calls that were timed, against eager and float64 on the same inputs."""
+        looks = (blocks.looked, blocks.witnesses[CANDIDATE].look)
+        return [self._judged(sets, *look) for look in looks if look is not None]
 
-    def judge(self, sets: InputSets) -> list[Finding]:
-        """The last timed results on some of the sets, against eager and float64 on the same."""
-        timed = min(len(sets), self.timed)
-        chosen = self.chance.sample(range(timed), min(LOOKED_AT, timed))
-        return [self._judged(sets, index) for index in chosen]
-
-    def _judged(self, sets: InputSets, index: int) -> Finding:
+    def _judged(self, sets: InputSets, index: int, ours: Any) -> Finding:
         name = f"timed inputs {index + 1} of {len(sets)}"
         case = Case(name, lambda draw: map_tensors(Tensor.clone, sets[(index + draw) % len(sets)]))
-        ours = self._time(self.candidate, "result", name=CANDIDATE, set=index)["value"]
         theirs = self.subject.original(case.make(0))
         if self.subject.drew:
             return Finding(None, "the model draws random numbers: timed results have no reference")
@@ -200,17 +203,9 @@ def failed(error: Raised | Broken) -> KernelwrightError:
 
 
 def disbelieved(blocks: Blocks) -> list[str]:
-    """Where the candidate's clock and the judge's cannot both be right, in any block."""
-    told = []
-    for name, pairs in blocks.blocks.items():
-        if min(BELIEVED * b.judged - b.claimed for b in pairs) > SLACK_MS:
-            claimed = statistics.median(b.claimed for b in pairs)
-            judged = statistics.median(b.judged for b in pairs)
-            told.append(
-                f"{name} takes {claimed:.4f} ms by the clock in its own process, but {judged:.4f} "
-                "ms by the judge's: work is left after the call, or the clock is not torch's"
-            )
-    return told
+    """Where the candidate's clock and the judge's cannot both be right."""
+    told = [witness.doubt() for witness in blocks.witnesses.values()]
+    return [sentence for sentence in told if sentence is not None]
 
 
 def rows_of(blocks: Blocks, prepared: dict[str, Timing | None]) -> tuple[Timing, ...]:

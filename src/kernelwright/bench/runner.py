@@ -122,7 +122,7 @@ def _time_apart(
     blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
     tell("time", f"{len(blocks.readings[CANDIDATE])} rounds of {len(blocks.readings) - 1} variants")
     problems = [f"the candidate fell back {n} times ({why})" for why, n in blocks.fell.items()]
-    findings = stands.judge(sets) if verify_after else []
+    findings = stands.judge(sets, blocks) if verify_after else []
     problems += [f.detail for f in findings if f.passed is False]
     if verify_after:
         tell("verify", findings[0].detail if not problems else problems[0])

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import COMBINE, ProgramPrinter
-from kernelwright.graph import as_dim
+from kernelwright.graph import as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.plan.largest import ByChannel
 from kernelwright.plan.tiles import TileAtom
 from kernelwright.plan.walks import AXES
 
@@ -46,9 +47,11 @@ class ConvPrinter(ProgramPrinter):
             "kLanes": laid.lanes,
             "kTeams": laid.teams,
             "kPlaceStride": stride,
+            "kChannelStride": stride // self.kernel.tile.pitch,
         }
         truths = {
             "kKeeps": str(laid.keeps).lower(),
+            "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresSegments": self.stores_at("segment"),
         }
@@ -62,12 +65,27 @@ class ConvPrinter(ProgramPrinter):
     def functions(self) -> Iterator[list[str]]:
         tiled = self.kernel.tiled
         yield self.asked("int place", [f"return {self.place(tiled.given.at)};"])
+        yield self.asked("int channel", [f"return {self.place(self.channel(tiled.given.at))};"])
         yield self.test("live", tiled.live)
         yield self.test("whole", [self.last(r) for r in (*tiled.rows, *tiled.elements)])
         yield self.test("has_row", tiled.rows)
         yield self.test("has_element", tiled.elements)
+        if self.kernel.largest.signs:
+            yield self.turned()
         yield self.begin()
         yield from super().functions()
+
+    def turned(self) -> list[str]:
+        """Whether a channel's largest result is wanted as its smallest."""
+
+        def number(sign: ByChannel) -> str:
+            step = "" if sign.step == 1 else f" * {sign.step}"
+            first = f"{sign.first} + " if sign.first else ""
+            return f"kw::to_float(a.{self.member(sign.buffer)}[{first}channel{step}])"
+
+        tests = [f"({number(sign)} < 0.0f)" for sign in self.kernel.largest.signs]
+        parameters = [("const Args&", "a"), ("int", "channel")]
+        return function("static bool turned(", parameters, [f"return {' != '.join(tests)};"])
 
     def begin(self) -> list[str]:
         parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "results")]
@@ -75,6 +93,12 @@ class ConvPrinter(ProgramPrinter):
         return function("static void begin(", parameters, body, "template <int V>")
 
     # ---- places ------------------------------------------------------------------------------
+
+    def channel(self, place: Coordinate) -> Coordinate:
+        """Of a place in the slice: what counts whole channels."""
+        pitch = self.kernel.tile.pitch
+        steps = [(atom, as_dim(s // pitch)) for atom, s in place.strides if hint(s) >= pitch]
+        return Coordinate(tuple(steps))
 
     def asked(self, head: str, body: list[str]) -> list[str]:
         return function(f"static {head}(", [(f"const {self.cursor}&", "at")], body)

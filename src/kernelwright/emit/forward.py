@@ -108,7 +108,7 @@ class ForwardWriter(Names):
         return lines
 
     def _symbol_checks(self) -> list[str]:
-        """Sizes that must agree, what the trace asked of them, and enough for a statistic."""
+        """Sizes that must agree, enough for a statistic, and what the trace asked of them."""
         lines: list[str] = []
         for node in self.graph:
             for axis, size in enumerate(node.type.shape if node.op == "input" else ()):
@@ -118,18 +118,21 @@ class ForwardWriter(Names):
                 lines += _when(
                     f"{place} != {self.size(size, inline=True)}", "the inputs differ in batch size"
                 )
+        smallest, fewest = smallest_batch(self.graph), self.fewest()
+        least = {s: max(smallest, fewest.get(s, 0)) for s in self.graph.symbols}
+        for symbol in self.graph.symbols if smallest else ():
+            test = f"{self.symbol(symbol, inline=True)} < {smallest}"
+            lines += _when(test, f"compiled for at least {smallest} samples")
+        for symbol, count in fewest.items():
+            test = f"{self.symbol(symbol, inline=True)} < {count}"
+            lines += _when(test, "too few samples for a statistic")
         for guard in self.graph.contract.guards:
-            test = PythonPrinter().doprint(guard.test)
+            if guard.holds_from(least):
+                continue
+            test, *divisors = map(PythonPrinter().doprint, (guard.test, *guard.divisors))
             where = f" ({guard.place})" if guard.place else ""
-            lines += _when(f"not ({self._inline(test)})", f"compiled for {test}{where}")
-        if smallest := smallest_batch(self.graph):
-            for symbol in self.graph.symbols:
-                test = f"{self.symbol(symbol, inline=True)} < {smallest}"
-                lines += _when(test, f"compiled for at least {smallest} samples")
-        for symbol, fewest in self.fewest().items():
-            lines += _when(
-                f"{self.symbol(symbol, inline=True)} < {fewest}", "too few samples for a statistic"
-            )
+            fails = [*(f"{self._inline(d)} == 0" for d in divisors), f"not ({self._inline(test)})"]
+            lines += _when(" or ".join(fails), f"compiled for {test}{where}")
         return lines
 
     def fewest(self) -> dict[str, int]:
@@ -200,11 +203,9 @@ class ForwardWriter(Names):
 
     def _undone(self, name: str, text: str) -> str:
         """The expression for a result, given one for the output that is a regrouping of it."""
-        while self.graph[name].op == "view":
+        while self.graph.regroups(name):
             node, view = self.graph[name], self.graph[name].payload
             assert isinstance(view, View)
-            if not view.regroups:
-                return text
             inner = self.graph[node.inputs[0]]
             if view.kind == "permute":
                 back = [view.dims.index(i) for i in range(len(view.dims))]

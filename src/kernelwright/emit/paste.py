@@ -16,7 +16,7 @@ from pathlib import Path
 from kernelwright import embedded
 from kernelwright.emit.scopes import bound, used
 
-FOLDER = Path(embedded.__file__).parent
+FOLDER = Path(__file__).parents[1] / "embedded"
 FILES = ("products", "orders", "baked", "recorded", "memo", "traced", "launches", "steps", "fusion")
 HOME = embedded.__name__
 

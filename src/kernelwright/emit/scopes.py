@@ -27,8 +27,8 @@ def _table(text: str) -> symtable.SymbolTable:
 
 
 @lru_cache(maxsize=4)
-def _tree(text: str) -> ast.Module:
-    return ast.parse(text)
+def _source(text: str) -> Source:
+    return Source(text)
 
 
 def bound(text: str) -> set[str]:
@@ -78,7 +78,7 @@ def _tables(top: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
     """Name -> what import statements of the module bind it to: ("os",) or ("torch", "nn")."""
     found: dict[str, set[tuple[str, ...]]] = {}
-    for node in _module_level(_tree(text)):
+    for node in _module_level(_source(text).tree):
         if isinstance(node, ast.Import):
             for a in node.names:
                 name = a.asname or a.name.partition(".")[0]
@@ -94,7 +94,7 @@ def otherwise_bound(text: str) -> set[str]:
     """The names that the module binds by anything but an import."""
     top = _table(text)
     names = {s.get_name() for t in _tables(top) for s in t.get_symbols() if s.is_declared_global()}
-    for node in _module_level(_tree(text)):
+    for node in _module_level(_source(text).tree):
         names |= set(_bindings(node))
     return names
 
@@ -130,7 +130,7 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     """The text with these module-level names changed wherever they are meant."""
     if not names:
         return text
-    source = Source(text)
+    source = _source(text)
     renamer = _Renamer(source, names)
     for statement in source.tree.body:
         renamer.visit(statement)

@@ -45,9 +45,10 @@ def _on_their_own(graph: Graph) -> Graph:
         return graph
     nodes, taken = list(graph.nodes), set(graph.by_name)
     homes = {n.name: n.name for n in graph if n.op in SOURCES}
+    strides = graph.contract.strides or (None,) * len(leaves)
     made: dict[tuple[str, str], str] = {}
     outputs: list[Any] = []
-    for leaf, home in zip(leaves, memory, strict=True):
+    for leaf, home, wanted in zip(leaves, memory, strides, strict=True):
         outputs.append(leaf)
         if not isinstance(leaf, Ref) or home is None:
             continue
@@ -59,7 +60,7 @@ def _on_their_own(graph: Graph) -> Graph:
         if same or node.type.dtype not in STORED:
             continue
         if (leaf.name, home) not in made:
-            added = _apart(graph, leaf.name, taken)
+            added = _apart(graph, leaf.name, wanted, taken)
             nodes += added
             made[leaf.name, home] = added[-1].name
         outputs[-1] = Ref(made[leaf.name, home])
@@ -69,17 +70,21 @@ def _on_their_own(graph: Graph) -> Graph:
     return replace(graph, outputs=whole).with_nodes(nodes)
 
 
-def _apart(graph: Graph, name: str, taken: set[str]) -> list[Node]:
+def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[str]) -> list[Node]:
     """A copy of what the output is a view of, and the same views of that.
 
-    A slice so keeps its strides. What is expanded is copied behind that, as a repeat is.
+    A slice so keeps its strides. What eager copies behind some of the views, as a repeat does what
+    it expands and a sum over an axis of one does a slice, is copied there.
     """
     output, views = graph[name], list[Node]()
     while graph[name].op == "view":
         views.insert(0, graph[name])
         name = graph[name].inputs[0]
     wide = max((i for i, n in enumerate(views) if n.payload == View("expand")), default=-2) + 2
-    views, base = views[wide:], (views[:wide] or [graph[name]])[-1]
+    bases = [graph[name], *views][wide:]
+    fitting = (i for i, n in enumerate(bases) if _lies_so(graph, output, n.name, wanted))
+    first = next(fitting, 0)
+    base, views = bases[first], bases[first + 1 :]
     copied = fresh_name(f"{base.name}_apart", taken)
     told = (output.origin, load(0), output.sources)
     added = [Node(copied, "map", (Ref(base.name),), base.type, *told)]
@@ -87,6 +92,15 @@ def _apart(graph: Graph, name: str, taken: set[str]) -> list[Node]:
         again = fresh_name(f"{view.name}_apart", taken)
         added.append(replace(view, name=again, args=(Ref(added[-1].name),)))
     return added
+
+
+def _lies_so(graph: Graph, node: Node, dense: str, wanted: tuple[int, ...] | None) -> bool:
+    """Whether it has these strides as a view of a dense value; where sizes are free, it may."""
+    found = lying(graph, node.name, dense).stride()
+    if wanted is None or len(wanted) != len(found):
+        return True
+    pairs = zip(node.type.shape, found, wanted, strict=True)
+    return all(a == b for size, a, b in pairs if size != 1)
 
 
 def _in_order(graph: Graph) -> Graph:

@@ -217,9 +217,12 @@ template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvDense>(const Con
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvDense>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
-template cudaError_t kw::conv<kw::ConvBfloat16, ConvKept, ConvDense>(const ConvOperands&,
-                                                                     const ConvKept::Args&,
-                                                                     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvBfloat16, ConvKept, ConvHalves>(const ConvOperands&,
+                                                                      const ConvKept::Args&,
+                                                                      cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTurned, ConvWindows>(const ConvOperands&,
+                                                                           const ConvKept::Args&,
+                                                                           cudaStream_t);
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvPlaces>(const ConvOperands&,
                                                                         const ConvKept::Args&,
                                                                         cudaStream_t);

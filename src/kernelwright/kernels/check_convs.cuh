@@ -7,9 +7,18 @@
 namespace kw::check {
 
 struct ConvKept {
+  static constexpr bool kTurns = false;
   struct Args {
     float* out;
   };
+};
+
+// Every second channel's smallest.
+struct ConvTurned : ConvKept {
+  static constexpr bool kTurns = true;
+  static __device__ __forceinline__ bool turned(const Args&, int channel) {
+    return channel % 2 != 0;
+  }
 };
 
 // 20 to 72 channels of 21 x 19 places, padded, a window of 3 x 3: 16 channels in a stage, weights
@@ -25,9 +34,20 @@ struct ConvDense {
   static constexpr int kRows = 8, kBlocksZ = 1, kBlocksY = 1, kBlocksX = 1, kChannels = 128;
   static constexpr int kDeep = 1, kTall = 8, kWide = 8;
   static constexpr int kSplitC = 1, kSplitZ = 1, kSplitY = 2, kSplitX = 1;
+  static constexpr int kWindowD = 1, kWindowH = 1, kWindowW = 1;
   static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
-  static constexpr int kEpilogueThreads = 32, kScratch = 32;
+  static constexpr int kEpilogueThreads = 32, kUnscaled = 1;
+};
+
+// The same for what is multiplied as it is in memory.
+struct ConvHalves : ConvDense {
+  static constexpr int kUnscaled = 0;
+};
+
+// The same, and of the results the largest of windows of 2 x 4.
+struct ConvWindows : ConvDense {
+  static constexpr int kWindowH = 2, kWindowW = 4, kTileH = 2, kTileW = 2, kTilePitch = 8;
 };
 
 // One stage a tile, weights resident, places as rows.
@@ -36,7 +56,7 @@ struct ConvPlaces : ConvDense {
   static constexpr int kPixelsOnM = 1, kChannels = 48, kSplitY = 1, kSplitX = 2;
   static constexpr int kStages = 3, kResident = 1, kPromote = 0;
   static constexpr int kTileChannels = 48, kTileH = 8, kTilePitch = 68;
-  static constexpr int kEpilogueThreads = 128, kScratch = 128;
+  static constexpr int kEpilogueThreads = 128;
 };
 
 // Every second place, three channels.
@@ -48,7 +68,7 @@ struct ConvStrided : ConvPlaces {
 // Transposed by phases, in two groups.
 struct ConvPhases : ConvPlaces {
   static constexpr int kCin = 16, kCout = 32, kGroups = 2, kChannels = 16, kTransposed = 1;
-  static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kInD = 1;
+  static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kUnscaled = 0;
   static constexpr int kChunks = 1, kTileChannels = 16, kTileH = 16, kTileW = 16;
   static constexpr int kTilePitch = 260;
 };
@@ -74,11 +94,18 @@ struct ConvEpilogue<check::ConvKept, C> {
       const int z = tile.z + i % kPlaces / (C::kTileW * C::kTileH);
       const int y = tile.y + i / C::kTileW % C::kTileH;
       const int x = tile.x + i % C::kTileW;
-      if (channel >= C::kCout || z >= C::kOutD || y >= C::kOutH || x >= C::kOutW) continue;
-      const int64_t row = ((tile.sample * C::kCout + channel) * C::kOutD + z) * C::kOutH + y;
-      a.out[row * C::kOutW + x] = tile.at[i / kPlaces * C::kTilePitch + i % kPlaces];
+      constexpr int kDeep = C::kOutD / C::kWindowD;
+      constexpr int kTall = C::kOutH / C::kWindowH;
+      constexpr int kWide = C::kOutW / C::kWindowW;
+      if (channel >= C::kCout || z >= kDeep || y >= kTall || x >= kWide) continue;
+      const int64_t row = ((tile.sample * C::kCout + channel) * kDeep + z) * kTall + y;
+      const float sum = tile.at[i / kPlaces * C::kTilePitch + i % kPlaces];
+      a.out[row * kWide + x] = sum * tile.scale(i / kPlaces);
     }
   }
 };
+
+template <class C>
+struct ConvEpilogue<check::ConvTurned, C> : ConvEpilogue<check::ConvKept, C> {};
 
 }  // namespace kw

@@ -13,8 +13,8 @@
 //   P::kKeeps                          whether a thread keeps its chunks from stage to stage in
 //                                      registers; else it goes through earlier stages again
 //   P::kRows, P::kElements, P::kSegment    those of a slice
-//   P::place(at)                       where in the slice a chunk begins
-//   P::kPlaceStride                    from one of its lanes to the next
+//   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel
+//   P::kPlaceStride, P::kChannelStride from one of its lanes to the next
 //   P::begin(fields, results)          takes the slice's lanes in the place of a load
 //   P::live(at)                        whether a slice has any rows at all
 //   P::whole(at)                       whether all of its rows and elements exist
@@ -111,7 +111,15 @@ struct TileRow {
   }
 
   KW_FN void take(typename P::template Fields<V>& fields) const {
-    P::begin(fields, load_slice<V, P::kPlaceStride>(tile.at + P::place(at)));
+    Vec<V> results = load_slice<V, P::kPlaceStride>(tile.at + P::place(at));
+    if constexpr (C::kUnscaled != 0) {
+      const int channel = P::channel(at);
+      KW_LANES
+      for (int v = 0; v < V; ++v) {
+        results.lanes[v] *= tile.scale(channel + v * P::kChannelStride);
+      }
+    }
+    P::begin(fields, results);
   }
 
   // A chunk's fields as stage I finds them; kept ones are there.

@@ -77,8 +77,8 @@ struct ConvMemory {
   static constexpr int kRawAt =
       kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
   static constexpr int kTilesAt = kRawAt + kRaw;
-  static constexpr int kScratchAt = kTilesAt + kUnits * kTile;
-  static constexpr int kTableAt = kScratchAt + kUnits * S::kScratch * 4;
+  static constexpr int kFactorsAt = kTilesAt + kUnits * kTile;
+  static constexpr int kTableAt = kFactorsAt + kUnits * S::kTileChannels * 4;
   static constexpr int kHaloAt = (kTableAt + (S::kDepthSteps + S::kPhases + 1) * 4 + 7) / 8 * 8;
   static constexpr int kScalesAt = kHaloAt + S::kHalo * 8;
   static constexpr int kAll =
@@ -363,9 +363,9 @@ struct ConvFeeder {
       detail::fence_products();
       all = agree(seen);
     }
+    if (wild) return {__builtin_nanf(""), __builtin_nanf("")};
     const float residue = static_cast<float>(all.smalls) * 0x1p-25f;
-    return {wild ? __builtin_nanf("") : down,
-            residue * down * split::kDoubtPerResidue<Loop::kPlanes>};
+    return {down, residue * down * split::kDoubtPerResidue<Loop::kPlanes>};
   }
 
   // What is in memory, as it is.

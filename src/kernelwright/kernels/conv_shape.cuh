@@ -16,8 +16,9 @@
 // kDeep x kTall x kWide places, multiplied in kBlocksZ x kBlocksY x kBlocksX blocks of kRows rows
 // of eight places; kAlongX: the eights lie in one row. The block's two warpgroups lie side by side
 // along the axis whose kSplit is 2. A stage: kChunks chunks of channels. What the epilogue is
-// given: kTile..., kEpilogueThreads. kPhaseMax: it wants the largest result of the phases of each
-// place, and kOut counts places.
+// given: kTile..., kEpilogueThreads; kUnscaled: sums without their channels' scales. kWindow...: it
+// wants the largest of each window of so many results, and kTile... counts windows; kPhaseMax: the
+// largest result of the phases of each place, and kOut counts places.
 #pragma once
 
 #include <cstdint>
@@ -142,6 +143,13 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kSpreadY = C::kPhaseMax != 0 ? 1 : kPhasesY;
   static constexpr int kSpreadX = C::kPhaseMax != 0 ? 1 : kPhasesX;
   static constexpr int kSpread = kSpreadZ * kSpreadY * kSpreadX;
+  // What the epilogue sees of the output, and how many results are one of it.
+  static constexpr int kSeenD = C::kOutD / C::kWindowD;
+  static constexpr int kSeenH = C::kOutH / C::kWindowH;
+  static constexpr int kSeenW = C::kOutW / C::kWindowW;
+  static constexpr int kLargestD = C::kPhaseMax != 0 ? kPhasesZ : C::kWindowD;
+  static constexpr int kLargestH = C::kPhaseMax != 0 ? kPhasesY : C::kWindowH;
+  static constexpr int kLargestW = C::kPhaseMax != 0 ? kPhasesX : C::kWindowW;
   static constexpr int kPack = C::kPack;
   static constexpr int kTaps = C::kKernelD * C::kKernelH * C::kKernelW;
 
@@ -249,12 +257,8 @@ struct ConvShape : ConvAxes<Config> {
   }
 
   // Those of the only phase, for code in which they are constants. Longer lists, and those of
-  // several phases, are tables in shared memory; so are those of one stage that is promoted in
-  // parts, which the compiler gets wrong without a loop (all parts but the last one were wrong).
-  static constexpr int kBlocks =
-      C::kBlocksX * C::kBlocksY * C::kBlocksZ * ((C::kChannels + 63) / 64);
-  static constexpr bool kListed =
-      kPhases > 1 || kDepthSteps > 48 || (C::kPromote != 0 && kSteps == 1 && kBlocks > 1);
+  // several phases, are tables in shared memory.
+  static constexpr bool kListed = kPhases > 1 || kDepthSteps > 48;
   struct List {
     uint32_t at[kListed ? 1 : kDepthSteps];
   };

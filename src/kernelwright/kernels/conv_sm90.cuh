@@ -29,6 +29,7 @@ namespace detail {
 template <int kThreads>
 __device__ __forceinline__ bool sync_any(int barrier, bool own) {
   if constexpr (kThreads == 32) {
+    __syncwarp();  // a vote orders no memory
     return __any_sync(0xffffffff, own);
   } else {
     int any;
@@ -109,16 +110,27 @@ struct ConvConsumer {
   Sums sums;
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
 
-  static constexpr int kSlicesY = S::kTall * S::kSpreadY / S::kTileH;
+  // Straight-line code that writes sums, or those of several phases, which differ in scale.
+  static constexpr bool kUnscaled = S::kUnscaled != 0;
+  static_assert(!kUnscaled || (Loop::kScaled && S::kPhases == 1), "sums of one scale");
+  static constexpr bool kWindows = S::kWindowD * S::kWindowH * S::kWindowW > 1;
+  static_assert(!kWindows || (!kPixels && S::kPhases == 1 && S::kWide % 8 == 0),
+                "a warp has whole windows of a channel");
+  static_assert(8 % S::kWindowW == 0, "windows lie in eights");
+  static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
+
+  static constexpr int kSlicesY = S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
   // A tile that is one place deep may hand over the phases along z one after the other.
   static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
-  static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / S::kTileD;
+  static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / (S::kWindowD * S::kTileD);
   static constexpr int kSlicesC = kByWarps ? 2 * kHigh : 1;
   static constexpr int kSlices = kSlicesC * kSlicesZ * kSlicesY;
   static_assert(S::kPhases == 1 || kSlices == 1, "phases meet in one slice");
   static_assert(!kByDepth || S::kDeep == 1, "or in one for each depth");
-  static_assert(S::kTileW == S::kWide * S::kSpreadX, "slices are as wide as the tile");
-  static_assert(S::kTall * S::kSpreadY % S::kTileH == 0 && S::kDeep * S::kSpreadZ % S::kTileD == 0,
+  static_assert(S::kTileW * S::kWindowW == S::kWide * S::kSpreadX,
+                "slices are as wide as the tile");
+  static_assert(S::kTall * S::kSpreadY % (S::kWindowH * S::kTileH) == 0 &&
+                    S::kDeep * S::kSpreadZ % (S::kWindowD * S::kTileD) == 0,
                 "a tile is whole slices");
   static_assert(!kByWarps || (!kPixels && S::kTileChannels == 8 && S::kPhases == 1),
                 "warps have eight channels to themselves only where weights are rows");
@@ -130,43 +142,68 @@ struct ConvConsumer {
   // any doubt.
   __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
                                                 float most_down) {
-    const float bound = weight.doubt * most_down + weight.scale * doubt;
-    return bound == 0.0f || weight.scale == 0.0f ? -1.0f : bound;
+    const float bound = weight.doubt * most_down + fabsf(weight.scale) * doubt;
+    return bound == 0.0f ? -1.0f : bound;
+  }
+
+  // Whether results of the tile can be in doubt at all: nearly never, and then nobody asks.
+  bool of_weights = false;
+
+  __device__ __forceinline__ bool doubtful() const {
+    return Loop::kScaled && (of_weights || !(sums.doubt == 0.0f));
+  }
+
+  // Once: weights may bring doubt into any tile.
+  __device__ __forceinline__ void look_at_weights() {
+    if constexpr (Loop::kScaled) {
+      const auto* const scales = reinterpret_cast<const RowScale*>(sums.shared + M::kScalesAt);
+      bool any = false;
+      for (int i = hopper::lane(); i < S::kChannelTiles * S::kBlockChannels; i += 32) {
+        any = any || !(scales[i].doubt == 0.0f) || !(fabsf(scales[i].scale) < kw::detail::kInf);
+      }
+      of_weights = __any_sync(0xffffffff, any);
+    }
   }
 
   // A result into its place; of several phases, the largest where that is wanted. `smallest` is the
   // smallest magnitude that was put, or NaN.
+  template <bool kDoubtful>
   __device__ __forceinline__ static void put(float* to, float x, bool first, float& smallest) {
     if (S::kPhaseMax != 0 && !first) x = maximum(*to, x);
-    if constexpr (Loop::kScaled) smallest = minimum(smallest, fabsf(x));
+    if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(x));
     *to = x;
   }
 
   // Two neighbouring columns of a row.
+  template <bool kDoubtful>
   __device__ __forceinline__ static void put_pair(float* to, int x, float2 pair, bool first,
                                                   float& smallest) {
     constexpr bool kWhole = S::kWide % 8 == 0;
     if constexpr (S::kPhases == 1 && S::kWide % 2 == 0) {
       if (!kWhole && x >= S::kWide) return;
-      if constexpr (Loop::kScaled) {
+      if constexpr (kDoubtful) {
         smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
       }
       *reinterpret_cast<float2*>(to) = pair;
     } else {
-      if (kWhole || x < S::kWide) put(to, pair.x, first, smallest);
-      if (kWhole || x + 1 < S::kWide) put(to + S::kSpreadX, pair.y, first, smallest);
+      if (kWhole || x < S::kWide) put<kDoubtful>(to, pair.x, first, smallest);
+      if (kWhole || x + 1 < S::kWide) put<kDoubtful>(to + S::kSpreadX, pair.y, first, smallest);
     }
   }
 
-  // What a channel's sums are multiplied by, and what its results must be above.
+  // What a channel's sums are multiplied by, here or later, and what its results must be above.
+  template <bool kDoubtful>
   struct Channel {
     float scale = 1.0f;
     float bound = 0.0f;
     float smallest = kw::detail::kInf;
 
-    __device__ __forceinline__ bool bad() const { return Loop::kScaled && !(smallest > bound); }
+    __device__ __forceinline__ float factor() const { return kUnscaled ? 1.0f : scale; }
+    __device__ __forceinline__ bool bad() const {
+      return kDoubtful && !(smallest * (kUnscaled ? fabsf(scale) : 1.0f) > bound);
+    }
     __device__ __forceinline__ Channel(const RowScale* scales, int channel, const Sums& sums) {
-      if constexpr (Loop::kScaled) {
+      if constexpr (kDoubtful || (Loop::kScaled && !kUnscaled)) {
         const RowScale weight = scales[channel];
         scale = weight.scale * sums.down;
         bound = least(weight, sums.doubt, sums.most_down);
@@ -174,20 +211,35 @@ struct ConvConsumer {
     }
   };
 
-  // The sums of a slice, scaled back, into its memory; whether one is in doubt.
+  // The sums of a slice into its memory; whether one is in doubt.
   __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice,
                                         int phase) const {
     const int z0 = S::kSpreadZ > 1 && !kByDepth ? S::phase_z(phase) : 0;
     const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
     const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
-    if constexpr (kPixels) {
-      return write_places(scales, to + (z0 * S::kTileH + y0) * S::kTileW + x0, slice, phase == 0);
+    float* const at = to + (z0 * S::kTileH + y0) * S::kTileW + x0;
+    if constexpr (kWindows) {
+      write_windows(to, slice);
+      return doubtful();
+    } else if (Loop::kScaled && doubtful()) {
+      return write_results<Loop::kScaled>(scales, at, slice, phase == 0);
     } else {
-      return write_channels(scales, to + (z0 * S::kTileH + y0) * S::kTileW + x0, slice, phase == 0);
+      return write_results<false>(scales, at, slice, phase == 0);
+    }
+  }
+
+  template <bool kDoubtful>
+  __device__ __forceinline__ bool write_results(const RowScale* scales, float* to, int slice,
+                                                bool first) const {
+    if constexpr (kPixels) {
+      return write_places<kDoubtful>(scales, to, slice, first);
+    } else {
+      return write_channels<kDoubtful>(scales, to, slice, first);
     }
   }
 
   // Places are rows: a thread has two of them in each part, and two of every eight channels.
+  template <bool kDoubtful>
   __device__ __forceinline__ bool write_places(const RowScale* scales, float* to, int slice,
                                                bool first) const {
     const int lane = hopper::lane();
@@ -197,7 +249,7 @@ struct ConvConsumer {
 #pragma unroll
     for (int k = 0; k < Sums::kPer / 2; ++k) {
       const int index = k / 2 * 8 + 2 * (lane % 4) + k % 2;
-      Channel channel(scales, index, sums);
+      Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
       for (int part = 0; part < Sums::kParts; ++part) {
         const int bx = part % S::kBlocksX;
@@ -212,8 +264,9 @@ struct ConvConsumer {
           const int y = row * S::kSpreadY - slice_y * S::kTileH;
           if (row >= S::kTall || x >= S::kWide) continue;
           if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
-          put(to + index * S::kTilePitch + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX,
-              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.scale, first, channel.smallest);
+          put<kDoubtful>(
+              to + index * S::kTilePitch + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX,
+              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.factor(), first, channel.smallest);
         }
       }
       bad = bad || channel.bad();
@@ -222,6 +275,7 @@ struct ConvConsumer {
   }
 
   // Weights are rows: a thread has two channels in each part, and two of every eight places.
+  template <bool kDoubtful>
   __device__ __forceinline__ bool write_channels(const RowScale* scales, float* to, int slice,
                                                  bool first) const {
     const int lane = hopper::lane();
@@ -232,7 +286,7 @@ struct ConvConsumer {
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
         const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
-        Channel channel(scales, index, sums);
+        Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
@@ -250,10 +304,10 @@ struct ConvConsumer {
               const int y = row * S::kSpreadY;
               if (row >= S::kTall || y / S::kTileH != t % kSlicesY) continue;
               const int place = (z % S::kTileD * S::kTileH + y % S::kTileH) * S::kTileW;
-              put_pair(to + index * S::kTilePitch + place + x * S::kSpreadX, x,
-                       {sums.d[part][4 * j + 2 * i] * channel.scale,
-                        sums.d[part][4 * j + 2 * i + 1] * channel.scale},
-                       first, channel.smallest);
+              put_pair<kDoubtful>(to + index * S::kTilePitch + place + x * S::kSpreadX, x,
+                                  {sums.d[part][4 * j + 2 * i] * channel.factor(),
+                                   sums.d[part][4 * j + 2 * i + 1] * channel.factor()},
+                                  first, channel.smallest);
             }
           }
         }
@@ -263,11 +317,74 @@ struct ConvConsumer {
     return bad;
   }
 
+  // Two neighbouring sums of a row of channel `high * 64 + 8 * i + ...`.
+  __device__ __forceinline__ float2 sums_at(int high, int i, int z, int y, int eight) const {
+    const int bx = kAlongX ? eight / S::kRows : eight;
+    const int by = kAlongX ? y : y / S::kRows;
+    const int j = kAlongX ? eight % S::kRows : y % S::kRows;
+    const int part = ((z * S::kBlocksY + by) * S::kBlocksX + bx) * kHigh + high;
+    return {sums.d[part][4 * j + 2 * i], sums.d[part][4 * j + 2 * i + 1]};
+  }
+
+  // The largest sum of each window. A thread has two places of every eight in a row.
+  __device__ __forceinline__ void write_windows(float* to, int slice) const {
+    const int lane = hopper::lane();
+#pragma unroll
+    for (int high = 0; high < kHigh; ++high) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
+        const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
+        float* const row = to + index * S::kTilePitch;
+#pragma unroll
+        for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
+          if (slice % (kSlicesY * kSlicesZ) != t) continue;
+#pragma unroll
+          for (int place = 0; place < S::kTileD * S::kTileH; ++place) {
+            const int z = t / kSlicesY * S::kTileD + place / S::kTileH;
+            const int y = t % kSlicesY * S::kTileH + place % S::kTileH;
+#pragma unroll
+            for (int eight = 0; eight < S::kWide / 8; ++eight) {
+              const float2 most = largest_pair(high, i, z, y, eight);
+              put_windows(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4, most);
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // Down the rows and planes of a window.
+  __device__ __forceinline__ float2 largest_pair(int high, int i, int z, int y, int eight) const {
+    float2 most = sums_at(high, i, z * S::kWindowD, y * S::kWindowH, eight);
+#pragma unroll
+    for (int n = 1; n < S::kWindowD * S::kWindowH; ++n) {
+      const float2 next = sums_at(high, i, z * S::kWindowD + n / S::kWindowH,
+                                  y * S::kWindowH + n % S::kWindowH, eight);
+      most = {maximum(most.x, next.x), maximum(most.y, next.y)};
+    }
+    return most;
+  }
+
+  // Along its columns: those of four threads are eight.
+  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair) {
+    if constexpr (S::kWindowW == 1) {
+      *reinterpret_cast<float2*>(to + 2 * quarter) = pair;
+    } else {
+      float most = maximum(pair.x, pair.y);
+#pragma unroll
+      for (int apart = 1; apart < S::kWindowW / 2; apart *= 2) {
+        most = maximum(most, __shfl_xor_sync(0xffffffff, most, apart));
+      }
+      if (quarter % (S::kWindowW / 2) == 0) to[quarter / (S::kWindowW / 2)] = most;
+    }
+  }
+
   // Results in doubt, computed again: each warp has channels of its own. Called where it is rare,
   // so that its registers are not the main loop's.
   static __device__ __noinline__ void repair(const ConvOperands* g, ConvTile<C> tile,
-                                             const RowScale* scales, float doubt, float most_down,
-                                             int channel_end) {
+                                             float* factors, const RowScale* scales, float doubt,
+                                             float most_down, int channel_end) {
     constexpr int kWarps = kThreads / 32;
     constexpr int kPlaces = S::kTileD * S::kTileH * S::kTileW;
     const int lane = hopper::lane();
@@ -276,6 +393,8 @@ struct ConvConsumer {
     for (int row = own; row < S::kTileChannels; row += kWarps) {
       if (tile.channel + row >= channel_end) break;
       const float bound = least(scales[row], doubt, most_down);
+      const float scale = tile.scale(row);
+      const bool turned = P::kTurns && (__float_as_uint(scales[row].scale) >> 31) != 0;
       float* const values = tile.at + row * S::kTilePitch;
 #pragma unroll 1
       for (int first = 0; first < kPlaces; first += 32) {
@@ -283,32 +402,47 @@ struct ConvConsumer {
         const int z = tile.z + place / (S::kTileH * S::kTileW);
         const int y = tile.y + place / S::kTileW % S::kTileH;
         const int x = tile.x + place % S::kTileW;
-        const bool inside = place < kPlaces && z < S::kOutD && y < S::kOutH && x < S::kOutW;
-        const bool again = inside && !(fabsf(values[inside ? place : 0]) > bound);
+        const bool inside = place < kPlaces && z < S::kSeenD && y < S::kSeenH && x < S::kSeenW;
+        const float value = inside ? values[place] * scale : 0.0f;
+        const bool again = inside && !(fabsf(value) > bound);
         unsigned owners = __ballot_sync(0xffffffff, again);
+        if (inside) values[place] = value;
 #pragma unroll 1
         while (owners != 0) {
           const int owner = __ffs(static_cast<int>(owners)) - 1;
           owners &= owners - 1;
-          const int oz = __shfl_sync(0xffffffff, z, owner);
-          const int oy = __shfl_sync(0xffffffff, y, owner);
-          const int ox = __shfl_sync(0xffffffff, x, owner);
-          float found;
-          if constexpr (S::kPhases == S::kSpread) {
-            found = detail::recompute<S>(*g, tile.sample, tile.channel + row, oz, oy, ox);
-          } else {
-            found = -kw::detail::kInf;
-#pragma unroll 1
-            for (int p = 0; p < S::kPhases; ++p) {
-              const float own = detail::recompute<S>(
-                  *g, tile.sample, tile.channel + row, oz * S::kPhasesZ + S::phase_z(p),
-                  oy * S::kPhasesY + S::phase_y(p), ox * S::kPhasesX + S::phase_x(p));
-              found = maximum(found, own);
-            }
-          }
+          const float found = largest_again(*g, tile.sample, tile.channel + row, turned,
+                                            __shfl_sync(0xffffffff, z, owner) * S::kLargestD,
+                                            __shfl_sync(0xffffffff, y, owner) * S::kLargestH,
+                                            __shfl_sync(0xffffffff, x, owner) * S::kLargestW);
           if (lane == owner) values[place] = found;
         }
       }
+      __syncwarp();
+      if (kUnscaled && lane == 0) factors[row] = 1.0f;  // what is there now is results
+    }
+  }
+
+  // One result, or the largest of those that begin there, or the smallest.
+  static __device__ __forceinline__ float largest_again(const ConvOperands& g, int64_t sample,
+                                                        int channel, bool turned, int z, int y,
+                                                        int x) {
+    float most = detail::recompute<S>(g, sample, channel, z, y, x);
+#pragma unroll 1
+    for (int n = 1; n < S::kLargestD * S::kLargestH * S::kLargestW; ++n) {
+      const float next =
+          detail::recompute<S>(g, sample, channel, z + n / (S::kLargestH * S::kLargestW),
+                               y + n / S::kLargestW % S::kLargestH, x + n % S::kLargestW);
+      most = turned ? minimum(most, next) : maximum(most, next);
+    }
+    return most;
+  }
+
+  // What the epilogue multiplies the slice's sums by.
+  __device__ __forceinline__ void note_factors(float* factors, const RowScale* scales) const {
+#pragma unroll 1
+    for (int c = static_cast<int>(threadIdx.x) % kThreads; c < S::kTileChannels; c += kThreads) {
+      factors[c] = scales[c].scale * sums.down;
     }
   }
 
@@ -321,20 +455,24 @@ struct ConvConsumer {
     const int dense = item.channels / S::kTilesC;
     const int place = slice % (kSlicesY * kSlicesZ);
     ConvTile<C> tile;
+    float* const factors =
+        reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.at = to;
+    tile.scales = factors;
     tile.sample = item.sample;
     tile.channel = dense * S::kGroupOut + first;
-    tile.z = (item.z + sums.deep()) * S::kSpreadZ + place / kSlicesY * S::kTileD + depth;
-    tile.y = (item.y + sums.tall()) * S::kSpreadY + place % kSlicesY * S::kTileH;
-    tile.x = (item.x + sums.wide()) * S::kSpreadX;
+    tile.z =
+        (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD + depth;
+    tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH;
+    tile.x = (item.x + sums.wide()) * S::kSpreadX / S::kWindowW;
     tile.barrier = 4 + sums.group;
-    tile.scratch = reinterpret_cast<float*>(sums.shared + M::kScratchAt) + unit * S::kScratch;
+    if constexpr (kUnscaled) note_factors(factors, row_scales(item) + within);
     const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
     const bool exists =
-        first < S::kGroupOut && tile.z < S::kOutD && tile.y < S::kOutH && tile.x < S::kOutW;
+        first < S::kGroupOut && tile.z < S::kSeenD && tile.y < S::kSeenH && tile.x < S::kSeenW;
     if constexpr (Loop::kScaled) {
       if (any && exists) {
-        repair(&g, tile, row_scales(item) + within, sums.doubt, sums.most_down,
+        repair(&g, tile, factors, row_scales(item) + within, sums.doubt, sums.most_down,
                (dense + 1) * S::kGroupOut);
         detail::sync_epilogue<kThreads>(tile.barrier);
       }
@@ -362,6 +500,7 @@ struct ConvConsumer {
     if (S::kResident != 0 && hopper::block_index() < items) {
       hopper::wait(sums.barriers.weights, 0);
     }
+    look_at_weights();
     sums.begin();
 #pragma unroll 1
     for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
@@ -462,7 +601,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   static_assert(S::kResident == 0 || S::kChannelTiles <= 64, "a block keeps its channels");
   if (g.batch == 0) return cudaSuccess;
   const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};
-  cudaError_t error = launch(detail::pack_weights<Loop, S>, packing, g);
+  cudaError_t error = launch(detail::pack_weights<Loop, P, S>, packing, g, a);
   if (error != cudaSuccess) return error;
   const auto kernel = conv_kernel<Loop, P, C>;
   error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);

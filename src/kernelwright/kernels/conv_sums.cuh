@@ -182,13 +182,16 @@ struct ConvSums {
     }
   }
 
-  // A part's next group of depth steps, and what it adds to the sums.
+  // A part's next group of depth steps, and what it adds to the sums. The factor is read anew:
+  // ptxas (CUDA 13.0) takes additions of equal operands to sums of zero for the same, although
+  // there are products in between that write one of them, and drops all but the last.
   template <int kPart, class Multiply>
-  __device__ __forceinline__ void add_group(float factor, const Multiply& run) {
+  __device__ __forceinline__ void add_group(const Multiply& run) {
     float partial[1][kPer];
     take_turn();
     run(partial);
     end_turn();
+    const float factor = *const_cast<const volatile float*>(&stages[at].down);
     hopper::wait_products<0>();
     hopper::pin(partial[0]);
 #pragma unroll
@@ -197,42 +200,42 @@ struct ConvSums {
 
   // Groups of nearly the same length, all parts of one before the next.
   template <int kFrom, int kPart>
-  __device__ __forceinline__ void promote(const Base& at_step, float factor) {
+  __device__ __forceinline__ void promote(const Base& at_step) {
     constexpr int kGroups = (S::kDepthSteps + S::kPromote - 1) / S::kPromote;
     constexpr int kLength = (S::kDepthSteps + kGroups - 1) / kGroups;
     constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
     if constexpr (kFrom < S::kDepthSteps) {
-      add_group<kPart>(factor, [&](float (*partial)[kPer]) {
+      add_group<kPart>([&](float (*partial)[kPer]) {
         multiply<kFrom, kTo, kPart, kPart + 1>(partial, at_step, 0);
       });
       if constexpr (kPart + 1 < kParts) {
-        promote<kFrom, kPart + 1>(at_step, factor);
+        promote<kFrom, kPart + 1>(at_step);
       } else {
-        promote<kTo, 0>(at_step, factor);
+        promote<kTo, 0>(at_step);
       }
     }
   }
 
   template <int kPart>
-  __device__ __forceinline__ void promote_listed(const Base& at_step, float factor,
-                                                 const uint32_t* list, int from, int to) {
-    add_group<kPart>(factor, [&](float (*partial)[kPer]) {
+  __device__ __forceinline__ void promote_listed(const Base& at_step, const uint32_t* list,
+                                                 int from, int to) {
+    add_group<kPart>([&](float (*partial)[kPer]) {
       multiply<kPart, kPart + 1>(partial, at_step, 0, list, from, to);
     });
-    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(at_step, factor, list, from, to);
+    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(at_step, list, from, to);
   }
 
-  __device__ __forceinline__ void promote_all(const Steps& steps, int step, float factor) {
+  __device__ __forceinline__ void promote_all(const Steps& steps, int step) {
     const Base at_step = base(step, steps.before);
     if constexpr (S::kListed) {
       const int groups = (steps.count + S::kPromote - 1) / S::kPromote;
       const int length = groups == 0 ? 1 : (steps.count + groups - 1) / groups;
 #pragma unroll 1
       for (int from = 0; from < steps.count; from += length) {
-        promote_listed<0>(at_step, factor, steps.list, from, min(from + length, steps.count));
+        promote_listed<0>(at_step, steps.list, from, min(from + length, steps.count));
       }
     } else {
-      promote<0, 0>(at_step, factor);
+      promote<0, 0>(at_step);
     }
   }
 
@@ -256,6 +259,12 @@ struct ConvSums {
 
   __device__ __forceinline__ void finish_products() {
     hopper::wait_products<0>();
+    pin_sums();
+  }
+
+  // Additions must not move to where the sums are used: that is inside of branches, where the
+  // compiler would have to wait for products, and so would wait for each of them.
+  __device__ __forceinline__ void pin_sums() {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hopper::pin(d[part]);
   }
@@ -276,7 +285,7 @@ struct ConvSums {
     const ConvStage stage = note();
     if constexpr (kPromotes) {
       clear();
-      promote_all(steps, 0, stage.down);
+      promote_all(steps, 0);
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
@@ -300,7 +309,7 @@ struct ConvSums {
       hopper::wait(barriers.full[at], parity);
       const ConvStage stage = note();
       if constexpr (kPromotes) {
-        promote_all(steps, step, stage.down);
+        promote_all(steps, step);
         release(at);
       } else {
         if (Loop::kScaled && step > 0 && stage.down != down) {  // other units from here on
@@ -333,6 +342,7 @@ struct ConvSums {
     } else {
       sum_stages(phase);
     }
+    if constexpr (kPromotes) pin_sums();
   }
 };
 

@@ -4,19 +4,27 @@
 
 #include <cstdint>
 
+#include "scalar.cuh"
+
 namespace kw {
 
-// [C::kTileChannels][C::kTilePitch] results; place (z, y, x) of the slice is the element
+// [C::kTileChannels][C::kTilePitch] sums; place (z, y, x) of the slice is the element
 // (z * C::kTileH + y) * C::kTileW + x of its channel. Places beyond the output and channels beyond
-// the last one hold anything.
+// the last one hold anything. A result is a sum times the channel's scale: what writes the sums is
+// straight-line code, in which every instruction counts, and what reads them is a loop.
 template <class C>
 struct ConvTile {
-  float* at;       // may be written
-  int64_t sample;  // of the batch
-  int channel;     // the slice's first one
-  int z, y, x;     // its first place in the output
-  int barrier;     // a named barrier for its threads, unless they are one warp
-  float* scratch;  // shared memory, C::kScratch floats
+  float* at;            // may be written
+  const float* scales;  // of its channels, if C::kUnscaled
+  int64_t sample;       // of the batch
+  int channel;          // the slice's first one
+  int z, y, x;          // its first place in the output
+  int barrier;          // a named barrier for its threads, unless they are one warp
+
+  KW_FN float scale(int row) const {
+    if constexpr (C::kUnscaled != 0) return scales[row];
+    return 1.0f;
+  }
 };
 
 // ConvEpilogue<P, C>{args}.run(tile, thread) is called by C::kEpilogueThreads threads once the

@@ -4,7 +4,8 @@
 // stage is one run of memory. float32 weights are scaled by a power of two for each output channel
 // and split as rows of a product are (split.cuh); what is lost is bounded by 2^-25 for each small
 // element. A block of threads packs one channel; those that a tile has beyond the last one are
-// zero.
+// zero. Where an epilogue is given the largest of several results and wants a channel's smallest
+// (P::turned), its weights and its scale are multiplied by -1.
 #pragma once
 
 #include "conv_shape.cuh"
@@ -48,8 +49,9 @@ __device__ __forceinline__ int64_t weight_at(int out, int in, int tap) {
   return (int64_t{out} * kIn + in % kIn) * S::kTaps + tap;
 }
 
-template <class Loop, class S>
-__global__ void __launch_bounds__(128) pack_weights(const ConvOperands g) {
+template <class Loop, class P, class S>
+__global__ void __launch_bounds__(128)
+    pack_weights(const ConvOperands g, const typename P::Args a) {
   using Input = typename Loop::Input;
   constexpr int kIn = S::kCin / S::kGroups;
   constexpr int kOut = S::kCout / S::kGroups;
@@ -64,8 +66,11 @@ __global__ void __launch_bounds__(128) pack_weights(const ConvOperands g) {
   const bool exists = within < S::kGroupOut;
   const int first_in = exists ? out / kOut * kIn : 0;  // of the channel's own group
 
+  static_assert(Loop::kScaled || !P::kTurns, "the scale brings the sign back");
   float up = 1.0f;
   if constexpr (Loop::kScaled) {
+    float sign = 1.0f;
+    if constexpr (P::kTurns) sign = exists && P::turned(a, out) ? -1.0f : 1.0f;
     split::Extent extent;
     const int count = exists ? kIn * S::kTaps : 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(128) pack_weights(const ConvOperands g) {
     if (threadIdx.x % 32 == 0) mosts[threadIdx.x / 32] = in_warp;
     __syncthreads();
     const split::Scaling scaling(max(max(mosts[0], mosts[1]), max(mosts[2], mosts[3])));
-    up = scaling.up;
+    up = scaling.up * sign;
     if (scaling.loses<Loop::kPlanes>(extent)) {
       const uint32_t bound = __float_as_uint(split::kSmallest<Loop::kPlanes> * scaling.down) - 1;
       unsigned own = 0;
@@ -93,7 +98,9 @@ __global__ void __launch_bounds__(128) pack_weights(const ConvOperands g) {
     __syncthreads();
     if (threadIdx.x == 0) {
       const float residue = static_cast<float>(smalls) * 0x1p-25f;
-      static_cast<RowScale*>(g.scales)[row] = scaling.template scale<Loop::kPlanes>(residue);
+      RowScale scale = scaling.template scale<Loop::kPlanes>(residue);
+      scale.scale *= sign;
+      static_cast<RowScale*>(g.scales)[row] = scale;
     }
   }
 

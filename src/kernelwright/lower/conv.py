@@ -19,9 +19,9 @@ from itertools import product as every
 import torch
 
 from kernelwright.plan import Buffer, ConvForm
+from kernelwright.plan.convolutions import Extents
 from kernelwright.targets.sm_90 import CONVOLVING
 
-Extents = tuple[int, int, int]  # along depth, height and width
 AXES = "DHW"
 # Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
 PROMOTE = 5
@@ -88,20 +88,23 @@ class ConvConfig:
         return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
 
 
+ONES: Extents = (1, 1, 1)
+
+
 @dataclass(frozen=True)
 class Needs:
     """What an epilogue wants to see together, and whether it can work with a configuration.
 
-    `phase_max`: it begins with a max pool whose windows are the strides of a transposed
-    convolution, one beside the other from the first result on. Then it is given the pooled results,
-    and the configuration's kOut and the multiples count those. `stores`: results are written as
-    they are, so that it matters how long the runs are in which a tile writes them.
+    `largest`: it begins with a max pool of such windows, one beside the other from the first result
+    on; of a transposed convolution they are its strides. Then it is given the pooled results, and
+    the multiples count those. `stores`: results are written as they are, so that it matters how
+    long the runs are in which a tile writes them.
     """
 
     channels_together: int
     multiple: Extents
     fits: Callable[[ConvConfig], str]
-    phase_max: bool = False
+    largest: Extents = ONES
     stores: bool = True
 
 
@@ -202,7 +205,7 @@ class Choice:
     chunks: int
     resident: bool
     along: bool
-    pooled: bool
+    largest: Extents
 
     def __str__(self) -> str:
         z, y, x = self.block
@@ -223,7 +226,17 @@ class Choice:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        return _axes(self.form, self.pack, self.pooled)
+        return _axes(self.form, self.pack, self.of_phases)
+
+    @property
+    def of_phases(self) -> bool:
+        """Whether the largest result is that of the phases of each place."""
+        return self.largest != ONES and self.form.transposed and max(self.form.stride) > 1
+
+    @property
+    def window(self) -> Extents:
+        """Or else that of so many places each way."""
+        return ONES if self.of_phases else self.largest
 
     @property
     def groups(self) -> int:
@@ -260,7 +273,8 @@ class Choice:
         """And those that are kept: whole multiples of the epilogue's, and no more than exist."""
         found: list[int] = []
         for many, axis, times in zip(self.computed, self.axes, self.times, strict=True):
-            whole = multiple[len(found)] // math.gcd(multiple[len(found)], axis.spread)
+            results = multiple[len(found)] * self.window[len(found)]
+            whole = results // math.gcd(results, axis.spread)
             wanted = -(-axis.places // (times * whole)) * whole
             found.append(min(many // whole * whole, wanted))
         return found[0], found[1], found[2]
@@ -318,6 +332,8 @@ class Choice:
             return "more tiles of channels than blocks that could keep them"
         if self.pack > 1 and self.chunks > 1:
             return "one chunk has all channels"
+        if self.window != ONES and (self.pixels or used[2] % 8 or 8 % self.window[2]):
+            return "a warp does not have whole windows"
         return ""
 
 
@@ -350,7 +366,7 @@ def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]
                     *(form, loop, merge, pixels, rows, blocks, channels, split, 1),
                     resident=True,
                     along=along,
-                    pooled=needs.phase_max,
+                    largest=needs.largest,
                 )
                 if not _sensible(sample, needs):
                     continue
@@ -423,7 +439,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     if slices is None:
         return Candidate(str(choice), None, "its results do not fit the shared memory")
     threads, channels, depth, height, width, pitch = slices
-    memory = _Memory(choice, used, channels * pitch * 4 * (256 // threads), threads)
+    memory = _Memory(choice, used, channels * (pitch + 1) * 4 * (256 // threads))
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
@@ -435,7 +451,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         f"k{name}{axis}": numbers[at]
         for name, numbers in (
             ("In", form.in_size),
-            ("Out", tuple(a.places for a in choice.axes) if choice.pooled else form.out_size),
+            ("Out", tuple(a.places for a in choice.axes) if choice.of_phases else form.out_size),
             ("Kernel", form.kernel),
             ("Stride", form.stride),
             ("Pad", form.padding),
@@ -451,7 +467,8 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         **each,
         "kTransposed": int(form.transposed),
         "kPack": choice.pack,
-        "kPhaseMax": int(choice.pooled),
+        "kPhaseMax": int(choice.of_phases),
+        **{f"kWindow{axis}": n for axis, n in zip(AXES, choice.window, strict=True)},
         "kPixelsOnM": int(choice.pixels),
         "kRows": choice.rows,
         "kAlongX": int(choice.along),
@@ -475,7 +492,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         "kTileW": width,
         "kTilePitch": pitch,
         "kEpilogueThreads": threads,
-        "kScratch": threads,
+        "kUnscaled": int(choice.loop.scaled and choice.phases == 1),
     }
     count = math.prod(
         -(-axis.places // (n * t))
@@ -505,7 +522,9 @@ def _slices(
     choice: Choice, used: Extents, needs: Needs
 ) -> tuple[int, int, int, int, int, int] | None:
     """Threads of an epilogue, and channels, depth, height, width and pitch of what it is given."""
-    depth, height, width = (n * a.spread for n, a in zip(used, choice.axes, strict=True))
+    depth, height, width = (
+        n * a.spread // w for n, a, w in zip(used, choice.axes, choice.window, strict=True)
+    )
     warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
     threads, channels = (32, 8) if warps else (128, choice.channels)
     if choice.groups > 1 and choice.group_out % channels:
@@ -537,7 +556,6 @@ class _Memory:
     choice: Choice
     used: Extents
     slices: int
-    threads: int
 
     @cached_property
     def halo(self) -> Extents:
@@ -579,7 +597,7 @@ class _Memory:
         kept = c.stages_of_tile * self.weights if c.resident else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
         scales = c.channel_tiles * c.block_channels * 8
-        return kept + self.slices + 256 * 4 + lists + scales
+        return kept + self.slices + lists + scales
 
     def total(self, stages: int, ahead: int) -> int:
         at_once = 2 if self.units > 128 else 1
@@ -624,7 +642,7 @@ def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -
     if not choice.resident:
         fetched += memory.weights * choice.stages_of_tile
     results = math.prod(used) * choice.spread * choice.channels / 128
-    ending = results * m.ending
+    ending = results * (m.ending if choice.window == ONES else m.ending_windows)
     fetching = fetched / m.fetch_rate
     overlap = 0.5 if choice.stages_of_tile > 1 and not choice.promotes else 0.0
     if choice.stages_of_tile == 1:

@@ -10,15 +10,18 @@ import math
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+import torch
+
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
-from kernelwright.lower.conv import TYPICAL_BATCH, ConvConfig, Needs, room, tiles
+from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.tiles import Box, is_split, largest_of_phases
+from kernelwright.plan.largest import Largest, largest, over_windows
+from kernelwright.plan.tiles import Box, is_split
 from kernelwright.targets import ConvLoop, Target
 
 WARP = BANKS = 32
@@ -48,6 +51,7 @@ class ConvKernel(Kernel):
     tiled: Tiled
     tile: ConvConfig
     laid: Laid
+    largest: Largest
 
     @property
     def given(self) -> Expr:
@@ -72,8 +76,8 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     assert region.program is not None
     found = tile_of(walk(region.program, conv.product, conv.form), conv.form, conv.loop)
     assert found is not None, "the planner has asked"
-    walked, tile = found
-    parts = tiled(walked, _box(tile), tile.pitch, set(graph.by_name))
+    tile = found.tile
+    parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
     plan = schedule(parts.epilogue, given)
     kernels: list[Kernel] = [
@@ -87,6 +91,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             parts,
             tile,
             _laid(graph, parts, plan, tile.threads),
+            found.largest,
         )
     ]
     if parts.finish is not None:
@@ -98,16 +103,28 @@ def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
     return tile_of(walked, form, loop) is not None
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A tile, the walk that is cut to it, and what of the results the walk is given."""
+
+    walk: Walk
+    tile: ConvConfig
+    largest: Largest
+
+
 @lru_cache(maxsize=64)
-def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> tuple[Walk, ConvConfig] | None:
-    """The best tile that the program can be cut to, and the program that it is cut from."""
-    pooled = largest_of_phases(walked, form)
-    ways = [(walked, False), *([(pooled, True)] if pooled is not None else [])]
-    found = [(w, tile) for w, largest in ways if (tile := _tile(w, form, loop, largest))]
-    return min(found, key=lambda pair: pair[1].time(TYPICAL_BATCH), default=None)
+def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
+    """The best tile that the program can be cut to."""
+    ways = [(walked, Largest(ONES))]
+    alone = largest(walked, form)
+    # Weights that are multiplied as they are in memory have no scale that could bring a sign back.
+    if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
+        ways.append((over_windows(walked, alone.windows), alone))
+    found = [Cut(w, tile, some) for w, some in ways if (tile := _tile(w, form, loop, some))]
+    return min(found, key=lambda cut: cut.tile.time(TYPICAL_BATCH), default=None)
 
 
-def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvConfig | None:
+def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvConfig | None:
     @cache
     def refused(box: Box) -> str:
         try:
@@ -118,14 +135,14 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, largest: bool) -> ConvCo
 
     def unfit(tile: ConvConfig) -> str:
         # Seen on an H200: results of 3-D tiles that are handed over plane by plane are wrong.
-        if tile.depth < dict(tile.constants).get("kDeep", 1):
+        if tile.depth * some.windows[0] < dict(tile.constants).get("kDeep", 1):
             return "its planes are handed over one by one"
         return refused(_box(tile))
 
     needs = walked.needs
     stores = any(store.level == "element" for store in walked.program.stores)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, phase_max=largest, stores=stores)
+        wanted = Needs(channels, needs.multiple, unfit, largest=some.windows, stores=stores)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]

@@ -19,11 +19,10 @@ import torch
 
 from kernelwright.expr import Expr, acc, call, const, index, leaves, load
 from kernelwright.graph import Dim, as_dim, fresh_name, product
-from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.epilogue import Unfit, merged, rescale, rescaled
 from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Range, Stage, Store
 from kernelwright.plan.reasons import Code
-from kernelwright.plan.walks import CHANNEL, SAMPLE, Digit, Move, Walk, moved, rebuilt, split
+from kernelwright.plan.walks import CHANNEL, SAMPLE, Digit, Move, Walk, moved, rebuilt
 
 Box = tuple[int, int, int, int, int]
 
@@ -60,75 +59,6 @@ class Tiled:
     def local_rows(self) -> tuple[int, ...]:
         outside = {t.atom for t in self.outside}
         return tuple(a for a in self.epilogue.rows if a not in outside)
-
-
-# ---- phases ----------------------------------------------------------------------------------
-
-
-def largest_of_phases(walk: Walk, form: ConvForm) -> Walk | None:
-    """The same walk where the kernel hands over the largest result of each phase's window alone.
-
-    A transposed convolution makes results that are a stride apart together, and keeps them in
-    registers. Where a program begins with the largest of such windows, or of several side by side,
-    it need see no more: what is added to all of a window changes nothing about which is largest.
-    """
-    strides = (1, 1, *form.stride)
-    if not form.transposed or max(strides) == 1 or not _begins_with_largest(walk):
-        return None
-    program, digits = walk.program, list(walk.digits)
-    for axis, stride in enumerate(strides):
-        inner = walk.of(axis)[-1] if stride > 1 and walk.of(axis) else None
-        if stride == 1:
-            continue
-        if inner is None or inner.step != 1 or inner.atom not in walk.reduced:
-            return None
-        size = int(str(inner.size))
-        if size % stride or any(d.step % stride for d in walk.of(axis)[:-1]):
-            return None
-        program = split(program, inner.atom, stride)
-        outer, gone = (max(program.sizes) - i for i in (1, 0))
-        program = _without(_without(program, gone), outer if size == stride else None)
-        shorter = [replace(d, step=d.step // stride) for d in walk.of(axis)[:-1]]
-        shorter += [Digit(outer, axis, 1, size // stride)] if size > stride else []
-        digits = [d for d in digits if d.axis != axis] + shorter
-    digits.sort(key=lambda d: (d.axis, -d.step))
-    sample, channels, *places = walk.extents
-    fewer = [n // s for n, s in zip(places, form.stride, strict=True)]
-    extents = (sample, channels, fewer[0], fewer[1], fewer[2])
-    return Walk(program, walk.value, tuple(digits), extents)
-
-
-def _begins_with_largest(walk: Walk) -> bool:
-    """Whether the result is read by a maximum over the row alone, as it is or with a bias."""
-    stages, stores = walk.program.stages, walk.program.stores
-    if not stages or stages[0].kind != "max" or walk.program.segmented:
-        return False
-    first = stages[0].expr
-    parts = first.args if first.op == "add" else (first,)
-    found = [e.value for e in parts if isinstance(e.value, Access)]
-    values = [a for a in found if a.buffer == walk.value]
-    biases = [a for a in found if a.buffer != walk.value]
-    if len(found) != len(parts) or len(values) != 1 or any(a.within for a in found):
-        return False
-    others = [s.expr for s in stages[1:]] + [s.expr for s in stores]
-    again = [leaf for expr in others for leaf in leaves(expr, "load") if leaf.value == values[0]]
-    varies = any(a.atoms & walk.reduced for a in biases)
-    return not again and not varies and all(s.level == "row" for s in stores)
-
-
-def _without(program: Program, atom: int | None) -> Program:
-    """The program without an atom that nobody has to tell apart any more."""
-    if atom is None:
-        return program
-
-    def move(at: Coordinate) -> Coordinate:
-        return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
-
-    return replace(
-        moved(program, move),
-        sizes={a: s for a, s in program.sizes.items() if a != atom},
-        inner=tuple(a for a in program.inner if a != atom),
-    )
 
 
 # ---- tiles -----------------------------------------------------------------------------------

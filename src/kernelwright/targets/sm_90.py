@@ -178,6 +178,7 @@ CONVOLVING = Convolving(
     feed_split=560.0,
     feed_stage=400.0,
     ending=30.0,
+    ending_windows=12.0,
     run=3.0,
     broken_run=12.0,
     fetch_rate=30.0,

@@ -269,7 +269,8 @@ class Convolving:
 
     A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
     product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
-    two planes), a stage `feed_stage` more; a thread's result takes the epilogue `ending`, and
+    two planes), a stage `feed_stage` more; a thread's result takes the epilogue `ending`
+    (`ending_windows` where only the largest of a window leaves the registers), and
     writing a run of results `run`, or `broken_run` if it begins and ends within sectors; the L2
     delivers `fetch_rate` bytes. `memory_rate` is in bytes a us, for the whole device.
     """
@@ -283,6 +284,7 @@ class Convolving:
     feed_split: float
     feed_stage: float
     ending: float
+    ending_windows: float
     run: float
     broken_run: float
     fetch_rate: float

@@ -26,6 +26,7 @@ class Finding:
     allowed: float | None = None
     weak: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
+    inputs: Any = None  # that it failed on
 
 
 @dataclass(frozen=True)

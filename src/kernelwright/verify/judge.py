@@ -79,6 +79,11 @@ class Trial:
 
 def judge(subject: Sides, case: Case, act: Act = ONCE) -> Finding:
     """Whether the candidate is right on this case."""
+    finding = _decided(subject, case, act)
+    return replace(finding, inputs=case.make(0)) if finding.passed is False else finding
+
+
+def _decided(subject: Sides, case: Case, act: Act) -> Finding:
     first = attempt(subject, case, 0, act)
     if isinstance(first, Finding):
         return first if first.passed is not False else _or_statistic(subject, case, act, first)

@@ -68,6 +68,7 @@ class Seat:
         self.maker: Maker | None = None
         self.ways: list[arguments.Way] = []
         self.stand: Any = None
+        self.graph: Any = None
 
     def answer(self, request: Request) -> dict[str, Any]:
         """Whatever happens is an answer; only the end of the process is none."""
@@ -297,6 +298,22 @@ class Seat:
         found += [f"{x} replaced" for x in world.changed(functions, world.functions())]
         return {"value": found}
 
+    def inside(self, request: Request) -> dict[str, Any]:
+        """The original's values under the names that a file of ours has for them."""
+        from kernelwright.verify import inner
+
+        problem = self.maker.problem if self.maker is not None else None
+        if problem is None or ORACLE not in self.modules:
+            return {"value": {}, "trusted": True}
+        both = self.modules[ORIGINAL], self.modules[ORACLE]
+        inputs = on_device(request["inputs"], self.device)
+        for role in (ORIGINAL, ORACLE):
+            parameters.write_buffers(self.modules[role], self.buffers)
+        with torch.no_grad():
+            self.graph = self.graph or inner.planned(problem)
+            found = inner.values(self.graph, both, inputs, request["names"])
+        return {"value": found, "trusted": True}
+
     def time(self, request: Request) -> dict[str, Any]:
         """Requests of bench, which has a stand in this process."""
         from kernelwright.bench import stand
@@ -374,5 +391,6 @@ REQUESTS: dict[str, Callable[[Seat, Request], dict[str, Any]]] = {
     "run": Seat.run,
     "plain": Seat.plain,
     "world": Seat.look_around,
+    "inside": Seat.inside,
     "time": Seat.time,
 }

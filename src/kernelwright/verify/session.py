@@ -24,9 +24,11 @@ from kernelwright.errors import BuildError, InputError, KernelwrightError
 from kernelwright.loading import read_source
 from kernelwright.problem import resolve_device, resolve_precision
 from kernelwright.verify import saved
+from kernelwright.verify.blame import blamed
 from kernelwright.verify.certificate import Certificate, Check, Finding
 from kernelwright.verify.checks import MAIN, ROWS, TABLE, Row
 from kernelwright.verify.checks.fallbacks import count_fallbacks, judge_fallbacks
+from kernelwright.verify.inputs import Inputs
 from kernelwright.verify.judge import attempted
 from kernelwright.verify.processes import Server, printable, unreadable
 from kernelwright.verify.side import Broken, Raised
@@ -154,7 +156,7 @@ def certify(
         )
         for row in rows
     ]
-    checks += [judge_fallbacks(checks, MAIN), _same_file(job.candidate, before[job.candidate])]
+    checks += [judge_fallbacks(checks, MAIN), _same_files(before)]
     return Certificate(
         job.model,
         job.candidate,
@@ -260,7 +262,7 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
     check = Check(
         row.name,
         finding.passed,
-        printable(finding.detail),
+        printable(finding.detail + _blame(subject, finding)),
         finding.error,
         finding.eager_error,
         finding.allowed,
@@ -270,20 +272,30 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
     return check, finding
 
 
+def _blame(subject: Subject, finding: Finding) -> str:
+    """For a file of ours, which of its kernels is wrong."""
+    if finding.passed is not False or not isinstance(finding.inputs, Inputs):
+        return ""
+    sentence = blamed(subject, finding.inputs)
+    return "" if sentence is None else f"; {sentence}"
+
+
 def _charge(session: Session, name: str, error: Broken, doing: str, seconds: float = 0.0) -> None:
     """Write the end of a process down as the failure of the check it was running."""
     told = Check(name, False, f"{error} while {doing}", seconds=round(seconds, 3), log=error.log)
     session.checks.append(told)
 
 
-def _same_file(path: str, before: str) -> Check:
-    """What is certified is the content that was hashed before anything ran."""
-    try:
-        same = sha256(path) == before
-    except OSError:
-        same = False
-    told = "is what was hashed before it ran" if same else "was changed while it was verified"
-    return Check(FILE, same, f"{path} {told}")
+def _same_files(before: dict[str, str]) -> Check:
+    """What is certified, and what it was compared with, is what was hashed before anything ran."""
+    for path, known in before.items():
+        try:
+            same = sha256(path) == known
+        except OSError:
+            same = False
+        if not same:
+            return Check(FILE, False, f"{path} was changed while it was verified")
+    return Check(FILE, True, f"{' and '.join(before)} are what was hashed before anything ran")
 
 
 def sha256(path: str | Path) -> str:

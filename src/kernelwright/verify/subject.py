@@ -196,6 +196,7 @@ class Subject:
         self.counted: Counter[str] = Counter()
         self._modes: list[bool] = []
         self.counts = False
+        self.blamed = 0
         self._files: dict[str, int] = {}
         self.states: dict[str, State] = {"initial": self.reference.first}
         self.state: State = self.reference.first

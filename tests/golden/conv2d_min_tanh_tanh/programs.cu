@@ -21,7 +21,9 @@ struct Conv2dMinTanh {
   static constexpr int kLanes = 2;
   static constexpr int kTeams = 1;
   static constexpr int kPlaceStride = 36;
+  static constexpr int kChannelStride = 1;
   static constexpr bool kKeeps = true;
+  static constexpr bool kTurns = false;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
@@ -38,6 +40,10 @@ struct Conv2dMinTanh {
 
   KW_FN static int place(const kw::TileCursor& at) {
     return at.row + at.element * 36;
+  }
+
+  KW_FN static int channel(const kw::TileCursor& at) {
+    return at.element;
   }
 
   KW_FN static bool live(const kw::TileCursor& at) {
@@ -101,7 +107,7 @@ struct Conv2dMinTanh {
 };
 
 // 8 channels of 1 x 16 x 8 places, places as rows, 8 channels a stage, weights resident; 4 stages,
-// 32 KB, bound by feeding
+// 31 KB, bound by feeding
 struct Conv2dMinTanhConfig {
   static constexpr int kCin = 4;
   static constexpr int kCout = 6;
@@ -128,6 +134,9 @@ struct Conv2dMinTanhConfig {
   static constexpr int kTransposed = 0;
   static constexpr int kPack = 2;
   static constexpr int kPhaseMax = 0;
+  static constexpr int kWindowD = 1;
+  static constexpr int kWindowH = 1;
+  static constexpr int kWindowW = 1;
   static constexpr int kPixelsOnM = 1;
   static constexpr int kRows = 8;
   static constexpr int kAlongX = 0;
@@ -153,7 +162,7 @@ struct Conv2dMinTanhConfig {
   static constexpr int kTileW = 7;
   static constexpr int kTilePitch = 36;
   static constexpr int kEpilogueThreads = 128;
-  static constexpr int kScratch = 128;
+  static constexpr int kUnscaled = 1;
 };
 
 extern "C" int launch_conv2d_min_tanh(void* const* tensors, const int64_t* numbers) {

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernelwright.verify.acts import calls, changes, gradients, hooks, memory, streams, world
+from kernelwright.verify.acts import (
+    calls,
+    changes,
+    gradients,
+    hooks,
+    inside,
+    memory,
+    streams,
+    world,
+)
 from kernelwright.verify.acts.here import Here as Here
 
 ACTS: dict[str, Callable[..., Any]] = {
@@ -41,4 +50,5 @@ ACTS: dict[str, Callable[..., Any]] = {
     "on a stream": streams.behind_a_sleep,
     "in a graph": streams.in_a_graph,
     "unsynchronised": streams.unsynchronised,
+    "inside": inside.steps,
 }

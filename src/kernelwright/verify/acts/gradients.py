@@ -30,6 +30,7 @@ from kernelwright.verify.inputs import (
 
 STEPS = 2
 RATE = 0.5
+OUTPUTS = 8  # that get a hook and a backward of their own
 NATURAL = 64.0
 ELEMENTS, WHOLE = 1 << 20, 1 << 24  # of a gradient that are looked at; of the plain ones
 
@@ -94,7 +95,11 @@ def partly_frozen(module: nn.Module, inputs: Inputs, here: Here) -> Named:
 
 
 def hooked(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """Gradients by `.backward()`, with a hook that doubles on the first input and parameter."""
+    """Gradients by `.backward()`, with hooks on all leaves, on the module and on each output.
+
+    Outputs have their backward one by one: what a hook on one sees of the gradients of another is
+    another question (`between`).
+    """
     called: list[str] = []
 
     def note(name: str, factor: float) -> Callable[[Tensor], Tensor]:
@@ -117,14 +122,25 @@ def hooked(module: nn.Module, inputs: Inputs, here: Here) -> Named:
         module.register_full_backward_hook(lambda m, got, given: called.append("the module"))
     )
     outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
-    handles += [_hook(x, note(f"output {i}", 0.5)) for i, x in enumerate(outputs)]
-    if outputs:
-        torch.autograd.backward(outputs, [_cotangent(x) for x in outputs])
+    for i, x in enumerate(outputs[:OUTPUTS]):
+        own = _hook(x, note(f"output {i}", 0.5))
+        torch.autograd.backward(x, _cotangent(x), retain_graph=True)
+        own.remove()
     for handle in handles:
         handle.remove()
     found = Named({"the hooks called": ", ".join(sorted(called))})
     found.update({f"the gradient of {name}": x.grad for name, x in wanted.items()})
     return found
+
+
+def between(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """What reaches each output from those that are computed of it."""
+    outputs = [x for x in tensors_in(forward(module, as_leaves(inputs))) if x.requires_grad]
+    for x in outputs:
+        x.retain_grad()
+    if outputs:
+        torch.autograd.backward(outputs, [_cotangent(x) for x in outputs])
+    return Named({f"the gradient of output {i}": x.grad for i, x in enumerate(outputs)})
 
 
 def _hook(x: Tensor, hook: Callable[[Tensor], Tensor]) -> Any:
@@ -275,6 +291,7 @@ WAYS: dict[str, Callable[[nn.Module, Inputs, Here], Named]] = {
     "twice": backward_twice,
     "frozen": partly_frozen,
     "hooks": hooked,
+    "between": between,
     "in place": changed_in_place,
     "checkpoint": under_checkpoint,
     "optimizer steps": trained,
