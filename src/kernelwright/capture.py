@@ -217,7 +217,12 @@ class _Reader:
     def _guards(self) -> Iterator[Guard]:
         """What was asked of sizes, what torch found out, and what operators do to special ones."""
         held: dict[str, Guard] = {}
-        pairs = [*self.asked]
+        pairs = [(test, place) for test, place in self.asked if test != sympy.true]
+        certain = [place for test, place in self.asked if test == sympy.true]
+        for symbol in self.symbols.values() if certain else ():
+            # Symbols are positive in the algebra, so that this would go without saying.
+            test = sympy.Ne(symbol, 0, evaluate=False)
+            held.setdefault(str(test), Guard(test, certain[0]))
         for symbol in list(self.symbols)[:1]:
             environment = self.environments[symbol]
             pairs += [(guard.expr, "") for guard in environment.guards]
@@ -228,7 +233,6 @@ class _Reader:
         known = {n.name: n for n in self.nodes}
         for node in self.nodes:
             tests = [sympy.Ne(size, 1) for size in _squeezed(node, known)]
-            # Symbols are positive in the algebra, so that this would go without saying.
             tests += [sympy.Ne(size, 0, evaluate=False) for size in _not_empty(node, known)]
             for test in tests:
                 held.setdefault(str(test), Guard(test, node.origin.place))

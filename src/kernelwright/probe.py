@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
@@ -70,7 +71,8 @@ def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
     arguments = (problem.inputs, dict(problem.kwargs))
 
     def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
-        with mode, torch.enable_grad(), recurrences.whole(module):
+        layouts = _Layouts()  # type: ignore[no-untyped-call]
+        with mode, layouts, torch.enable_grad(), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i == place else x for i, x in enumerate(dense)]
@@ -99,6 +101,21 @@ def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     return Sighting(tuple(reaches), strides, frozenset(follows), memory, changes, warms)
+
+
+class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The CPU's BatchNorm does not take over the order of its input, as a fake one does."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if func.overloadpacket is not torch.ops.aten.native_batch_norm:
+            return results
+        if args[0].device.type != "cpu":
+            return results
+        wanted = CHANNELS_LAST.get(args[0].ndim, torch.contiguous_format)
+        kept = args[0].is_contiguous(memory_format=wanted)
+        order = wanted if kept else torch.contiguous_format
+        return (results[0].contiguous(memory_format=order), *results[1:])
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:

@@ -17,7 +17,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,9 @@ PACKED = (
 class Trace:
     """`asked` holds conditions that were true of the example, each with its file and line.
 
-    `mode_matters` says whether the forward depends on train or eval mode, None if this trace cannot
-    tell; `free` whether the batch is free.
+    One that all sizes but zero meet is `true` there: torch does not say what it was. `mode_matters`
+    says whether the forward depends on train or eval mode, None if this trace cannot tell; `free`
+    whether the batch is free.
     """
 
     program: Any
@@ -99,17 +100,21 @@ def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
     with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
         warnings.simplefilter("ignore")
-        with _keywords_as_names(), recurrences.whole(module):
+        with _any_names(), recurrences.whole(module):
             yield
 
 
 @contextlib.contextmanager
-def _keywords_as_names() -> Iterator[None]:
+def _any_names() -> Iterator[None]:
     """torch writes `self.def` for a submodule called def, and then cannot read its own text."""
     write = fx_graph._format_target
 
+    def is_plain(part: str) -> bool:
+        # Python takes other letters than ASCII's for their normal forms, getattr does not.
+        return part.isascii() and part.isidentifier() and not keyword.iskeyword(part)
+
     def quoted(base: str, target: str) -> str:
-        if not any(keyword.iskeyword(part) for part in target.split(".")):
+        if all(map(is_plain, target.split("."))):
             return write(base, target)
         return reduce(lambda text, part: f"getattr({text}, {part!r})", target.split("."), base)
 
@@ -133,12 +138,13 @@ def _asked() -> Iterator[list[tuple[sympy.Basic, str]]]:
 
     def evaluate(self: Any, expr: Any, *args: Any, **kwargs: Any) -> Any:
         result = answer(self, expr, *args, **kwargs)
-        if getattr(expr, "free_symbols", None) and isinstance(result, bool | BooleanAtom):
-            frame, test = _asker(), expr if result else sympy.Not(expr)
-            if frame is not None and TORCH not in Path(frame.f_code.co_filename).parents:
+        frame = _asker() if isinstance(result, bool | BooleanAtom) else None
+        if frame is not None:
+            test = expr if result else sympy.Not(expr)
+            if _part_of_torch(frame.f_code.co_filename) is None:
                 place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-                found.append((test, place))
-            elif frame is not None and not _holds_for_few(test):
+                found.append((sympy.sympify(test), place))
+            elif getattr(expr, "free_symbols", None) and not _holds_for_few(test):
                 found.append((test, ""))
         return result
 
@@ -160,18 +166,25 @@ def _asker() -> types.FrameType | None:
     """The frame of the user's or of torch.nn that asks, or None where torch asks for itself."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.name == "<string>":  # generated, by whoever called it
+        name = frame.f_code.co_filename
+        if name == "<string>":  # generated, by whoever called it
             frame = frame.f_back
             continue
-        if TORCH not in path.parents:
+        part = _part_of_torch(name)
+        if part is None:
             library = str(frame.f_globals.get("__name__")).split(".")[0] in LIBRARIES
             return None if library else frame
-        inside = path.relative_to(TORCH).parts
-        if inside[0] not in MACHINERY:
-            return frame if inside[0] == "nn" else None
+        if part not in MACHINERY:
+            return frame if part == "nn" else None
         frame = frame.f_back
     return None
+
+
+@cache
+def _part_of_torch(file: str) -> str | None:
+    """The folder or file right inside of torch's that a file is in, or None outside of it."""
+    path = Path(file)
+    return path.relative_to(TORCH).parts[0] if TORCH in path.parents else None
 
 
 def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:

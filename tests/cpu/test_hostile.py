@@ -1,30 +1,32 @@
-"""Hostile names and constants: what is emitted compiles, and is right.
+"""Hostile names and constants, deep and wide models: what is emitted compiles, and is right.
 
-Names of classes, arguments and files reach comments, strings and identifiers of the emitted Python
-and C++; hypothesis makes texts up, others are old acquaintances.
+Names of modules, parameters, buffers, classes, arguments and files reach comments, strings and
+identifiers of the emitted Python and C++; hypothesis makes some up, others are old acquaintances.
 """
 
 from __future__ import annotations
 
 import ast
 import logging
+import re
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
-from fuzzing import together
-from fuzzing.compiled import WRONG, judge_all
+from fuzzing import quick, together
+from fuzzing.compiled import WRONG, adopted, judge_all
 from fuzzing.recipe import Recipe, Statement
 from hypothesis import strategies
-from torch import nn
+from torch import Tensor, nn
 
 from kernelwright.emit import library
 from kernelwright.emit.cpp import comment
 from kernelwright.emit.lines import docstring
 from kernelwright.emit.values import quoted
 from kernelwright.pipeline import compile_problem
-from kernelwright.problem import load_problem
+from kernelwright.problem import load_problem, problem_from_module
 
 HOSTILE = (
     'quote"s', "it's", '"""', "'''", "back\\slash", "*/ int x; /*", "// end", "new\nline", "\r",
@@ -42,16 +44,58 @@ CONSTANTS = (
 )  # fmt: skip
 
 
+class Named(nn.Module):
+    """A submodule, a parameter and a buffer under names that somebody chose."""
+
+    def __init__(self, names: tuple[str, str, str]) -> None:
+        super().__init__()
+        self.names = names
+        self.add_module(names[0], nn.LayerNorm(6))
+        self.register_parameter(names[1], nn.Parameter(torch.randn(6)))
+        self.register_buffer(names[2], torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner, parameter, buffer = (getattr(self, name) for name in self.names)
+        return torch.softmax(inner(x) * parameter + buffer, dim=1)
+
+
 @pytest.fixture(autouse=True)
 def quiet() -> None:
     logging.getLogger("torch").setLevel(logging.ERROR)
 
 
+def triples() -> list[tuple[str, str, str]]:
+    """Every name once; as what, is by turns."""
+    fitting = [n for n in HOSTILE if not hasattr(nn.Module(), n)]
+    while len(fitting) % 3:
+        fitting.append(f"more{len(fitting)}")
+    return list(zip(fitting[::3], fitting[1::3], fitting[2::3], strict=True))
+
+
+def test_names_of_parts(tmp_path: Path, extensions: Path) -> None:
+    """All of them in one library, each right."""
+    compiled = {}
+    for i, names in enumerate(triples()):
+        problem = problem_from_module(Named(names).eval(), (torch.randn(5, 6),))
+        with quick.tracing():
+            compiled[f"names{i}"] = compile_problem(problem)
+    built = together.build({n: c.source for n, c in compiled.items()}, tmp_path, "cpu")
+    x = torch.randn(3, 6)
+    for name, made in compiled.items():
+        check_text(made.source)
+        new = adopted(together.load(made.source, built[name]), made.problem.module)
+        with torch.no_grad():
+            torch.testing.assert_close(new(x), made.problem.module(x))
+        assert not new.fallbacks, (made.problem.module.names, new.fallbacks)
+
+
 def check_text(source: str) -> None:
-    """It parses, and no control character of the user's is in what was generated."""
+    """It parses; what was generated has no control characters, its comments no checker's words."""
     ast.parse(source)
     generated = library.fused_model(source) + library.programs(source)
     assert not [c for c in generated if c not in "\n" and not c.isprintable()]
+    comments = "".join(re.findall(r"(?:#|//) .*\n", generated))
+    assert not re.search(r"\bpass\b|try:|import threading", comments)
 
 
 @hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
@@ -92,6 +136,18 @@ def get_init_inputs():
     assert torch.equal(new(x), compiled.problem.module(x))
 
 
+@pytest.mark.parametrize("name", ["groups", "weight", "affine", "mean", "sum", "product"])
+def test_parts_named_as_the_steps_of_their_lowering(name: str) -> None:
+    """An expanded value is called after its module and what it is of it: `norm_mean`."""
+    module = nn.Sequential()
+    module.add_module(name, nn.GroupNorm(2, 6))
+    module.add_module("after", nn.Softmax(1))
+    with quick.tracing():
+        compiled = compile_problem(problem_from_module(module, (torch.randn(5, 6, 3),)))
+    assert len(compiled.kernels) == 2
+    check_text(compiled.source)
+
+
 def recipe(*steps: str) -> Recipe:
     statements = tuple(Statement(f"v{i}", text) for i, text in enumerate(steps))
     outputs = f"({', '.join(s.name for s in statements)},)"
@@ -120,3 +176,46 @@ def runs(text: str) -> bool:
     except (RuntimeError, TypeError, ValueError, OverflowError):
         return False
     return True
+
+
+def deep(depth: int) -> Any:
+    names = (
+        "torch.sin({0})",
+        "{0} * 0.9 + 0.1",
+        "torch.tanh({0})",
+        "{0} - {0}.mean(1, keepdim=True)",
+    )
+    steps = [names[i % len(names)].format(f"v{i - 1}" if i else "x0") for i in range(depth)]
+    made = recipe(*steps)
+    return Recipe(made.inputs, (), made.statements, f"v{depth - 1}")
+
+
+def wide(width: int) -> Any:
+    steps = [f"torch.sin(x0 * {i + 1}.0)" for i in range(width)]
+    steps.append(" + ".join(f"v{i}" for i in range(width)))
+    steps.append(f"torch.cat([{', '.join(f'v{i}' for i in range(width))}], 1)")
+    made = recipe(*steps)
+    return Recipe(made.inputs, (), made.statements, f"(v{width}, v{width + 1}, v0)")
+
+
+class Nested(nn.Module):
+    """Modules inside of each other."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.inner = Nested(depth - 1) if depth else nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * 1.5 - 0.5
+
+
+def test_deep_and_wide_models(tmp_path: Path, extensions: Path) -> None:
+    recipes = {"deep": deep(200), "wide": wide(80)}
+    verdicts = judge_all(recipes, "cpu", tmp_path)
+    assert not {n: v.why for n, v in verdicts.items() if v.kind == WRONG}
+
+
+def test_modules_far_inside_of_each_other() -> None:
+    compiled = compile_problem(problem_from_module(Nested(60).eval(), (torch.randn(4, 6),)))
+    ast.parse(compiled.source)
+    assert len(compiled.kernels) == 1

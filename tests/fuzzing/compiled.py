@@ -137,8 +137,7 @@ def _forward(recipe: Recipe, emitted: Any, module: nn.Module, batch: int, device
         if shapes[0] != shapes[1]:
             raise Wrong(f"batch 0: {shapes[0]} instead of {shapes[1]}")
     check_strides(got, theirs)
-    if aliases(got, inputs) != aliases(theirs, inputs):
-        raise Wrong(f"batch {batch}: results and inputs share memory otherwise than eager's")
+    check_aliases(batch, aliases(got, inputs), aliases(theirs, inputs))
     return set(ours.fallbacks)
 
 
@@ -159,6 +158,16 @@ def check_strides(ours: Any, theirs: Any) -> None:
             found = [s for n, s in zip(a.shape, a.stride(), strict=True) if n > 1]
             if found != wanted:
                 raise Wrong(f"strides {found} instead of {wanted}")
+
+
+def check_aliases(batch: int, ours: list[list[bool]], theirs: list[list[bool]]) -> None:
+    """Results share memory as eager's do.
+
+    With one sample eager has more of it: contiguous() of an axis moved past the batch is nothing.
+    """
+    pairs = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
+    if any(a != b if batch != 1 else a and not b for a, b in pairs):
+        raise Wrong(f"batch {batch}: results and inputs share memory otherwise than eager's")
 
 
 def aliases(outputs: Any, inputs: tuple[Any, ...]) -> list[list[bool]]:

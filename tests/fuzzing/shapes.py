@@ -79,8 +79,10 @@ def expand(w: Writer) -> None:
         for size in x.sizes
     ]
     front = ["2"] if w.choices.chance(30) else []
-    forms = ("{x}.expand({s})", "torch.broadcast_to({x}, ({s},))", "{x}.expand({s}).contiguous()")
-    w.emit(w.choices.pick(forms).format(x=x.name, s=", ".join([*front, *sizes])))
+    forms = ("{x}.expand({s})", "torch.broadcast_to({x}, ({t}))", "{x}.expand({s}).contiguous()")
+    shape = [*front, *sizes]
+    one_by_one = "".join(f"{size}, " for size in shape).rstrip()
+    w.emit(w.choices.pick(forms).format(x=x.name, s=", ".join(shape), t=one_by_one))
 
 
 def repeat(w: Writer) -> None:

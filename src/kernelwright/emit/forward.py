@@ -12,6 +12,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
+from kernelwright.emit.cpp import comment
 from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.routines import RoutineWriter
@@ -180,7 +181,8 @@ class ForwardWriter(Names):
             shape = tuple(int(str(d)) for d in n.type.shape)
             where = "cpu" if n in self.on_host() else None
             row = f"({n.type.dtype}, {shape}, {python(where)})"
-            lines.append(f"    {row},  # {self.graph.targets[n.name].removeprefix('{}.')}")
+            place = self.graph.targets[n.name].removeprefix("{}.")
+            lines.append(f"    {row},  # {comment(place)}")
         return [*lines, ")"]
 
     def state_reader(self) -> list[str]:

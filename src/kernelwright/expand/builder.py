@@ -258,7 +258,7 @@ class Builder:
         self, label: str | None, op: str, args: tuple[Any, ...], type: TensorType, payload: Payload
     ) -> str:
         own = self.current.name
-        name = own if label in (None, own) else fresh_name(f"{own}_{label}", self.taken)
+        name = own if label is None else fresh_name(f"{own}_{label}", self.taken)
         return self._append(name, op, args, type, payload)
 
     def _append(

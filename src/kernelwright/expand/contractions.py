@@ -90,7 +90,7 @@ def _with_bias(
     product = builder.contract(contraction, operands, label="product")
     shape = (*builder.shape(bias.name), *(1 for _ in range(spatial)))
     viewed = builder.view("reshape", bias.name, shape, label="bias")
-    return builder.apply("add", product, viewed, label=node.name)
+    return builder.apply("add", product, viewed)
 
 
 def _with_slot(call: Call, bias: Ref | None) -> Call:
@@ -144,9 +144,9 @@ def _added(plain: str, biased: str) -> Lowering:
         if beta == 0:  # not even a NaN of the bias is seen
             return builder.view("reshape", value, node.type.shape)
         if beta == 1:
-            return builder.apply("add", value, bias.name, label=node.name)
+            return builder.apply("add", value, bias.name)
         scaled = builder.apply("mul", bias.name, const(float(beta)), label="bias")
-        return builder.apply("add", value, scaled, label=node.name)
+        return builder.apply("add", value, scaled)
 
     return lower
 
@@ -210,7 +210,7 @@ class _Einsum:
         if all(x in kept for x in ours + theirs):
             text = "".join(letters)
             values = [self.laid_out(operand, text) for operand in (left, right)]
-            label = self.builder.current.name if text == self.out and last else "product"
+            label = None if text == self.out and last else "product"
             return text, self.builder.apply("mul", *values, label=label)
         # The product's own order: what both have, the left's rows, the right's columns.
         own = [x for x in letters if x in ours and x in theirs]

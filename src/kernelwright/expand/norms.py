@@ -13,7 +13,12 @@ from kernelwright.graph import Dim, Node, Ref, Shape, TensorType, as_dim
 
 
 def _affine(
-    builder: Builder, normal: str, weight: Ref | None, bias: Ref | None, shape: Shape, label: str
+    builder: Builder,
+    normal: str,
+    weight: Ref | None,
+    bias: Ref | None,
+    shape: Shape,
+    label: str | None = None,
 ) -> str:
     """normal * weight + bias, with the parameters viewed so that they broadcast."""
     operands, expr = [normal], load(0)
@@ -58,7 +63,7 @@ def _layer_norm(builder: Builder, node: Node) -> str | None:
     rank = len(builder.shape(value.name))
     axes = tuple(range(rank - len(normalised), rank))
     normal = _normalise(builder, value.name, axes, eps)
-    return _affine(builder, normal, weight, bias, tuple(normalised), node.name)
+    return _affine(builder, normal, weight, bias, tuple(normalised))
 
 
 def _rms_norm(builder: Builder, node: Node) -> str | None:
@@ -72,7 +77,7 @@ def _rms_norm(builder: Builder, node: Node) -> str | None:
     total = builder.reduce("sum", squares, axes, True, label="square_sum")
     scale = _inverse_deviation(builder, total, size(count(shape, axes)), eps)
     normal = builder.apply("mul", value.name, scale, label="normal")
-    return _affine(builder, normal, weight, None, tuple(normalised), node.name)
+    return _affine(builder, normal, weight, None, tuple(normalised))
 
 
 def _channels(builder: Builder, value: str) -> Shape:
@@ -86,7 +91,7 @@ def _instance_norm(builder: Builder, node: Node) -> str | None:
         return None
     rank = len(builder.shape(value.name))
     normal = _normalise(builder, value.name, tuple(range(2, rank)), eps)
-    return _affine(builder, normal, weight, bias, _channels(builder, value.name), node.name)
+    return _affine(builder, normal, weight, bias, _channels(builder, value.name))
 
 
 def _batch_norm_eval(builder: Builder, node: Node) -> str | None:
@@ -99,7 +104,7 @@ def _batch_norm_eval(builder: Builder, node: Node) -> str | None:
     centred = builder.apply("sub", value.name, average, label="centred")
     scale = _inverse_deviation(builder, variance, 1.0, eps)
     normal = builder.apply("mul", centred, scale, label="normal")
-    return _affine(builder, normal, weight, bias, shape, node.name)
+    return _affine(builder, normal, weight, bias, shape)
 
 
 def _by_batch(

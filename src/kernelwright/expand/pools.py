@@ -43,7 +43,7 @@ def _avg_pool(builder: Builder, node: Node) -> str | None:
         return None
     total = _reduced(builder, node, "sum", value.name, slides, 0.0, "sum")
     if divisor is not None:
-        return builder.apply("div", total, float(divisor), label=node.name)
+        return builder.apply("div", total, float(divisor))
     factors = [_counted(builder, node, value.name, s, counts_padding) for s in slides]
     expr = factors[0]
     for factor in factors[1:]:
@@ -72,7 +72,7 @@ def _adaptive(kind: str) -> Lowering:
             pooled = _reduced(builder, node, kind, value, slides, -math.inf, "values")
             return builder.several(r0=pooled)
         total = _reduced(builder, node, kind, value, slides, 0.0, "sum")
-        return builder.apply("div", total, float(math.prod(kernel)), label=node.name)
+        return builder.apply("div", total, float(math.prod(kernel)))
 
     return lower
 

@@ -111,7 +111,7 @@ def _vector_norm(builder: Builder, node: Node) -> str | None:
     if order == 2:
         squares = builder.apply("square", value, label="squares")
         total = builder.reduce("sum", squares, axes, keepdim, label="square_sum")
-        return builder.apply("sqrt", total, label=node.name)
+        return builder.apply("sqrt", total)
     kind = {1: "sum", float("inf"): "max"}.get(order)
     if kind is None:
         return None
@@ -148,12 +148,12 @@ def _softmax(finish: Callable[[Builder, str, str, str], str]) -> Lowering:
 def _divide(builder: Builder, shifted: str, powers: str, total: str) -> str:
     """By a reciprocal for each row: the sum is from 1 to the number of elements, or NaN."""
     scale = builder.apply("reciprocal", total, label="reciprocal_sum")
-    return builder.apply("mul", powers, scale, label=builder.current.name)
+    return builder.apply("mul", powers, scale)
 
 
 def _subtract_log(builder: Builder, shifted: str, powers: str, total: str) -> str:
     log = builder.apply("log", total, label="log_sum")
-    return builder.apply("sub", shifted, log, label=builder.current.name)
+    return builder.apply("sub", shifted, log)
 
 
 def _logsumexp(builder: Builder, node: Node) -> str | None:
