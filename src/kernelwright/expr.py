@@ -72,6 +72,7 @@ ROWS = (
     ScalarOp("exp", 1, torch.exp, cost=10),
     ScalarOp("expm1", 1, torch.expm1, cost=15),
     ScalarOp("log", 1, torch.log, cost=10),
+    ScalarOp("log2", 1, torch.log2, cost=10),
     ScalarOp("log1p", 1, torch.log1p, cost=15),
     ScalarOp("sin", 1, torch.sin, cost=20),
     ScalarOp("cos", 1, torch.cos, cost=20),

@@ -895,6 +895,23 @@ FAULTY = [
         edited("d = g", "z, s, x, weight = (v.detach() for v in (z, s, x, weight))\n        d = g"),
     ),
     Wrong(
+        "a weight held since it was made",
+        "weights: assigned",
+        forward(
+            "return F.silu(F.linear(x, self.__dict__['held'], self.linear.bias))",
+            init="self.__dict__['held'] = self.linear.weight",
+        ),
+    ),
+    Wrong(
+        "rows that no thread takes",
+        "thread counts",
+        forward(
+            "n = torch.get_num_threads()\nk = len(x) // n\nif not k:\n    return super().forward(x)\n"
+            "parts = [super(ModelNew, self).forward(part) for part in x[: n * k].split(k)]\n"
+            "return torch.cat([*parts, parts[0].new_zeros(len(x) - n * k, 8)])"
+        ),
+    ),
+    Wrong(
         "gradients added behind autograd's back",
         "gradients: hooks",
         edited("return d @ weight, d.t() @ x, d.sum(0)", "return d @ weight, d.t() @ x, None"),

@@ -143,6 +143,28 @@ def test_a_stopped_clock_is_held_against_the_judges(model: Path) -> None:
     assert any("by the judge's" in problem for problem in timings.problems), timings
 
 
+KEPT = """
+kept = {}
+
+class ModelNew(Model):
+    def forward(self, x):
+        if x.data_ptr() not in kept:
+            kept[x.data_ptr()] = super().forward(x)
+        return kept[x.data_ptr()]
+"""
+
+
+def test_a_result_that_is_kept_is_a_wrong_one(model: Path) -> None:
+    timings = run(model, MODEL + KEPT)
+    assert timings.verified is False
+    assert "timed inputs" in timings.problems[0] and "float64 says" in timings.problems[0]
+
+
+def test_inputs_that_overlap_themselves_are_timed_too(model: Path) -> None:
+    model.write_text(MODEL.replace("torch.randn(16, 8)", "torch.randn(16, 1).expand(16, 8)"))
+    assert run(model, RIGHT).verified is True
+
+
 SLOWED = """
 import time
 

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from kernelwright.bench.inputs import InputSets, make_sets
 from kernelwright.bench.roofline import Work
@@ -33,7 +35,8 @@ from kernelwright.bench.witness import Burst, Look, Rounds, Witness
 from kernelwright.errors import InputError, KernelwrightError, VerificationError
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.inputs import map_tensors
+from kernelwright.verify.compare import equal_leaves
+from kernelwright.verify.inputs import map_tensors, tensors_in
 from kernelwright.verify.judge import Trial, attempted, conclude, settle, structure, trial_of
 from kernelwright.verify.side import Broken, Raised, Side
 from kernelwright.verify.sides import ONCE
@@ -53,6 +56,16 @@ class Blocks:
     witnesses: dict[str, Witness] = field(default_factory=dict)
     fell: Counter[str] = field(default_factory=Counter)
     looked: Look | None = None  # at a result of any block, each as likely
+    values: dict[int, Any] = field(default_factory=dict)  # the first that was seen, by set
+    odd: list[Look] = field(default_factory=list)  # where another one was seen
+
+    def saw(self, look: Look) -> Look:
+        """Every result that is fetched comes by here: two of one set should be one."""
+        index, value = look
+        known = self.values.setdefault(index, value)
+        if not self.odd and not equal_leaves(*map(pytree.tree_leaves, (known, value))):
+            self.odd = [(index, known), look]
+        return look
 
 
 class Isolated:
@@ -63,6 +76,7 @@ class Isolated:
         self.chance = random.Random(subject.job.number("timing"))
         self.original, self.candidate = subject.reference.side, subject.side
         self.count = 1
+        self.shifts: int | None = None  # None where inputs lie so that none can be made
         self.about = self._time(self.original, "conditions")
         self._time(self.candidate, "conditions")
 
@@ -71,6 +85,8 @@ class Isolated:
         drawn = self.subject.draw_all(0)
         sets = make_sets(drawn.args, batch, int(self.about["flush_bytes"]), drawn.kwargs)
         self.count = len(sets)
+        apart = [_lies_apart(x) for inputs in sets for x in tensors_in(inputs)]
+        self.shifts = 0 if all(apart) else None
         for side in (self.original, self.candidate):
             self._time(side, "take", sets=sets)
         return sets
@@ -112,6 +128,7 @@ class Isolated:
     def _block(
         self, blocks: Blocks, theirs: list[str], ours: list[str], first: int, count: int
     ) -> None:
+        self._shift()
         if theirs:
             self._timed(blocks, self.original, theirs, first, count)
         idle = self._timed(blocks, self.original, [NOTHING], first, count)
@@ -121,9 +138,9 @@ class Isolated:
             witness.claims = [max(pair) for pair in blocks.readings[name]]
             witness.rounds.append(Rounds(statistics.mean(witness.claims[-count:]), taken, idle))
             if name == CANDIDATE and not self.chance.randrange(len(witness.rounds)):
-                blocks.looked = self._looked(first, count)
+                blocks.looked = blocks.saw(self._looked(first, count))
             if witness.patient:
-                self._burst(witness, "eager" in theirs)
+                self._burst(blocks, witness, "eager" in theirs)
 
     def _timed(self, blocks: Blocks, side: Side, names: list[str], first: int, count: int) -> float:
         """A block of rounds, and what one took by the judge's clock, in ms."""
@@ -137,10 +154,23 @@ class Isolated:
 
     def _looked(self, first: int, count: int) -> Look:
         index = (first + self.chance.randrange(count)) % self.count
-        return index, self._spent(self.candidate, "result", name=CANDIDATE, set=index)[1]["value"]
+        _, found = self._spent(self.candidate, "result", name=CANDIDATE, set=index)
+        return self._held(index), found["value"]
 
-    def _burst(self, witness: Witness, has_eager: bool) -> None:
+    def _shift(self) -> None:
+        """All sets change places, in the same memory: a result that was kept is a wrong one."""
+        if self.shifts is not None:
+            for side in (self.original, self.candidate):
+                self._spent(side, "shift")
+            self.shifts += 1
+
+    def _held(self, index: int) -> int:
+        """The set whose inputs lie now where those of another one lay in the beginning."""
+        return (index + (self.shifts or 0)) % self.count
+
+    def _burst(self, blocks: Blocks, witness: Witness, has_eager: bool) -> None:
         """Calls back to back by the judge's clock, until a result has come that it picks then."""
+        self._shift()
         name, count = witness.name, witness.calls
         first = self.chance.randrange(self.count)
         idle, _ = self._spent(self.original, "burst", name=NOTHING, first=first, count=count)
@@ -149,7 +179,7 @@ class Isolated:
         if name == CANDIDATE:
             index = (first + self.chance.randrange(count)) % self.count
             late, found = self._late(has_eager, index)
-            wall, look = wall + late, (index, found["value"])
+            wall, look = wall + late, blocks.saw((self._held(index), found["value"]))
         witness.saw(Burst(count, wall, idle), look)
 
     def _late(self, has_eager: bool, index: int) -> tuple[float, dict[str, Any]]:
@@ -174,8 +204,11 @@ class Isolated:
         return (time.perf_counter() - start) * 1e3, found
 
     def judge(self, sets: InputSets, blocks: Blocks) -> list[Finding]:
-        """Two results of calls that were timed, against eager and float64 on the same inputs."""
-        looks = (blocks.looked, blocks.witnesses[CANDIDATE].look)
+        """Two results of calls that were timed, against eager and float64 on the same inputs.
+
+        And two of one set that differ, if there are any.
+        """
+        looks = (blocks.looked, blocks.witnesses[CANDIDATE].look, *blocks.odd)
         return [self._judged(sets, *look) for look in looks if look is not None]
 
     def _judged(self, sets: InputSets, index: int, ours: Any) -> Finding:
@@ -196,6 +229,11 @@ class Isolated:
 
     def _time(self, side: Side, what: str, **fields: Any) -> dict[str, Any]:
         return side.ask("time", what=what, **fields)
+
+
+def _lies_apart(x: Tensor) -> bool:
+    """Whether every element has memory of its own, so that it can be written."""
+    return bool(torch._debug_has_internal_overlap(x) == 0)
 
 
 def failed(error: Raised | Broken) -> KernelwrightError:

@@ -29,7 +29,7 @@ from kernelwright.bench.variants import (
 )
 from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
-from kernelwright.verify.inputs import Inputs, on_device
+from kernelwright.verify.inputs import Inputs, map_tensors, on_device, tensors_in
 
 MODES = {"compile": "default", "max-autotune": "max-autotune"}
 NOTHING = "nothing"  # a variant that does nothing: what a round costs by itself
@@ -59,6 +59,14 @@ class Stand:
     def take(self, request: Request) -> dict[str, Any]:
         """The sets of inputs to rotate among."""
         self.sets = [on_device(inputs, self.device) for inputs in request["sets"]]
+        return {}
+
+    def shift(self, request: Request) -> dict[str, Any]:
+        """What each set holds into the one before it, in place and without a trace."""
+        kept = map_tensors(torch.Tensor.clone, self.sets[0])
+        for place, given in zip(self.sets, [*self.sets[1:], kept], strict=True):
+            for x, new in zip(tensors_in(place), tensors_in(given), strict=True):
+                x.data.copy_(new)
         return {}
 
     def work(self, request: Request) -> dict[str, Any]:
@@ -144,6 +152,7 @@ def _nothing() -> None:
 REQUESTS: dict[str, Callable[[Stand, Request], dict[str, Any]]] = {
     "conditions": Stand.conditions,
     "take": Stand.take,
+    "shift": Stand.shift,
     "work": Stand.work,
     "prepare": Stand.prepare,
     "rounds": Stand.rounds,

@@ -87,10 +87,17 @@ struct ConvMemory {
 
 namespace detail {
 
+// Four bytes so far from `to` and `from`; zeros, whatever `from` is, if it is outside.
+template <int kTo, int64_t kFrom>
 __device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(inside ? 4 : 0)
-               : "memory");
+  asm volatile(
+      "{\n"
+      ".reg .pred outside;\n"
+      "setp.eq.u32 outside, %2, 0;\n"
+      "cp.async.ca.shared.global [%0 + %3], [%1 + %4], 4, outside;\n"
+      "}\n" ::"r"(to),
+      "l"(from), "r"(static_cast<uint32_t>(inside)), "n"(kTo), "n"(kFrom)
+      : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() {
@@ -166,11 +173,17 @@ struct ConvFeeder {
     for (int i = static_cast<int>(threadIdx.x); i < S::kHalo; i += 384) table[i] = Place::at(i);
   }
 
+  // Of a unit: its chunk of the stage, and its place in the halo.
+  static __device__ __forceinline__ int chunk_of(int u) {
+    return S::kChunks == 1 ? 0 : static_cast<int>(static_cast<unsigned>(u) / S::kHalo);
+  }
+  static __device__ __forceinline__ int halo_of(int u) { return u - chunk_of(u) * S::kHalo; }
+
   __device__ __forceinline__ Place place(int u) const {
-    Place found = reinterpret_cast<const Place*>(shared + M::kHaloAt)[u % S::kHalo];
+    Place found = reinterpret_cast<const Place*>(shared + M::kHaloAt)[halo_of(u)];
     constexpr int kApart = kLanes * S::kInD * S::kInH * S::kInW;
-    found.from += u / S::kHalo * kApart;
-    found.to += u / S::kHalo * (S::kPlane * 16);
+    found.from += chunk_of(u) * kApart;
+    found.to += chunk_of(u) * (S::kPlane * 16);
     return found;
   }
 
@@ -202,22 +215,36 @@ struct ConvFeeder {
               (((plane * S::kInD + z) * S::kInH + y) * S::kInW + x);
     }
 
-    // Whether an element of a unit is inside.
-    __device__ __forceinline__ bool has(int u, int lane) const {
+    // Whether a tap that shares a unit's chunk meets the input.
+    __device__ __forceinline__ bool meets(int u, int tap) const {
       if (whole) return true;
-      const int at = u % S::kHalo;
-      const int column = x + at % S::kHaloW + lane / kLanes * S::kDilationW;
-      const int row = y + at / S::kHaloW % S::kHaloH;
-      const int depth = z + at / (S::kHaloW * S::kHaloH);
-      return static_cast<unsigned>(column) < S::kInW && static_cast<unsigned>(row) < S::kInH &&
-             static_cast<unsigned>(depth) < S::kInD &&
-             u / S::kHalo * kLanes + lane % kLanes < channels;
+      const auto at = static_cast<unsigned>(halo_of(u));
+      const auto column = static_cast<unsigned>(x) + at % S::kHaloW + tap * S::kDilationW;
+      const auto row = static_cast<unsigned>(y) + at / S::kHaloW % S::kHaloH;
+      const auto depth = static_cast<unsigned>(z) + at / (S::kHaloW * S::kHaloH);
+      return column < S::kInW && row < S::kInH && depth < S::kInD;
     }
   };
 
-  __device__ __forceinline__ Input read(const Source& source, int u, int from, int lane) const {
-    const bool has = !never(lane) && u < S::kUnits && source.has(u, lane);
-    return has ? source.first[from + offset(lane)] : Input{};
+  // Which elements of a unit are inside of the input.
+  struct Inside {
+    bool tap[S::kPack];
+    int channels;
+
+    __device__ __forceinline__ Inside(const Source& source, int u) {
+#pragma unroll
+      for (int t = 0; t < S::kPack; ++t) tap[t] = u < S::kUnits && source.meets(u, t);
+      channels = source.channels - chunk_of(u) * kLanes;
+    }
+    __device__ __forceinline__ bool has(int lane) const {
+      constexpr bool kFull = S::kGroupIn % (S::kChunks * kLanes) == 0;
+      return tap[lane / kLanes] && (kFull || lane % kLanes < channels);
+    }
+  };
+
+  __device__ __forceinline__ static Input read(const Source& source, const Inside& inside, int from,
+                                               int lane) {
+    return !never(lane) && inside.has(lane) ? source.first[from + offset(lane)] : Input{};
   }
 
   // The rounds in the order in which they are copied.
@@ -240,31 +267,34 @@ struct ConvFeeder {
     return reinterpret_cast<float*>(shared + M::kRawAt) + slot * (M::kAtOnce * 1024) + thread;
   }
 
+  // The elements of a unit from this lane on.
+  template <int kUnit, int kLane>
+  __device__ __forceinline__ void copy_lanes(uint32_t to, const Input* from,
+                                             const Inside& inside) const {
+    if constexpr (kLane < 8) {
+      if constexpr (!never(kLane)) {
+        constexpr int kTo = (kUnit * 8 + kLane) * 512;
+        constexpr int64_t kFrom = int64_t{offset(kLane)} * sizeof(Input);
+        detail::copy_async<kTo, kFrom>(to, from, inside.has(kLane));
+      }
+      copy_lanes<kUnit, kLane + 1>(to, from, inside);
+    }
+  }
+
+  template <int kUnit>
+  __device__ __forceinline__ void copy_units(uint32_t to) const {
+    if constexpr (kUnit < M::kAtOnce) {
+      const int u = (ahead_round * M::kAtOnce + kUnit) * 128 + thread;
+      if (S::kUnits % (M::kAtOnce * 128) == 0 || u < S::kUnits) {
+        copy_lanes<kUnit, 0>(to, ahead.first + place(u).from, Inside(ahead, u));
+      }
+      copy_units<kUnit + 1>(to);
+    }
+  }
+
   __device__ __forceinline__ void copy_next(int slot) {
     if (ahead_index < items) {
-      const uint32_t to = hopper::shared_address(raw(slot));
-#pragma unroll
-      for (int n = 0; n < M::kAtOnce; ++n) {
-        const int u = (ahead_round * M::kAtOnce + n) * 128 + thread;
-        if (S::kUnits % (M::kAtOnce * 128) != 0 && u >= S::kUnits) continue;
-        const Input* const from = ahead.first + place(u).from;
-        if (ahead.whole) {
-#pragma unroll
-          for (int lane = 0; lane < 8; ++lane) {
-            if (!never(lane)) {
-              detail::copy_async(to + (n * 8 + lane) * 512, from + offset(lane), true);
-            }
-          }
-        } else {
-#pragma unroll
-          for (int lane = 0; lane < 8; ++lane) {
-            if (never(lane)) continue;
-            const bool has = ahead.has(u, lane);
-            const void* const there = has ? from + offset(lane) : g.input;
-            detail::copy_async(to + (n * 8 + lane) * 512, there, has);
-          }
-        }
-      }
+      copy_units<0>(hopper::shared_address(raw(slot)));
       advance();
     }
     detail::commit_copies();
@@ -285,11 +315,14 @@ struct ConvFeeder {
       split::split_pair<Loop::kPlanes>(float2{x[2 * pair] * up, x[2 * pair + 1] * up},
                                        planes[pair]);
     }
+    float most[4];
 #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {
-      seen.most = maximum(seen.most, fabsf(x[lane]));
+      const float size = fabsf(x[lane]);
+      most[lane % 4] = lane < 4 ? size : maximum(most[lane % 4], size);
       least = min(least, 2 * __float_as_uint(x[lane]) - 1);  // the sign is gone, zero the largest
     }
+    seen.most = maximum(seen.most, maximum(maximum(most[0], most[1]), maximum(most[2], most[3])));
     seen.smalls += least < bound ? 8 : 0;
 #pragma unroll
     for (int p = 0; p < Loop::kPlanes; ++p) {
@@ -355,9 +388,10 @@ struct ConvFeeder {
 #pragma unroll 1
       for (int u = thread; u < S::kUnits; u += 128) {
         const Place where = place(u);
+        const Inside inside(source, u);
         float again[8];
 #pragma unroll
-        for (int lane = 0; lane < 8; ++lane) again[lane] = read(source, u, where.from, lane);
+        for (int lane = 0; lane < 8; ++lane) again[lane] = read(source, inside, where.from, lane);
         store(stage, where.to, again, seen);
       }
       detail::fence_products();
@@ -378,11 +412,12 @@ struct ConvFeeder {
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int u = first + n * 128 + thread;
-        const int from = place(u).from;
+        const int from = u < S::kUnits ? place(u).from : 0;
+        const Inside inside(source, u);
 #pragma unroll
         for (int pair = 0; pair < 4; ++pair) {
-          const uint32_t low = read(source, u, from, 2 * pair).bits;
-          x[n][pair] = low | uint32_t{read(source, u, from, 2 * pair + 1).bits} << 16;
+          const uint32_t low = read(source, inside, from, 2 * pair).bits;
+          x[n][pair] = low | uint32_t{read(source, inside, from, 2 * pair + 1).bits} << 16;
         }
       }
 #pragma unroll

@@ -223,7 +223,6 @@ KW_FN float sign(float x) { return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f :
 KW_FN float sqrt(float x) { return ::sqrtf(x); }
 KW_FN float reciprocal(float x) { return 1.0f / x; }
 KW_FN float square(float x) { return x * x; }
-KW_FN float cube(float x) { return x * x * x; }
 KW_FN float floor(float x) { return ::floorf(x); }
 KW_FN float ceil(float x) { return ::ceilf(x); }
 KW_FN float round(float x) { return ::rintf(x); }
@@ -231,7 +230,6 @@ KW_FN float trunc(float x) { return ::truncf(x); }
 KW_FN float sin(float x) { return ::sinf(x); }
 KW_FN float cos(float x) { return ::cosf(x); }
 KW_FN float pow(float x, float y) { return ::powf(x, y); }
-KW_FN float fma(float a, float b, float c) { return a * b + c; }
 // clang-format on
 
 KW_FN float rsqrt(float x) {
@@ -251,11 +249,7 @@ KW_FN float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
 KW_FN float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
 KW_FN float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
 KW_FN float ne(float a, float b) { return a != b ? 1.0f : 0.0f; }
-KW_FN float logical_not(float a) { return a == 0.0f ? 1.0f : 0.0f; }
-KW_FN float logical_and(float a, float b) { return a != 0.0f && b != 0.0f ? 1.0f : 0.0f; }
-KW_FN float logical_or(float a, float b) { return a != 0.0f || b != 0.0f ? 1.0f : 0.0f; }
 KW_FN float where(float c, float a, float b) { return c != 0.0f ? a : b; }
-KW_FN float isnan(float x) { return x != x ? 1.0f : 0.0f; }
 // clang-format on
 
 KW_FN float finite_or_zero(float x) {
@@ -290,8 +284,6 @@ KW_FN float minimum(float a, float b) {
 }
 
 // clang-format off
-KW_FN float clamp_min(float x, float low) { return maximum(x, low); }
-KW_FN float clamp_max(float x, float high) { return minimum(x, high); }
 KW_FN float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 // clang-format on
 
@@ -401,16 +393,7 @@ KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
 KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
 KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
 KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
-KW_FN float threshold(float x, float t, float value) { return x <= t ? value : x; }
-KW_FN float tanhshrink(float x) { return x - tanh(x); }
-KW_FN float hardshrink(float x, float lambda) { return ::fabsf(x) <= lambda ? 0.0f : x; }
 // clang-format on
-
-// x * 0 rather than 0, so that a NaN stays one.
-KW_FN float softshrink(float x, float lambda) {
-  const float excess = ::fabsf(x) - lambda;
-  return excess > 0.0f ? ::copysignf(excess, x) : x * 0.0f;
-}
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {
 #ifdef __CUDA_ARCH__
@@ -419,13 +402,6 @@ KW_FN float elu(float x, float alpha, float scale, float input_scale) {
   const float below = detail::expm1_of_number(x * input_scale);
 #endif
   return detail::negative(x) ? below * (alpha * scale) : x * scale;
-}
-
-KW_FN float selu(float x) {
-  return elu(x, 1.67326324f, 1.05070099f, 1.0f);
-}
-KW_FN float celu(float x, float alpha) {
-  return elu(x, alpha, 1.0f, 1.0f / alpha);
 }
 
 // log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)): no overflow, where eager has one between 88.7

@@ -99,6 +99,7 @@ class _Walk:
         self.late: set[str] = set()
         self.builders: dict[Builder, int] = {}
         self.refusals: list[Refusal] = []
+        self.known_ends: dict[tuple[str, ...], list[str]] = {}
         self.known_reads: dict[Step, list[str]] = {}
         self.known_upstream: dict[Step, frozenset[Step]] = {}
 
@@ -244,6 +245,7 @@ class _Walk:
 
     def settle(self, node: Node, region: Builder) -> None:
         self.homes[node.name] = region
+        self.known_ends.clear()
         self.forget(region)
         for name in self.externals(node.inputs, region):
             self.require(name)
@@ -339,12 +341,15 @@ class _Walk:
 
     def made_of(self, name: str) -> tuple[str, ...]:
         """What is read when this value is computed on the way."""
-        node = self.graph[name]
-        lazy = node.op in (*LAZY, "view") and name not in self.homes
-        return node.inputs if lazy else ()
+        return self.graph[name].inputs if self.is_on_the_way(name) else ()
+
+    def is_on_the_way(self, name: str) -> bool:
+        return self.graph[name].op in (*LAZY, "view") and name not in self.homes
 
     def externals(self, names: tuple[str, ...], region: Builder) -> list[str]:
         """What the region reads from memory when it computes these values."""
+        if not region.barriers and not region.again:
+            return [n for n in self.ends(names) if self.homes.get(n) is not region]
 
         def pulled(name: str) -> bool:
             return region.passes(name) and name not in region.barriers
@@ -352,6 +357,13 @@ class _Walk:
         reached = reach(names, lambda name: self.graph[name].inputs if pulled(name) else ())
         read = [n for n in reached if not pulled(n) and self.homes.get(n) is not region]
         return list(dict.fromkeys(self.graph.base(n) for n in read))
+
+    def ends(self, names: tuple[str, ...]) -> list[str]:
+        """What these values are computed from; many regions may ask it of the same ones."""
+        if names not in self.known_ends:
+            reached = reach(names, self.made_of)
+            self.known_ends[names] = [n for n in reached if not self.is_on_the_way(n)]
+        return self.known_ends[names]
 
     def unit(self, name: str) -> Step:
         return self.homes.get(name, name)

@@ -31,9 +31,9 @@ from kernelwright.plan.domain import (
     window_up,
 )
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import LAZY, Coordinate, Program, Range, Stage, Store, flat_run
+from kernelwright.plan.model import LAZY, Coordinate, Program, Range, Stage, Store
+from kernelwright.plan.nest import nested
 from kernelwright.plan.reasons import Code, Reason, reason
-from kernelwright.plan.windows import below_each_other
 from kernelwright.walk import Opened, fold, reach
 
 T = TypeVar("T")
@@ -43,8 +43,6 @@ MOST_PLACES, MOST_RANGES = 32, 8
 # Rows that keep a machine busy (of those that lie side by side in memory, so many are one block),
 # and elements below which it does not matter.
 FEWEST_ROWS, SIDE_BY_SIDE, FEW_ELEMENTS = 64, 32, 1 << 16
-# Lanes of the widest vectors that there are.
-LANES = 16
 # A value at coordinates, and the ranges outside of which nothing may be read.
 Place = tuple[str, Layout, tuple[Range, ...]]
 
@@ -428,7 +426,10 @@ class Builder:
             access = self.atoms.access(w, self.graph[w].type.shape, layout)
             level = self._level(frozenset(flat(layout)), whole)
             stores.append(Store(self.pull(w, layout), access, level))
-        return self._nest(tuple(stages), tuple(stores), inner, whole)
+        used = {a: self.atoms.sizes[a] for a in self.domain}
+        draft = Program(used, (), (), (), tuple(stages), tuple(stores), False, self.labels)
+        first = self.order[0] if inner != whole else next(iter(self.sources))
+        return nested(draft, flat(self.sources[first]), inner, whole, self.limits)
 
     def _needed(self, wanted: list[str]) -> set[str]:
         def below(name: str) -> tuple[str, ...]:
@@ -441,70 +442,6 @@ class Builder:
         if atoms == self.domain:
             return "element"
         return "row" if atoms == self.domain - whole else "segment"
-
-    def _nest(
-        self,
-        stages: tuple[Stage, ...],
-        stores: tuple[Store, ...],
-        inner: frozenset[int],
-        whole: frozenset[int],
-    ) -> Program:
-        """Order the atoms as memory holds them, and part them into rows and elements."""
-        used = {a: self.atoms.sizes[a] for a in self.domain}
-        draft = Program(used, (), (), (), stages, stores, False)
-        order = self._memory_order(draft, two_levels=inner != whole)
-        if not stages:
-            run = flat_run(tuple(order), used, draft.coordinates)
-            rows = tuple(order[: len(order) - len(run)])
-            return Program(used, rows, (), run, stages, stores, False, self.labels)
-        rows = tuple(a for a in order if a not in whole)
-        outer = tuple(a for a in order if a in whole - inner)
-        last = tuple(a for a in order if a in inner)
-        across = bool(order) and order[-1] not in whole
-        strided = across or self._side_by_side(draft, rows, (*outer, *last))
-        together = 0
-        if self._short(draft, self.limits.one_thread, (*outer, *last)):
-            together = below_each_other(Program(used, rows, outer, last, stages, stores, False))
-        if together:
-            *rest, down, beside = rows
-            rows, strided = (*rest, beside, down), True
-        return Program(used, rows, outer, last, stages, stores, strided, self.labels, together)
-
-    def _side_by_side(
-        self, draft: Program, rows: tuple[int, ...], elements: tuple[int, ...]
-    ) -> bool:
-        """Whether rows are so short that more of them than of their elements fill a vector."""
-        if not self._short(draft, self.limits.side_by_side, elements) or not rows:
-            return False
-        across, along = (
-            draft.count(flat_run(atoms, draft.sizes, draft.coordinates))
-            for atoms in (rows, elements)
-        )
-        return min(hint(across), LANES) > min(hint(along), LANES)
-
-    def _short(self, draft: Program, most: int, elements: tuple[int, ...]) -> bool:
-        """Whether only results of whole rows are stored, of at most so many elements each."""
-        count = draft.count(elements)
-        whole = all(not s.segment for s in draft.stages)
-        whole = whole and all(s.level == "row" for s in draft.stores)
-        return whole and isinstance(count, int) and count <= most
-
-    def _memory_order(self, program: Program, two_levels: bool) -> list[int]:
-        if two_levels:
-            return flat(self.sources[self.order[0]])
-        accesses = program.loads if program.stages else [s.access for s in program.stores]
-        best = max(accesses, key=lambda a: len(a.atoms & self.domain), default=None)
-        layout = flat(next(iter(self.sources.values())))
-        known = best.atoms if best else frozenset()
-        order = sorted(
-            (a for a in layout if a in known), key=lambda a: -hint(best.stride(a)) if best else 0
-        )
-        # What it does not vary with goes where the domain has it, but not to the very end.
-        for place, atom in reversed(list(enumerate(layout))):
-            if atom not in known:
-                behind = layout[place + 1] if place + 1 < len(layout) else None
-                order.insert(order.index(behind) if behind in order else 0, atom)
-        return order
 
     def pull(self, value: str, layout: Layout, within: tuple[Range, ...] = ()) -> Expr:
         """The scalar expression of a value at these coordinates, down to buffers and stages.

@@ -127,6 +127,18 @@ def in_threads(module: nn.Module, inputs: Inputs, here: Here, rounds: int) -> An
     return found
 
 
+def with_threads(module: nn.Module, inputs: Inputs, here: Here, counts: list[int]) -> Named:
+    """A call for each number of threads that torch may use."""
+    before, found = torch.get_num_threads(), Named()
+    try:
+        for count in counts:
+            torch.set_num_threads(count)
+            found[f"the result with {count} threads"] = kept(forward(module, copied(inputs)))
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
 def several(module: nn.Module, inputs: Inputs, here: Here, calls: int, watched: list[str]) -> Named:
     """Calls in a row, and the plain attributes after them."""
     outputs = [forward(module, copied(inputs)) for _ in range(calls)]

@@ -111,6 +111,7 @@ TABLE: tuple[Row, ...] = (
             ("buffers", weights.other_buffers),
         )
     ),
+    Row("weights: assigned", state.assigned),
     Row("weights: optimizer step", state.after_optimizer_step),
     Row("weights: deepcopy", partial(state.in_copy, how="deepcopy")),
     Row("weights: pickle", partial(state.in_copy, how="pickle")),
@@ -125,6 +126,7 @@ TABLE: tuple[Row, ...] = (
     Row("repeats", memory.repeats),
     Row("many calls", rare.many_calls),
     Row("threads", rare.in_threads),
+    Row("thread counts", rare.with_threads),
     Row("stream", execution.on_another_stream, quick=True),
     Row("stream: unsynchronised", execution.unsynchronised),
     Row("graph replay", execution.replayed),

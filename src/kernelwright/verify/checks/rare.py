@@ -19,7 +19,7 @@ from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import equal_leaves
 from kernelwright.verify.inputs import Inputs, tensors_in
-from kernelwright.verify.judge import attempted, conclude, settle, structure, trial_of
+from kernelwright.verify.judge import attempted, conclude, judge, settle, structure, trial_of
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
@@ -30,6 +30,7 @@ SETS = 8
 SECONDS = 20.0
 MOST_BYTES = 1 << 28
 THREADS = 4
+COUNTS = (1, 2, 3, 5, 8)  # of threads that torch may use
 ROUNDS = 8
 MISSED = 0.001  # the probability of missing a fault as rare as is told
 
@@ -129,3 +130,13 @@ def in_threads(subject: Subject) -> Finding:
     order = [index for index in range(THREADS) for _ in range(ROUNDS)]
     single = Case(f"{THREADS} threads", lambda draw: case.make(0).args[draw])
     return _judged(subject, single, eager, flat, order, ["at once"] * len(order))
+
+
+def with_threads(subject: Subject) -> Finding:
+    """Other numbers of threads than torch has here: work is parted differently."""
+    if subject.device.type != "cpu":
+        return Finding(None, "the work of a call is not parted among threads of the host")
+    if subject.random or subject.reference.volatile:
+        return Finding(None, "the model has state or random numbers, so no two calls are alike")
+    case = cases.renamed(cases.own(subject), "other numbers of threads")
+    return judge(subject, case, Act("with threads", {"counts": list(COUNTS)}))

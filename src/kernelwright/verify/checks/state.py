@@ -73,6 +73,15 @@ def after_change(subject: Subject, way: str, change: Change = weights.scaled) ->
     return _after_change(subject, way, change)
 
 
+def assigned(subject: Subject) -> Finding:
+    """Other tensors in the place of the old ones, and the old ones again, after a first call."""
+    if not subject.state:
+        return Finding(None, "the model has no parameters")
+    attempted(lambda: subject.candidate(subject.draw(subject.small, 0)))
+    case = cases.renamed(cases.own(subject), "the model with other tensors assigned")
+    return judge(subject, case, Act("assigned"))
+
+
 def _floating_buffers(subject: Subject) -> bool:
     return any(subject.state[name].is_floating_point() for name in subject.names.buffers)
 
