@@ -59,9 +59,11 @@ SHORT_NAMES = {
 }
 # Losses by the number of the class: where it stands whether they are reduced.
 LOSSES_OF_CLASSES = {"cross_entropy_loss": 3, "nll_loss": 3, "nll_loss_nd": 3, "nll_loss2d": 3}
-# Without elements, these give back what they were given, or refuse what batch_norm itself takes.
+# Without elements, these give back what they were given, have a smaller result, or refuse what
+# batch_norm itself takes.
 OTHERWISE_IF_EMPTY = {
-    "pixel_unshuffle", "_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats",
+    "pixel_unshuffle", "diagonal", "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit.no_stats",
 }  # fmt: skip
 ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
