@@ -228,6 +228,8 @@ class _Reader:
         for symbol in list(self.symbols)[:1]:
             environment = self.environments[symbol]
             pairs += [(guard.expr, "") for guard in environment.guards]
+            # Sizes of several inputs that turned out to be equal are one symbol by now.
+            pairs = [(environment.replace(expr), place) for expr, place in pairs]
         for expr, place in pairs:
             test = expr.subs(self.symbols)
             if test not in (sympy.true, True) and test.free_symbols <= set(self.symbols.values()):
