@@ -59,9 +59,11 @@ SHORT_NAMES = {
 }
 # Losses by the number of the class: where it stands whether they are reduced.
 LOSSES_OF_CLASSES = {"cross_entropy_loss": 3, "nll_loss": 3, "nll_loss_nd": 3, "nll_loss2d": 3}
-# Without elements, these give back what they were given, or refuse what batch_norm itself takes.
+# Without elements, these give back what they were given, have a smaller result, or refuse what
+# batch_norm itself takes.
 OTHERWISE_IF_EMPTY = {
-    "pixel_unshuffle", "_native_batch_norm_legit_functional", "_native_batch_norm_legit.no_stats",
+    "pixel_unshuffle", "diagonal", "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit.no_stats",
 }  # fmt: skip
 ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
@@ -226,6 +228,8 @@ class _Reader:
         for symbol in list(self.symbols)[:1]:
             environment = self.environments[symbol]
             pairs += [(guard.expr, "") for guard in environment.guards]
+            # Sizes of several inputs that turned out to be equal are one symbol by now.
+            pairs = [(environment.replace(expr), place) for expr, place in pairs]
         for expr, place in pairs:
             test = expr.subs(self.symbols)
             if test not in (sympy.true, True) and test.free_symbols <= set(self.symbols.values()):

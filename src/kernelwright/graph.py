@@ -556,7 +556,7 @@ FEW_SAMPLES = 64
 
 
 def smallest_batch(graph: Graph) -> int:
-    """The smallest batch from which on every slice lies inside of what it is a slice of.
+    """The smallest batch from which on no size is negative, and slices lie inside of values.
 
     torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
     """
@@ -570,5 +570,12 @@ def smallest_batch(graph: Graph) -> int:
 
     views = [(n, n.payload) for n in graph if isinstance(n.payload, View)]
     slices = [(node, view) for node, view in views if view.kind == "slice"]
-    few = [b for b in range(FEW_SAMPLES) if not all(lies_inside(*s, b) for s in slices)]
+    free = {d for n in graph for d in n.type.shape if not isinstance(d, int)}
+
+    def fits(batch: int) -> bool:
+        return all(hint(d, batch) >= 0 for d in free) and all(
+            lies_inside(*s, batch) for s in slices
+        )
+
+    few = [b for b in range(FEW_SAMPLES) if not fits(b)]
     return max(few, default=-1) + 1

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.expr import load
 from kernelwright.graph import (
     SOURCES,
+    Call,
     Graph,
     Node,
     Payload,
@@ -28,6 +29,7 @@ from kernelwright.graph import (
     fresh_name,
     map_refs,
 )
+from kernelwright.interpret import resolve
 from kernelwright.strides import lying
 
 Order = tuple[int, ...]
@@ -56,7 +58,7 @@ def _on_their_own(graph: Graph) -> Graph:
         if node.payload is load(0) and graph.base(node.inputs[0]) == home in homes:
             outputs[-1] = Ref(node.inputs[0])  # torch.export copies what forward only hands on
             continue
-        same = homes.setdefault(graph.base(leaf.name), home) == home
+        same = homes.setdefault(_owner(graph, leaf.name), home) == home
         if same or node.type.dtype not in STORED:
             continue
         if (leaf.name, home) not in made:
@@ -68,6 +70,19 @@ def _on_their_own(graph: Graph) -> Graph:
         return graph
     whole = pytree.tree_unflatten(outputs, pytree.tree_structure(graph.outputs))
     return replace(graph, outputs=whole).with_nodes(nodes)
+
+
+def _owner(graph: Graph, name: str) -> str:
+    """Whose memory a value lies in: a call that stays with ATen may give a view, as diagonal."""
+    while True:
+        name = graph.base(name)
+        call = graph[name].payload
+        if graph[name].op != "opaque" or not isinstance(call, Call) or call.target == "getitem":
+            return name
+        returned = resolve(call.target)._schema.returns
+        if not returned or returned[0].alias_info is None or not graph[name].inputs:
+            return name
+        name = graph[name].inputs[0]
 
 
 def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[str]) -> list[Node]:

@@ -216,9 +216,7 @@ class Builder:
             if any(o != offers[0] for o in offers):
                 raise Misaligned
             axes.append(offers[0] if offers else ())
-        if len(set(flat(tuple(axes)))) != len(flat(tuple(axes))):
-            raise Misaligned
-        return tuple(axes)
+        return _apart(tuple(axes))
 
     def _full_layout(self, node: Node, source: str) -> Layout:
         layout = self.infer(source)
@@ -285,7 +283,7 @@ class Builder:
         columns = broadcast_axes(known, len(node.type.shape))
         if any(o != offers[0] for offers in columns for o in offers):
             raise Misaligned
-        return tuple(offers[0] if offers else () for offers in columns)
+        return _apart(tuple(offers[0] if offers else () for offers in columns))
 
     def _computes(self, value: str) -> bool:
         """Whether this region computes something that the value is made of."""
@@ -581,6 +579,14 @@ def _skipped(expr: Expr) -> Expr:
     if test.op != "inside" or outside is not const(0.0):
         return expr
     return call("where", test, _skipped(call("mul", value, weight)), outside)
+
+
+def _apart(layout: Layout) -> Layout:
+    """The layout itself; two axes along one atom, as in x * x.mT, would be the diagonal alone."""
+    atoms = [piece for axis in layout for piece in axis if isinstance(piece, int)]
+    if len(set(atoms)) != len(atoms):
+        raise Misaligned
+    return layout
 
 
 def reduced_layout(layout: Layout, reduction: Reduction) -> Layout:
