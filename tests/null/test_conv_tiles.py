@@ -64,6 +64,14 @@ def test_every_refusal_says_why() -> None:
     assert any(c.config is not None for c in found)
 
 
+def test_a_stage_is_within_reach_of_its_offsets() -> None:
+    """Channels of 2^24 elements: three chunks of eight, and no fourth."""
+    form = Conv(64, 64, (4096, 4096), (3, 3))
+    assert {dict(config.constants)["kChunks"] for config in _tiles(form)} == {1, 2, 3}
+    larger = replace(form, size=(8192, 8192))
+    assert not tiles(larger, larger.loop, _needs(larger))
+
+
 def test_an_epilogue_may_refuse() -> None:
     form = FORMS["plain"]
     needs = replace(_needs(form), fits=lambda config: "" if config.width == 16 else "too wide")

@@ -35,6 +35,7 @@ BLOCKS = (
 )
 SPLITS = ("C", "X", "Y", "Z")
 MOST_ACCUMULATORS = 144
+MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 SLICE_BYTES = 66 << 10
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
 
@@ -332,6 +333,8 @@ class Choice:
             return "more tiles of channels than blocks that could keep them"
         if self.pack > 1 and self.chunks > 1:
             return "one chunk has all channels"
+        if 8 * self.chunks * math.prod(self.form.in_size) >= MOST_OFFSET:
+            return "places of a stage are too far apart"
         if self.window != ONES and (self.pixels or used[2] % 8 or 8 % self.window[2]):
             return "a warp does not have whole windows"
         return ""
