@@ -110,7 +110,7 @@ struct ConvConsumer {
   Sums sums;
   const int warp = static_cast<int>(threadIdx.x / 32 % 4);
 
-  // Straight-line code that writes sums, or those of several phases, which differ in scale.
+  // Sums go into the slice as they are, unless phases meet in it, whose scales may differ.
   static constexpr bool kUnscaled = S::kUnscaled != 0;
   static_assert(!kUnscaled || (Loop::kScaled && S::kPhases == 1), "sums of one scale");
   static constexpr bool kWindows = S::kWindowD * S::kWindowH * S::kWindowW > 1;

@@ -259,12 +259,6 @@ struct ConvSums {
 
   __device__ __forceinline__ void finish_products() {
     hopper::wait_products<0>();
-    pin_sums();
-  }
-
-  // Additions must not move to where the sums are used: that is inside of branches, where the
-  // compiler would have to wait for products, and so would wait for each of them.
-  __device__ __forceinline__ void pin_sums() {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) hopper::pin(d[part]);
   }
@@ -342,7 +336,6 @@ struct ConvSums {
     } else {
       sum_stages(phase);
     }
-    if constexpr (kPromotes) pin_sums();
   }
 };
 
