@@ -29,9 +29,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
+    """`held`: for each step, the fields of earlier ones that it or a later one needs."""
+
     fields: tuple[Expr, ...]
     scalars: tuple[tuple[Expr, int], ...]
     steps: tuple[Step, ...]
+    held: tuple[tuple[Expr, ...], ...]
 
 
 def schedule(program: Program, given: Expr | None = None) -> Schedule:
@@ -41,6 +44,7 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     from_data = _differing(program, [e for exprs in roots for e in exprs], given)
     first: dict[Expr, int] = {} if given is None else {given: GIVEN}
     fields: dict[Expr, int] = {}
+    last_use: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
 
     def needed(step: int, expr: Expr) -> tuple[Expr, ...]:
@@ -49,6 +53,7 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
             scalars[expr] = expr.awaits
         elif first.setdefault(expr, step) < step and expr in from_data:
             fields[expr] = first[expr]
+            last_use[expr] = step
         else:
             return expr.args
         return ()
@@ -64,7 +69,11 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
         Step(tuple(exprs), tuple(f for f, made in fields.items() if made == step))
         for step, exprs in enumerate(roots)
     )
-    return Schedule(tuple(fields), tuple(scalars.items()), steps)
+    held = tuple(
+        tuple(f for f, made in fields.items() if made < step <= last_use[f])
+        for step in range(len(steps))
+    )
+    return Schedule(tuple(fields), tuple(scalars.items()), steps, held)
 
 
 def _differing(program: Program, roots: list[Expr], given: Expr | None) -> set[Expr]:
