@@ -80,6 +80,9 @@ class ConvPrinter(ProgramPrinter):
         yield from self.begin()
         yield from super().functions()
 
+    def finish_parameters(self) -> list[tuple[str, str]]:
+        return [*super().finish_parameters(), (f"const {self.cursor}&", "at")]
+
     def turned(self) -> list[str]:
         """Whether a channel's largest result is wanted as its smallest."""
 

@@ -16,6 +16,7 @@
 //   P::kRows, P::kElements, P::kSegment    those of a slice
 //   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel
 //   P::kPlaceStride, P::kChannelStride from one of its lanes to the next
+//   P::finish(..., at)                 is told in which slice it is
 //   P::begin(I, fields, results)       takes what the slice has for stage I
 //   P::live(at)                        whether a slice has any rows at all
 //   P::whole(at)                       whether all of its rows and elements exist
@@ -252,7 +253,8 @@ struct TileRow {
       if constexpr (P::kOverSegment[I]) {
         KW_UNROLL(kOwned)
         for (int q = 0; q < kOwned; ++q) {
-          P::finish(Stage<I>{}, s[q], Vec<1>{{reduce_neighbours<kOp, P::kLanes>(share<I>(q))}}, a);
+          const float total = reduce_neighbours<kOp, P::kLanes>(share<I>(q));
+          P::finish(Stage<I>{}, s[q], Vec<1>{{total}}, a, at);
         }
       } else {
         float total = identity<kOp>();
@@ -260,7 +262,7 @@ struct TileRow {
         for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share<I>(q));
         const Vec<1> all{{reduce_neighbours<kOp, P::kLanes * P::kTeams>(total)}};
         KW_UNROLL(kOwned)
-        for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
+        for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a, at);
       }
       stages<I + 1>();
     }

@@ -86,7 +86,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
-    plan = schedule(parts.epilogue, given)
+    plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside})
     kernels: list[Kernel] = [
         ConvKernel(
             region,
