@@ -247,3 +247,18 @@ def test_windows_side_by_side_are_a_cut_of_their_axis() -> None:
     assert atoms.affine((((places,), 3), ((taps,), 1)), 0, 12) == (places, taps)
     assert Slide(0, 3, 3).exact(4, 12) and not Slide(0, 3, 3).exact(4, 13)
     assert not Slide(0, 3, 2).exact(4, 12)
+
+
+@pytest.mark.parametrize("side, together", [(54, 2), (56, 1), (50, 4), (34, 4)])
+def test_windows_that_are_neighbours_in_memory_are_stored_in_whole_vectors(
+    side: int, together: int
+) -> None:
+    """26, 27, 24 and 16 windows: what a thread stores at once begins at a multiple of itself."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return F.max_pool2d(x.permute(0, 3, 1, 2), 3, 2).square().contiguous()
+
+    module = Written(forward)
+    problem = problem_from_module(module, (torch.randn(3, side, side, 16),))
+    (kernel,) = compile_problem(problem, target="cuda", policy=ALWAYS).kernels
+    assert dict(kernel.config.constants)["kVec"] == together

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
@@ -50,9 +51,9 @@ class ConvPrinter(ProgramPrinter):
             "kTeams": laid.teams,
             "kPlaceStride": stride,
             "kChannelStride": stride // self.kernel.tile.pitch,
+            "kUnroll": laid.unroll,
         }
         truths = {
-            "kKeeps": str(laid.keeps).lower(),
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresSegments": self.stores_at("segment"),
@@ -62,6 +63,8 @@ class ConvPrinter(ProgramPrinter):
             *(f"  static constexpr bool {name} = {value};" for name, value in truths.items()),
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
+            f"  static constexpr kw::Keep kKeep = kw::Keep::k{laid.keeps.capitalize()};",
+            f"  static constexpr bool kHolds[] = {{{', '.join(self.holds()) or 'false'}}};",
         ]
 
     def functions(self) -> Iterator[list[str]]:
@@ -74,8 +77,11 @@ class ConvPrinter(ProgramPrinter):
         yield self.test("has_element", tiled.elements)
         if self.kernel.largest.signs:
             yield self.turned()
-        yield self.begin()
+        yield from self.begin()
         yield from super().functions()
+
+    def finish_parameters(self) -> list[tuple[str, str]]:
+        return [*super().finish_parameters(), (f"const {self.cursor}&", "at")]
 
     def turned(self) -> list[str]:
         """Whether a channel's largest result is wanted as its smallest."""
@@ -89,10 +95,29 @@ class ConvPrinter(ProgramPrinter):
         parameters = [("const Args&", "a"), ("int", "channel")]
         return function("static bool turned(", parameters, [f"return {' != '.join(tests)};"])
 
-    def begin(self) -> list[str]:
+    def holds(self) -> list[str]:
+        """Whether the slice holds something else after a stage than before it."""
+        if self.kernel.laid.keeps != "slice":
+            return ["false" for _ in self.program.stages]
+        held = self.kernel.schedule.held
+        return [str(bool(b) and a != b).lower() for a, b in pairwise(held)]
+
+    def begin(self) -> Iterator[list[str]]:
+        """What the slice has for a stage becomes a field, and what it has for the next one."""
+        held = self.kernel.schedule.held
+        steps = range(len(held) if self.kernel.laid.keeps == "slice" else 1)
         parameters = [("Fields<V>&", "f"), ("const kw::Vec<V>&", "results")]
-        body = [f"f.{self.name(self.kernel.given)} = results;"]
-        return function("static void begin(", parameters, body, "template <int V>")
+        for step in steps:
+            given = held[step] if step else (self.kernel.given,)
+            body = [f"f.{self.name(e)} = results;" for e in given]
+            head = f"static void begin(kw::Stage<{step}>"
+            yield function(head, parameters, body, "template <int V>")
+        for step, holds in enumerate(self.holds()):
+            if holds == "true":
+                (kept,) = held[step + 1]
+                head = f"static kw::Vec<V> held(kw::Stage<{step}>"
+                body = [f"return f.{self.name(kept)};"]
+                yield function(head, [("const Fields<V>&", "f")], body, "template <int V>")
 
     # ---- places ------------------------------------------------------------------------------
 

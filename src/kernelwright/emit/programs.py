@@ -60,6 +60,9 @@ class ProgramPrinter:
         fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), ("const Args&", "a")]
         return [*fixed, (self.cursor, "at")]
 
+    def finish_parameters(self) -> list[tuple[str, str]]:
+        return [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
+
     @property
     def struct(self) -> str:
         return camel(self.owner or self.kernel.name)
@@ -192,13 +195,13 @@ class ProgramPrinter:
         results = {e: member for e, member in members.items() if e.op == "acc"}
         known |= results
         assigned = [f"  {member} = total[l];" for member in results.values()]
-        assigned += self.locals(_reachable(finished, known), known, members)
-        loop = ["KW_LANES", "for (int l = 0; l < L; ++l) {"]
+        order = _reachable(finished, known)
+        before = self.memory(order, known, "l", "L")
+        assigned += self.locals(order, known, members)
+        loop = [*before, "KW_LANES", "for (int l = 0; l < L; ++l) {"]
         body = [*loop, *assigned, "}"] if assigned else []
-        parameters = [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
-        return function(
-            f"static void finish(kw::Stage<{index}>", parameters, body, "template <int L>"
-        )
+        head = f"static void finish(kw::Stage<{index}>"
+        return function(head, self.finish_parameters(), body, "template <int L>")
 
     def store_elements(self) -> list[str]:
         stores = [s for s in self.program.stores if s.level == "element"]

@@ -10,12 +10,14 @@
 // provides
 //   P::kVec, P::kEdgeVec               lanes of a chunk, and those of one in a slice at an edge
 //   P::kLanes, P::kTeams               how threads lie over a row
-//   P::kKeeps                          whether a thread keeps its chunks from stage to stage in
-//                                      registers; else it goes through earlier stages again
+//   P::kKeep, P::kUnroll               how a thread keeps its chunks from stage to stage, and how
+//                                      many a loop has at once
+//   P::kHolds[I], P::held(I, fields)   whether the slice has something else after stage I, and what
 //   P::kRows, P::kElements, P::kSegment    those of a slice
 //   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel
 //   P::kPlaceStride, P::kChannelStride from one of its lanes to the next
-//   P::begin(fields, results)          takes the slice's lanes in the place of a load
+//   P::finish(..., at)                 is told in which slice it is
+//   P::begin(I, fields, results)       takes what the slice has for stage I
 //   P::live(at)                        whether a slice has any rows at all
 //   P::whole(at)                       whether all of its rows and elements exist
 //   P::has_row(at), P::has_element(at) whether these do
@@ -33,6 +35,11 @@
 #endif
 
 namespace kw {
+
+// How a thread keeps its chunks from stage to stage. Registers take loops apart, and code that runs
+// once a tile is bound by fetching it: only short programs do that. The slice keeps one number an
+// element. Otherwise earlier stages are gone through again.
+enum class Keep { kRegisters, kSlice, kAgain };
 
 // Where a program is: the slice's first sample, channel and place, and the row and element in it.
 struct TileCursor {
@@ -151,7 +158,9 @@ struct TileRow {
   static constexpr int kSegments = P::kElements / kSegment;
   static constexpr int kOwned = (kSegments + P::kTeams - 1) / P::kTeams;
   static constexpr int kChunks = (kSegment + P::kLanes * V - 1) / (P::kLanes * V);
-  static constexpr int kHeld = P::kKeeps ? kChunks : 1;
+  static constexpr bool kKeeps = P::kKeep == Keep::kRegisters;
+  static constexpr int kHeld = kKeeps ? kChunks : 1;
+  static constexpr int kAtOnce = kKeeps ? kChunks : P::kUnroll;
   static constexpr bool kExact = kSegments % P::kTeams == 0 && kSegment % (P::kLanes * V) == 0;
 
   const typename P::Args& a;
@@ -169,28 +178,48 @@ struct TileRow {
     return inside && (kWhole || P::has_element(at));
   }
 
+  // Whether the slice still has the convolution's sums when stage I begins.
+  KW_FN static constexpr bool has_sums(int stage) {
+    for (int i = 0; i < stage; ++i) {
+      if (P::kHolds[i]) return false;
+    }
+    return true;
+  }
+
+  template <int I>
   KW_FN void take(typename P::template Fields<V>& fields) const {
     Vec<V> results = load_slice<V, P::kPlaceStride>(tile.at + P::place(at));
-    if constexpr (C::kUnscaled != 0) {
+    if constexpr (C::kUnscaled != 0 && has_sums(I)) {
       const int channel = P::channel(at);
       KW_LANES
       for (int v = 0; v < V; ++v) {
         results.lanes[v] *= tile.scale(channel + v * P::kChannelStride);
       }
     }
-    P::begin(fields, results);
+    P::begin(Stage<I>{}, fields, results);
+  }
+
+  template <int I>
+  KW_FN void hold(const typename P::template Fields<V>& fields) const {
+    if constexpr (P::kHolds[I]) {
+      const Vec<V> held = P::held(Stage<I>{}, fields);
+      float* const to = tile.at + P::place(at);
+      KW_LANES
+      for (int v = 0; v < V; ++v) to[v * P::kPlaceStride] = held.lanes[v];
+    }
   }
 
   // A chunk's fields as stage I finds them; kept ones are there.
   template <int I>
   KW_FN typename P::template Fields<V>& fields(int q, int c) {
-    if constexpr (!P::kKeeps) {
-      take(f[q][0]);
-      earlier<I>(f[q][0], s[q]);
-      return f[q][0];
+    if constexpr (kKeeps) return f[q][c];
+    if constexpr (P::kKeep == Keep::kSlice) {
+      take<I>(f[q][0]);
     } else {
-      return f[q][c];
+      take<0>(f[q][0]);
+      earlier<I>(f[q][0], s[q]);
     }
+    return f[q][0];
   }
 
   template <int I>
@@ -206,10 +235,12 @@ struct TileRow {
   KW_FN float share(int q) {
     constexpr Combine kOp = P::kCombine[I];
     float total = identity<kOp>();
-    KW_UNROLL(P::kKeeps ? kChunks : 4)
+    KW_UNROLL(kAtOnce)
     for (int c = 0; c < kChunks; ++c) {
       if (!move_to(q, c)) continue;
-      const Vec<V> x = P::contribution(Stage<I>{}, fields<I>(q, c), s[q], a, at);
+      auto& own = fields<I>(q, c);
+      const Vec<V> x = P::contribution(Stage<I>{}, own, s[q], a, at);
+      hold<I>(own);
       total = combine<kOp>(total, combine_lanes<kOp>(x));
     }
     return total;
@@ -222,7 +253,8 @@ struct TileRow {
       if constexpr (P::kOverSegment[I]) {
         KW_UNROLL(kOwned)
         for (int q = 0; q < kOwned; ++q) {
-          P::finish(Stage<I>{}, s[q], Vec<1>{{reduce_neighbours<kOp, P::kLanes>(share<I>(q))}}, a);
+          const float total = reduce_neighbours<kOp, P::kLanes>(share<I>(q));
+          P::finish(Stage<I>{}, s[q], Vec<1>{{total}}, a, at);
         }
       } else {
         float total = identity<kOp>();
@@ -230,19 +262,19 @@ struct TileRow {
         for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share<I>(q));
         const Vec<1> all{{reduce_neighbours<kOp, P::kLanes * P::kTeams>(total)}};
         KW_UNROLL(kOwned)
-        for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
+        for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a, at);
       }
       stages<I + 1>();
     }
   }
 
   KW_FN void load() {
-    if constexpr (P::kKeeps) {
+    if constexpr (kKeeps) {
       KW_UNROLL(kOwned)
       for (int q = 0; q < kOwned; ++q) {
         KW_UNROLL(kChunks)
         for (int c = 0; c < kChunks; ++c) {
-          if (move_to(q, c)) take(f[q][c]);
+          if (move_to(q, c)) take<0>(f[q][c]);
         }
       }
     }
@@ -252,7 +284,7 @@ struct TileRow {
     KW_UNROLL(kOwned)
     for (int q = 0; q < kOwned; ++q) {
       if constexpr (P::kStoresElements) {
-        KW_UNROLL(P::kKeeps ? kChunks : 4)
+        KW_UNROLL(kAtOnce)
         for (int c = 0; c < kChunks; ++c) {
           if (move_to(q, c)) P::store_elements(fields<P::kStages>(q, c), s[q], a, at);
         }
@@ -304,10 +336,10 @@ struct ConvEpilogue {
     constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
     if constexpr (4 * kChunks >= 3 * kTimes * kAcross) {
-      KW_UNROLL(kTimes > 4 ? 1 : 4 / kTimes)
+      KW_UNROLL(kTimes > P::kUnroll ? 1 : P::kUnroll / kTimes)
       for (int r = thread / kAcross; r < P::kRows; r += kThreads / kAcross) {
         row.at.row = r;
-        KW_UNROLL(4)
+        KW_UNROLL(P::kUnroll)
         for (int n = 0; n < kTimes; ++n) {
           const int chunk = n * kAcross + thread % kAcross;
           row.at.element = chunk * V;
@@ -316,7 +348,7 @@ struct ConvEpilogue {
         }
       }
     } else {
-      KW_UNROLL(4)
+      KW_UNROLL(P::kUnroll)
       for (int i = thread; i < P::kRows * kChunks; i += kThreads) {
         row.at.row = i / kChunks;
         row.at.element = i % kChunks * V;
@@ -335,7 +367,7 @@ struct ConvEpilogue {
   template <bool kWhole>
   KW_FN void element(TileRow<P, C, kWhole>& row) const {
     if (!kWhole && !P::has_row(row.at)) return;
-    row.take(row.f[0][0]);
+    row.template take<0>(row.f[0][0]);
     P::store_elements(row.f[0][0], row.s[0], a, row.at);
   }
 

@@ -167,7 +167,17 @@ def _window(program: Program, elements: int, vec: int) -> Config:
     return _windows(program, 1)
 
 
+def _in_vectors(program: Program, together: int) -> int:
+    """How many windows a thread takes: where they are neighbours in memory, whole vectors."""
+    if together == 1 or all(a.stride(program.rows[-1]) != 1 for a in program.accesses):
+        return together
+    run = int(str(program.sizes[program.rows[-1]]))
+    fitting = (n for n in (4, 2) if n <= together and run % n == 0 and _aligned(program, n))
+    return next(fitting, 1)
+
+
 def _windows(program: Program, together: int) -> Config:
+    together = _in_vectors(program, together)
     beside, down = program.rows[-2:] if together > 1 else (None, None)
     constants = (
         ("kVec", together),

@@ -12,13 +12,13 @@ from functools import cache, lru_cache
 
 import torch
 
-from kernelwright.expr import Expr, load
+from kernelwright.expr import Expr, cost, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Buffer, Conv, ConvForm, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan import Buffer, Conv, ConvForm, Program, Region, Tiled, Walk, tiled, walk
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split
@@ -27,6 +27,10 @@ from kernelwright.targets import ConvLoop, Target
 WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
 MOST_KEPT = 64  # floats that a thread keeps from stage to stage
+# Operations of code that runs once a tile, which is bound by fetching it, and of a loop's body.
+MOST_UNROLLED = 400
+LOOP_BODY = 128
+LEAST_BODY = 4  # operations of a lane beside its program's
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,16 @@ class Laid:
     """`lanes` threads have a segment, or the row, `teams` of them a row, in chunks of `vec`.
 
     In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
+    From stage to stage a thread keeps its chunks in `registers`, which takes its loops apart, or
+    where the results were, in the `slice`, or makes them `again`. Loops have `unroll` chunks.
     """
 
     vec: int
     edge_vec: int
     lanes: int
     teams: int
-    keeps: bool
+    keeps: str
+    unroll: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
-    plan = schedule(parts.epilogue, given)
+    plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside})
     kernels: list[Kernel] = [
         ConvKernel(
             region,
@@ -160,7 +167,7 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
     segment = int(str(program.count(program.inner)))
     vec, edge_vec = _vectors(graph, parts)
     if not program.stages:
-        return Laid(vec, edge_vec, 1, 1, keeps=True)
+        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(program, vec))
     most = elements // segment if program.segmented else -(-segment // vec)
     # Neighbours in a row are read together: all banks of shared memory at once.
     along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
@@ -169,9 +176,23 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
     while rows * shared < least and shared < WARP and 2 * shared <= most:
         shared *= 2
     chunks = -(-elements // (vec * shared))
-    kept = chunks * vec * max(1, len(plan.fields))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
-    return Laid(vec, edge_vec, lanes, teams, keeps=kept <= MOST_KEPT)
+    kept = chunks * vec * max(1, len(plan.fields))
+    if kept <= MOST_KEPT and chunks * vec * _operations(program) <= MOST_UNROLLED:
+        keeps = "registers"
+    elif all(len(held) <= 1 for held in plan.held) and rows * shared % threads == 0:
+        keeps = "slice"  # each element has one place, and each row its threads alone
+    else:
+        keeps = "again"
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(program, vec))
+
+
+def _operations(program: Program) -> int:
+    return cost(*program.exprs) + LEAST_BODY
+
+
+def _unrolled(program: Program, vec: int) -> int:
+    return max(1, min(4, LOOP_BODY // (vec * _operations(program))))
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:

@@ -8,11 +8,12 @@ finished.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from kernelwright.expr import Expr, postorder
-from kernelwright.plan import Access, Program
+from kernelwright.plan import Access, Coordinate, Program
 from kernelwright.walk import reach
 
 # The step that makes a field which is there before the first one.
@@ -29,26 +30,38 @@ class Step:
 
 @dataclass(frozen=True)
 class Schedule:
+    """`held`: for each step, the fields of earlier ones that it or a later one needs."""
+
     fields: tuple[Expr, ...]
     scalars: tuple[tuple[Expr, int], ...]
     steps: tuple[Step, ...]
+    held: tuple[tuple[Expr, ...], ...]
 
 
-def schedule(program: Program, given: Expr | None = None) -> Schedule:
-    """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them."""
+def schedule(
+    program: Program, given: Expr | None = None, outside: Collection[int] = ()
+) -> Schedule:
+    """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them.
+
+    Atoms `outside` are the same for all that a thread does: what depends on them and on stage
+    results is a scalar too.
+    """
     last = tuple(s.expr for s in program.stores if s.level == "element")
     roots = [*((s.expr,) for s in program.stages), last]
+    uniform = _uniform(roots, frozenset(outside))
     from_data = _differing(program, [e for exprs in roots for e in exprs], given)
     first: dict[Expr, int] = {} if given is None else {given: GIVEN}
     fields: dict[Expr, int] = {}
+    last_use: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
 
     def needed(step: int, expr: Expr) -> tuple[Expr, ...]:
         """What is computed for an expression at a step, if that is not there already."""
-        if is_scalar(expr):
+        if expr.awaits >= 0 and expr in uniform:
             scalars[expr] = expr.awaits
         elif first.setdefault(expr, step) < step and expr in from_data:
             fields[expr] = first[expr]
+            last_use[expr] = step
         else:
             return expr.args
         return ()
@@ -58,13 +71,17 @@ def schedule(program: Program, given: Expr | None = None) -> Schedule:
     for store in program.stores:
         if store.level != "element":
             for expr in postorder(store.expr):
-                if is_scalar(expr) and not expr.args:
+                if expr.op == "acc":
                     scalars.setdefault(expr, int(str(expr.value)))
     steps = tuple(
         Step(tuple(exprs), tuple(f for f, made in fields.items() if made == step))
         for step, exprs in enumerate(roots)
     )
-    return Schedule(tuple(fields), tuple(scalars.items()), steps)
+    held = tuple(
+        tuple(f for f, made in fields.items() if made < step <= last_use[f])
+        for step in range(len(steps))
+    )
+    return Schedule(tuple(fields), tuple(scalars.items()), steps, held)
 
 
 def _differing(program: Program, roots: list[Expr], given: Expr | None) -> set[Expr]:
@@ -85,6 +102,17 @@ def _differing(program: Program, roots: list[Expr], given: Expr | None) -> set[E
     return found
 
 
-def is_scalar(expr: Expr) -> bool:
-    """Made of stage results, sizes and constants only, with at least one stage result."""
-    return expr.awaits >= 0 and not expr.varies
+def _uniform(roots: Sequence[Sequence[Expr]], outside: frozenset[int]) -> set[Expr]:
+    """Made of stage results, sizes, constants, and indices of what is outside."""
+    found: set[Expr] = set()
+    for expr in postorder(*(e for exprs in roots for e in exprs)):
+        if expr.args:
+            same = all(a in found for a in expr.args)
+        elif expr.op == "index":
+            assert isinstance(expr.value, Coordinate)
+            same = {atom for atom, _ in expr.value.strides} <= outside
+        else:
+            same = not expr.varies
+        if same:
+            found.add(expr)
+    return found
