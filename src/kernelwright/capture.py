@@ -157,6 +157,8 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     buffers = dict(problem.module.named_buffers(remove_duplicate=False))
     homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
     memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
+    given = {name: leaves[i] for i, name in inputs.items()}
+    sizes = tuple((s, given[name].shape[axis]) for s, (name, axis) in graph.symbols.items())
     reaches = None
     if seen.reaches is not None:
         reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
@@ -167,6 +169,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         memory=memory,
+        sizes=sizes,
         refused=graph.contract.refused or changes,
     )
 

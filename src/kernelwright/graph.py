@@ -359,7 +359,7 @@ class Contract:
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
     over, or that eager refuses in another order. `memory` names for each leaf the source whose
     memory eager's result lies in; results that lie in the same memory of their own have the same
-    other name.
+    other name. `sizes` are those of the free axes when all of this was seen.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -370,6 +370,7 @@ class Contract:
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import sympy
 import torch
 
-from kernelwright.graph import Graph, Node, Ref, hint
+from kernelwright.graph import Call, Graph, Node, Payload, Ref, View, as_dim, hint
 from kernelwright.interpret import carry_out
 from kernelwright.walk import Opened, fold
 
@@ -35,6 +38,33 @@ def lying(graph: Graph, name: str, dense: str = "", copies: bool = True) -> torc
     if not copies and not shares_memory(made, inner):
         raise Copied
     return made
+
+
+def as_seen(graph: Graph) -> Graph:
+    """The graph with numbers for its sizes: those of the call whose strides its contract holds."""
+    seen = dict(graph.contract.sizes)
+
+    @cache
+    def size(dim: sympy.Expr) -> int:
+        return hint(as_dim(dim.subs({s: seen.get(str(s), s) for s in dim.free_symbols})))
+
+    def number(value: Any) -> Any:
+        if isinstance(value, tuple | list):
+            return type(value)(number(v) for v in value)
+        return size(value) if isinstance(value, sympy.Expr) else value
+
+    def payload(of: Payload) -> Payload:
+        if isinstance(of, View):
+            return replace(of, start=number(of.start))
+        if isinstance(of, Call):
+            return replace(of, args=number(of.args), kwargs=number(of.kwargs))
+        return of
+
+    nodes = [
+        replace(n, type=replace(n.type, shape=number(n.type.shape)), payload=payload(n.payload))
+        for n in graph
+    ]
+    return replace(graph, nodes=tuple(nodes))
 
 
 def handed_out(graph: Graph, name: str, known: dict[str, Any]) -> torch.Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import pairwise, permutations
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from kernelwright.graph import (
     map_refs,
 )
 from kernelwright.interpret import resolve
-from kernelwright.strides import handed_out, lying
+from kernelwright.strides import as_seen, handed_out, shares_memory
 
 Order = tuple[int, ...]
 Outputs = dict[str, tuple[int, ...]]  # names, and eager's strides
@@ -59,6 +59,7 @@ def _on_their_own(graph: Graph) -> Graph:
     leaves, memory = pytree.tree_leaves(graph.outputs), graph.contract.memory
     if memory is None or len(memory) != len(leaves):
         return graph
+    seen = as_seen(graph)
     nodes, taken = list(graph.nodes), set(graph.by_name)
     homes = {n.name: n.name for n in graph if n.op in SOURCES}
     strides = graph.contract.strides or (None,) * len(leaves)
@@ -75,7 +76,7 @@ def _on_their_own(graph: Graph) -> Graph:
         if homes.setdefault(_owner(graph, leaf.name), home) == home:
             continue
         if (leaf.name, home) not in made:
-            added = _apart(graph, leaf.name, wanted, taken)
+            added = _apart(graph, seen, leaf.name, wanted, taken)
             nodes += added
             made[leaf.name, home] = added[-1].name
         outputs[-1] = Ref(made[leaf.name, home])
@@ -98,7 +99,9 @@ def _owner(graph: Graph, name: str) -> str:
         name = graph[name].inputs[0]
 
 
-def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[str]) -> list[Node]:
+def _apart(
+    graph: Graph, seen: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[str]
+) -> list[Node]:
     """A copy of what the output is a view of, and the same views of that.
 
     A slice so keeps its strides. What eager copies behind some of the views, as a repeat does what
@@ -110,7 +113,13 @@ def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[s
         name = graph[name].inputs[0]
     wide = max((i for i, n in enumerate(views) if n.payload == View("expand")), default=-2) + 2
     bases = [graph[name], *views][wide:]
-    fitting = (i for i, n in enumerate(bases) if _lies_so(graph, output, n.name, wanted))
+    known = wanted is not None and len(wanted) == len(output.type.shape)
+    stored = [{n.name: _in_memory(seen[n.name], tuple(range(len(n.type.shape))))} for n in bases]
+    fitting = (
+        i
+        for i, so in enumerate(stored)
+        if not known or _fits(graph, seen, output.name, so, wanted or ())
+    )
     first = next(fitting, 0)
     base, views = bases[first], bases[first + 1 :]
     copied = fresh_name(f"{base.name}_apart", taken)
@@ -121,20 +130,12 @@ def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[s
     return added
 
 
-def _lies_so(graph: Graph, node: Node, dense: str, wanted: tuple[int, ...] | None) -> bool:
-    """Whether it has these strides as a view of a dense value; where sizes are free, it may."""
-    found = lying(graph, node.name, dense).stride()
-    if wanted is None or len(wanted) != len(found):
-        return True
-    pairs = zip(node.type.shape, found, wanted, strict=True)
-    return all(a == b for size, a, b in pairs if size != 1)
-
-
 def _in_order(graph: Graph) -> Graph:
     """Copies of outputs that would lie in another order, or with other gaps, than eager's."""
     nodes, moved, taken = list(graph.nodes), dict[str, str](), set(graph.by_name)
+    seen = as_seen(graph)
     for outputs in _by_memory(graph):
-        for place, names in _places(graph, outputs):
+        for place, names in _places(graph, seen, outputs):
             stored = _stored(graph[place.name], place.order, taken)
             nodes += stored
             for name in names:
@@ -164,35 +165,35 @@ def _by_memory(graph: Graph) -> list[Outputs]:
     return list(found.values())
 
 
-def _places(graph: Graph, outputs: Outputs) -> list[tuple[Place, list[str]]]:
+def _places(graph: Graph, seen: Graph, outputs: Outputs) -> list[tuple[Place, list[str]]]:
     """What is stored so that these outputs lie as eager's do, for which of them."""
     known: dict[str, Any] = {}
-    if all(_fits(graph[n], handed_out(graph, n, known), s) for n, s in outputs.items()):
+    if _all_fit(graph, seen, outputs, known):
         return []
-    shared = _place(graph, outputs)
+    shared = _place(graph, seen, outputs)
     if shared is not None:
         return [(shared, list(outputs))]
     found = []
     for name, wanted in outputs.items():
-        node, lies = graph[name], handed_out(graph, name, known)
-        order = _order(node, wanted)
-        if not _fits(node, lies, wanted):
-            place = _place(graph, {name: wanted})
-            if place is None and 0 not in wanted and order != _order(node, lies.stride()):
-                place = Place(name, order)
-            found += [(place, [name])] if place is not None else []
+        if _fits(graph, seen, name, known, wanted):
+            continue
+        place = _place(graph, seen, {name: wanted})
+        order, lies = _order(graph[name], wanted), known[name].stride()
+        if place is None and 0 not in wanted and order != _order(graph[name], lies):
+            place = Place(name, order)
+        found += [(place, [name])] if place is not None else []
     return found
 
 
-def _place(graph: Graph, outputs: Outputs) -> Place | None:
+def _place(graph: Graph, seen: Graph, outputs: Outputs) -> Place | None:
     """What all outputs are views of, next to them, and an order for it that gives their strides."""
     chains = [_chain(graph, name) for name in outputs]
     for name in (n for n in chains[0] if all(n in chain for chain in chains)):
         node = graph[name]
         orders = [_order(node, outputs[name])] if name in outputs else _orders(node)
         for order in orders:
-            known = {name: _in_memory(node, order)}
-            if all(_fits(graph[n], handed_out(graph, n, known), s) for n, s in outputs.items()):
+            known = {name: _in_memory(seen[name], order)}
+            if _all_fit(graph, seen, outputs, known):
                 return Place(name, order)
     return None
 
@@ -207,15 +208,33 @@ def _chain(graph: Graph, name: str) -> list[str]:
 
 def _in_memory(node: Node, order: Order) -> torch.Tensor:
     """The value, stored in an order."""
-    made = torch.empty([hint(node.type.shape[i]) for i in order], device="meta")
+    shape = [hint(node.type.shape[i]) for i in order]
+    made = torch.empty(shape, dtype=node.type.dtype, device="meta")
     return made.permute([order.index(i) for i in range(len(order))])
 
 
-def _fits(node: Node, lies: torch.Tensor, wanted: tuple[int, ...]) -> bool:
+def _all_fit(graph: Graph, seen: Graph, outputs: Outputs, known: dict[str, Any]) -> bool:
+    """Whether all have these strides, and are in one memory: no reshape on the way is a copy."""
+    fit = all(_fits(graph, seen, name, known, wanted) for name, wanted in outputs.items())
+    return fit and (len(outputs) == 1 or not any(_copied(seen, name, known) for name in outputs))
+
+
+def _copied(seen: Graph, name: str, known: dict[str, Any]) -> bool:
+    """Whether a view on the way from what is in memory is a copy."""
+    return any(
+        inner in known and not shares_memory(known[view], known[inner])
+        for view, inner in pairwise(_chain(seen, name))
+    )
+
+
+def _fits(
+    graph: Graph, seen: Graph, name: str, known: dict[str, Any], wanted: tuple[int, ...]
+) -> bool:
     """Whether it has these strides, along axes with more than one place."""
-    pairs = zip(node.type.shape, lies.stride(), wanted, strict=True)
-    same = all(a == b for size, a, b in pairs if hint(size) != 1)
-    return same and _order(node, lies.stride()) == _order(node, wanted)
+    lies = handed_out(seen, name, known).stride()
+    pairs = zip(seen[name].type.shape, lies, wanted, strict=True)
+    same = all(a == b for size, a, b in pairs if size != 1)
+    return same and _order(graph[name], lies) == _order(graph[name], wanted)
 
 
 def _orders(node: Node) -> Iterator[Order]:
