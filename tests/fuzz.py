@@ -10,6 +10,8 @@ A seed is a model. What fails is printed with its seed; the exit code is 1 if an
 from __future__ import annotations
 
 import argparse
+import faulthandler
+import gc
 import logging
 import os
 import re
@@ -17,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -59,6 +62,8 @@ def _planned(recipe: Recipe) -> Verdict:
 
 def _share(seeds: Sequence[int], level: str, backend: str) -> dict[int, Verdict]:
     """What one worker does."""
+    faulthandler.enable()
+    gc.freeze()  # what is there now, torch above all, is not looked through after every model
     torch.set_num_threads(1)
     torch.backends.cudnn.allow_tf32 = False  # eager's own error is the measure, so it must be small
     logging.disable(logging.WARNING)
@@ -94,6 +99,57 @@ def _kind(verdict: Verdict) -> str:
 def groups(seeds: Iterable[int], size: int) -> list[list[int]]:
     listed = list(seeds)
     return [listed[i : i + size] for i in range(0, len(listed), size)]
+
+
+def every_share(
+    shares: list[list[int]], level: str, backend: str, workers: int, late: float | None
+) -> Iterator[dict[int, Verdict]]:
+    """The verdicts of each share as they come, until it is late.
+
+    A worker that dies takes the others with it. Then the models that it may have been at are judged
+    one by one, so that the one which kills is known, and the rest goes on.
+    """
+    while shares:
+        pool = _pool(workers)
+        work = {pool.submit(_share, share, level, backend): share for share in shares}
+        try:
+            for done in as_completed(work, None if late is None else late - time.monotonic()):
+                verdicts = _verdicts(done, work[done])
+                shares = [share for share in shares if share is not work[done]]
+                yield verdicts
+        except BrokenProcessPool:
+            for seed in (seed for share in shares[: workers + 1] for seed in share):
+                yield {seed: _alone(seed, level, backend)}
+            shares = shares[workers + 1 :]
+        except TimeoutError:
+            for process in list(pool._processes.values()):
+                process.kill()
+            return
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _verdicts(done: Future[dict[int, Verdict]], share: list[int]) -> dict[int, Verdict]:
+    try:
+        return done.result()
+    except BrokenProcessPool:
+        raise
+    except Exception as error:
+        return {seed: Verdict(WRONG, describe(error)) for seed in share}
+
+
+def _alone(seed: int, level: str, backend: str) -> Verdict:
+    pool = _pool(1)
+    try:
+        return pool.submit(_share, [seed], level, backend).result()[seed]
+    except BrokenProcessPool:
+        return Verdict(WRONG, "the process died")
+    finally:
+        pool.shutdown()
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
 
 
 class Tally:
@@ -141,26 +197,14 @@ def main() -> int:
     options = parser.parse_args()
     start, tally = time.monotonic(), Tally()
     seeds = range(options.seed, options.seed + options.cases)
-    pool = ProcessPoolExecutor(options.workers, mp_context=get_context("spawn"))
-    work = {
-        pool.submit(_share, group, options.level, options.backend): group
-        for group in groups(seeds, options.together)
-    }
-    late = False
-    try:
-        for done in as_completed(work, timeout=options.seconds):
-            try:
-                tally.add(done.result())
-            except Exception as error:  # a build, or a worker that died
-                tally.add({seed: Verdict(WRONG, describe(error)) for seed in work[done]})
-    except TimeoutError:
-        late = True
-    failures = tally.failures
+    shares = groups(seeds, options.together)
+    late = start + options.seconds if options.seconds else None
+    for verdicts in every_share(shares, options.level, options.backend, options.workers, late):
+        tally.add(verdicts)
+        print(f"{sum(tally.counts.values())} of {len(seeds)}", file=sys.stderr, flush=True)
+    failures, left = tally.failures, len(seeds) - sum(tally.counts.values())
     took = time.monotonic() - start
-    print(f"{tally} in {took:.0f} s{', out of time' if late else ''}", flush=True)
-    if late:
-        os._exit(1)  # workers are still at it
-    pool.shutdown()
+    print(f"{tally} in {took:.0f} s{', out of time' if left else ''}", flush=True)
     if options.keep is not None:
         for seed in list(failures)[: options.most]:
             small, why = smallest(seed, options.level, options.backend)
@@ -168,7 +212,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(small.text)
             print(f"{path}: {why[:300]}", flush=True)
-    return 1 if failures else 0
+    return 1 if failures or left else 0
 
 
 if __name__ == "__main__":

@@ -157,7 +157,9 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     buffers = dict(problem.module.named_buffers(remove_duplicate=False))
     homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
     memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
-    reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
+    reaches = None
+    if seen.reaches is not None:
+        reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
     changes = f"the forward changes {seen.changes}" if seen.changes else None
     return replace(
         graph.contract,

@@ -12,6 +12,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -35,13 +36,14 @@ class Sighting:
     """`reaches` and `strides` have an entry for each leaf of the outputs.
 
     An entry of `reaches` holds the positions of input leaves and the module's own tensors (by id);
-    one of `strides` is None where the leaf is not a tensor; one of `memory` says whose memory the
-    leaf lies in, as `reaches` does, or is negative for memory that the call made. `follows`
-    holds the input leaves whose order in memory outputs take over, `changes` names what attribute
-    every call changes, and `warms` says that only the first call changes any.
+    none are known of a forward that cannot be differentiated. One of `strides` is None where the
+    leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
+    is negative for memory that the call made. `follows` holds the input leaves whose order in
+    memory outputs take over, `changes` names what attribute every call changes, and `warms` says
+    that only the first call changes any.
     """
 
-    reaches: tuple[frozenset[int], ...]
+    reaches: tuple[frozenset[int], ...] | None
     strides: tuple[tuple[int, ...] | None, ...]
     follows: frozenset[int]
     memory: tuple[int | None, ...]
@@ -52,16 +54,18 @@ class Sighting:
 def probe(problem: Problem) -> Sighting | None:
     """What a call does, or None where the forward cannot run on fake tensors.
 
-    Numbers read by .item() are symbols, if the forward does not go on without them.
+    Numbers read by .item() are symbols, if the forward does not go on without them; gradients are
+    left out, if it cannot be differentiated.
     """
-    for numbers in (None, ShapeEnv()):
+    for gradients, numbers in product((True, False), (None, ShapeEnv())):
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")  # and user code without values may fail in any way
-            return _probe(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+            mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
+            return _probe(problem, mode, gradients)
     return None
 
 
-def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
+def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     stand_ins: dict[int, Any] = {}
     for tensor in tensors_of(problem.module):
         stand_ins[id(tensor)] = _fake(mode, tensor)
@@ -72,7 +76,7 @@ def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
 
     def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
         layouts = _Layouts()  # type: ignore[no-untyped-call]
-        with mode, layouts, torch.enable_grad(), recurrences.whole(module):
+        with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i == place else x for i, x in enumerate(dense)]
@@ -85,7 +89,7 @@ def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
     before = _plain_state(module)
     given, outputs = call()
     between = _plain_state(module)
-    reaches = [_reached(o, {**own, **_positions(given)}) for o in outputs]
+    reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
     strides = tuple(_strides(o) for o in outputs)
     held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
     held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
@@ -100,7 +104,8 @@ def _probe(problem: Problem, mode: FakeTensorMode) -> Sighting:
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
-    return Sighting(tuple(reaches), strides, frozenset(follows), memory, changes, warms)
+    known = reaches if gradients else None
+    return Sighting(known, strides, frozenset(follows), memory, changes, warms)
 
 
 class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]

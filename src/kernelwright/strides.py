@@ -1,7 +1,8 @@
 """How a view of dense memory lies, as torch makes it.
 
 In: a Graph and the name of a view. Out: a tensor without memory that has its strides. Reshapes that
-no strides can express are copies in torch; whoever has to know can ask.
+no strides can express are copies in torch; whoever has to know can ask. What ATen computes lies as
+ATen lays it, which a call without memory tells.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.graph import Graph, Ref, hint
+from kernelwright.graph import Graph, Node, Ref, hint
 from kernelwright.interpret import carry_out
 
 
@@ -31,6 +32,37 @@ def lying(graph: Graph, name: str, dense: str = "", copies: bool = True) -> torc
     if not copies and not shares_memory(made, inner):
         raise Copied
     return made
+
+
+def handed_out(graph: Graph, name: str, known: dict[str, Any]) -> torch.Tensor:
+    """The value as emitted code has it: kernels store row by row, calls to ATen as those do.
+
+    `known` tells how some values lie, and is told of the others.
+    """
+    if name not in known:
+        known[name] = _handed_out(graph, graph[name], known)
+    made: torch.Tensor = known[name]
+    return made
+
+
+def _handed_out(graph: Graph, node: Node, known: dict[str, Any]) -> Any:
+    dense = torch.empty([hint(d) for d in node.type.shape], dtype=node.type.dtype, device="meta")
+    if node.op not in ("view", "opaque"):
+        return dense
+
+    def look(value: Any) -> Any:
+        if isinstance(value, Ref):
+            return handed_out(graph, value.name, known)
+        if isinstance(value, tuple | list):
+            return type(value)(look(v) for v in value)
+        if isinstance(value, torch.device):
+            return torch.device("meta")
+        return hint(value) if hasattr(value, "free_symbols") else value
+
+    try:
+        return carry_out(node, look)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return dense  # a call that needs the numbers themselves
 
 
 def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

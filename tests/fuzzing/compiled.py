@@ -54,18 +54,35 @@ def judge_all(
             verdicts[name] = Verdict(UNSUPPORTED, str(error))
         except Exception as error:
             verdicts[name] = Verdict(WRONG, describe(error))
-    built = together.build({n: c.source for n, c in compiled.items()}, folder, device, units)
+    built = _built({n: c.source for n, c in compiled.items()}, folder, device, units)
     for name, made in compiled.items():
+        if isinstance(unit := built.get(name), together.BuildFailed):
+            verdicts[name] = Verdict(WRONG, describe(unit))
+            continue
         if device == "cuda" and not alive():
             verdicts[name] = Verdict(LOST, "an earlier model left the GPU unusable")
             continue
         try:
-            verdicts[name] = judge(recipes[name], made, built.get(name), device)
+            verdicts[name] = judge(recipes[name], made, unit, device)
         except UnsupportedError as error:
             verdicts[name] = Verdict(UNSUPPORTED, str(error))
         except Exception as error:
             verdicts[name] = Verdict(WRONG, describe(error))
     return verdicts
+
+
+def _built(sources: dict[str, str], folder: Path, device: str, units: int) -> dict[str, Any]:
+    """By name, its library, or what the compiler says of it: then each is built by itself."""
+    try:
+        return together.build(sources, folder, device, units)
+    except together.BuildFailed as error:
+        if len(sources) == 1:
+            return dict.fromkeys(sources, error)
+    built: dict[str, Any] = {}
+    for name, source in sources.items():
+        (folder / name).mkdir()
+        built |= _built({name: source}, folder / name, device, 1)
+    return built
 
 
 def alive() -> bool:
@@ -194,7 +211,7 @@ def _training_step(recipe: Recipe, emitted: Any, module: nn.Module, device: str)
         own = copy.deepcopy(wide)
         return step(lambda x: recipe.run(own, x, noise), own, given)
 
-    truth = Truth(run(None), tuple(run(Noise(seed, eps / 2)) for seed in range(3)))
+    truth = Truth.drawn(run, eps / 2)
     check("a training step", got, truth, theirs, eps)
     return set(ours.fallbacks)
 

@@ -10,10 +10,11 @@ import logging
 
 import hypothesis
 import pytest
+import torch
 from fuzzing import quick
 from fuzzing.choices import Drawn, Seeded
 from fuzzing.grammar import GRAMMAR
-from fuzzing.judge import Noise
+from fuzzing.judge import Noise, Truth, Wrong, check, module_of
 from fuzzing.planned import check_planned, problem_of
 from fuzzing.recipe import Recipe
 from fuzzing.writer import Writer
@@ -68,9 +69,20 @@ def test_quick_tracing_gives_the_same_graph(seed: int) -> None:
         assert str(again) == str(plain) and again.contract == plain.contract
 
 
-def test_noise_moves_every_number() -> None:
-    import torch
+def test_a_truth_value_may_be_another_one_where_rounding_decides() -> None:
+    """The divergence of a distribution from itself is nothing but rounding, of either sign."""
+    text = "(F.kl_div(x0.log_softmax(-1), x0.softmax(-1)) >= 0.0, x0.sum() > 100.0)"
+    recipe = Recipe((("x0", "torch.randn(batch, 4)"),), (), (), text)
+    module = module_of(recipe)
+    truth = Truth.of(recipe, module, recipe.make_inputs(5, 0), 2.0**-24)
+    (near, far), state = truth.exact
+    for value in (near, ~near):
+        check("near", ((value, far), state), truth, eps=2.0**-23)
+    with pytest.raises(Wrong):
+        check("far", ((near, ~far), state), truth, eps=2.0**-23)
 
+
+def test_noise_moves_every_number() -> None:
     x = torch.randn(100, dtype=torch.float64)
     moved = Noise(0, 1e-3).on({"a": x, "b": [torch.arange(3)]})
     assert torch.allclose((moved["a"] / x - 1).abs(), torch.full_like(x, 1e-3))

@@ -31,6 +31,8 @@ class ConvPrinter(ProgramPrinter):
 
     kernel: ConvKernel
     cursor = "kw::TileCursor"
+    storing = "kw::store_away"
+    sharing = "kw::load_constant"
 
     def sizes(self) -> list[str]:
         program, laid = self.program, self.kernel.laid

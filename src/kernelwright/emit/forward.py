@@ -280,12 +280,17 @@ class ForwardWriter(Names):
         return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
 
     def _handed_back(self) -> list[tuple[str, str]]:
-        """Results and their values; the caller may not be handed the same tensor twice."""
+        """Results and their values; the caller may not be handed the same tensor twice.
+
+        Two views that are alike are two tensors, and share memory as eager's do.
+        """
         found: list[tuple[str, str]] = []
         for result in self.results:
             text = self.value(result.name)
             base = self.graph[self.graph.base(result.name)].op
-            again = text in [t for _, t in found] or (result.leaf is None and base in SOURCES)
+            handed = text in [t for _, t in found]
+            again = handed and (result.leaf is None or text.isidentifier())
+            again |= result.leaf is None and base in SOURCES
             found.append((result.name, f"{text}.clone()" if again else text))
         return found
 

@@ -43,7 +43,8 @@ RESERVED = frozenset(
 class ProgramPrinter:
     """Prints one kernel's program struct, or what a kernel does with that of an `owner`.
 
-    `cursor` is the type of a place in its loop nest.
+    `cursor` is the type of a place in its loop nest; `storing` takes lanes to memory, `sharing`
+    loads what they have in common.
     """
 
     graph: Graph
@@ -52,6 +53,8 @@ class ProgramPrinter:
     names: dict[Expr, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=lambda: set(RESERVED))
     cursor = "kw::Cursor"
+    storing = "kw::store_row"
+    sharing = "kw::load_same"
 
     def element_parameters(self) -> list[tuple[str, str]]:
         fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), ("const Args&", "a")]
@@ -380,7 +383,7 @@ class ProgramPrinter:
         if block := self.block(access):
             return f"const auto {local} = kw::load_block<{block}>({pointer});"
         if stride == 0:
-            return f"const auto {local} = kw::load_same<{width}>({pointer});"
+            return f"const auto {local} = {self.sharing}<{width}>({pointer});"
         if stride == 1:
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
             once = self.kernel.template.spares_cache and whole
@@ -397,7 +400,7 @@ class ProgramPrinter:
             return f"auto {value} = kw::store_block<{block}>({pointer});"
         stride = self.lane_stride(access)
         if stride == 1 or (width == "L" and not self.program.strided):
-            return f"auto {value} = kw::store_row<{width}>({pointer});"
+            return f"auto {value} = {self.storing}<{width}>({pointer});"
         return f"auto {value} = kw::store_strided<{width}>({pointer}, {dim(stride)});"
 
     def block(self, access: Access) -> str:

@@ -3,37 +3,51 @@
 In: a Graph of primitives and, in its contract, the strides of eager's outputs and the memory that
 they lie in. Out: a Graph in which an output of another order is permuted into the order of memory,
 stored, and permuted back as a view; eager's pointwise operators keep the order of their operand, so
-`x.transpose(1, 2).relu()` is one. And an output that is a mere view here but not in eager, such as
-`x.sum(1)` over an axis of one or a view of a clone, is stored too: nobody who writes to it may
-change an input, or another output.
+`x.transpose(1, 2).relu()` is one. Where eager's output has gaps, as a slice of a copy has, what it
+is a slice of is stored, once for all outputs that share that memory. And an output that is a mere
+view here but not in eager, such as `x.sum(1)` over an axis of one or a view of a clone, is stored
+too: nobody who writes to it may change an input, or another output.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from kernelwright.expand.builder import DECLINED
 from kernelwright.expr import load
 from kernelwright.graph import (
     SOURCES,
     Call,
     Graph,
     Node,
-    Payload,
     Ref,
     TensorType,
     View,
     fresh_name,
+    hint,
     map_refs,
 )
 from kernelwright.interpret import resolve
-from kernelwright.strides import lying
+from kernelwright.strides import handed_out, lying
 
 Order = tuple[int, ...]
+Outputs = dict[str, tuple[int, ...]]  # names, and eager's strides
 STORED = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
+MOST_AXES = 5  # whose orders are tried
+
+
+@dataclass(frozen=True)
+class Place:
+    """A value that is stored in an order: its axes from the widest steps to neighbours."""
+
+    name: str
+    order: Order
 
 
 def lay_out(graph: Graph) -> Graph:
@@ -58,8 +72,7 @@ def _on_their_own(graph: Graph) -> Graph:
         if node.payload is load(0) and graph.base(node.inputs[0]) == home in homes:
             outputs[-1] = Ref(node.inputs[0])  # torch.export copies what forward only hands on
             continue
-        same = homes.setdefault(_owner(graph, leaf.name), home) == home
-        if same or node.type.dtype not in STORED:
+        if homes.setdefault(_owner(graph, leaf.name), home) == home:
             continue
         if (leaf.name, home) not in made:
             added = _apart(graph, leaf.name, wanted, taken)
@@ -101,8 +114,7 @@ def _apart(graph: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[s
     first = next(fitting, 0)
     base, views = bases[first], bases[first + 1 :]
     copied = fresh_name(f"{base.name}_apart", taken)
-    told = (output.origin, load(0), output.sources)
-    added = [Node(copied, "map", (Ref(base.name),), base.type, *told)]
+    added = [_copy(copied, base.name, base.type, output)]
     for view in views:
         again = fresh_name(f"{view.name}_apart", taken)
         added.append(replace(view, name=again, args=(Ref(added[-1].name),)))
@@ -119,26 +131,99 @@ def _lies_so(graph: Graph, node: Node, dense: str, wanted: tuple[int, ...] | Non
 
 
 def _in_order(graph: Graph) -> Graph:
-    leaves = pytree.tree_leaves(graph.outputs)
-    strides = graph.contract.strides
-    if strides is None or len(strides) != len(leaves):
-        return graph
+    """Copies of outputs that would lie in another order, or with other gaps, than eager's."""
     nodes, moved, taken = list(graph.nodes), dict[str, str](), set(graph.by_name)
-    for leaf, wanted in zip(leaves, strides, strict=True):
-        if not isinstance(leaf, Ref) or wanted is None or leaf.name in moved:
+    for outputs in _by_memory(graph):
+        for place, names in _places(graph, outputs):
+            stored = _stored(graph[place.name], place.order, taken)
+            nodes += stored
+            for name in names:
+                again = _viewed(graph, name, place.name, stored[-1].name, taken)
+                nodes += again
+                moved[name] = [*stored, *again][-1].name
+    changed = map_refs(graph.outputs, lambda ref: Ref(moved.get(ref.name, ref.name)))
+    return replace(graph, outputs=changed).with_nodes(nodes) if moved else graph
+
+
+def _by_memory(graph: Graph) -> list[Outputs]:
+    """Outputs that the call makes itself, with eager's strides: those together that share memory.
+
+    Where the run on fake tensors took another way, as an LSTM's may, nothing is known.
+    """
+    leaves, contract = pytree.tree_leaves(graph.outputs), graph.contract
+    if contract.strides is None or len(contract.strides) != len(leaves):
+        return []
+    homes = contract.memory or tuple(str(i) for i in range(len(leaves)))
+    found: dict[str | None, Outputs] = {}
+    for leaf, wanted, home in zip(leaves, contract.strides, homes, strict=True):
+        if not isinstance(leaf, Ref) or wanted is None:
             continue
-        if graph[graph.base(leaf.name)].op in SOURCES or 0 in wanted:
-            continue
-        node = graph[leaf.name]
-        if len(wanted) != len(node.type.shape):
-            continue  # the run on fake tensors took another way, as an LSTM's may
+        own = graph[_owner(graph, leaf.name)].op not in SOURCES
+        if own and len(wanted) == len(graph[leaf.name].type.shape):
+            found.setdefault(home, {}).setdefault(leaf.name, wanted)
+    return list(found.values())
+
+
+def _places(graph: Graph, outputs: Outputs) -> list[tuple[Place, list[str]]]:
+    """What is stored so that these outputs lie as eager's do, for which of them."""
+    known: dict[str, Any] = {}
+    if all(_fits(graph[n], handed_out(graph, n, known), s) for n, s in outputs.items()):
+        return []
+    shared = _place(graph, outputs)
+    if shared is not None:
+        return [(shared, list(outputs))]
+    found = []
+    for name, wanted in outputs.items():
+        node, lies = graph[name], handed_out(graph, name, known)
         order = _order(node, wanted)
-        if order != _order(node, lying(graph, leaf.name).stride()):
-            added = _stored(node, order, taken)
-            moved[leaf.name] = added[-1].name
-            nodes += added
-    outputs = map_refs(graph.outputs, lambda ref: Ref(moved.get(ref.name, ref.name)))
-    return replace(graph, outputs=outputs).with_nodes(nodes) if moved else graph
+        if not _fits(node, lies, wanted):
+            place = _place(graph, {name: wanted})
+            if place is None and 0 not in wanted and order != _order(node, lies.stride()):
+                place = Place(name, order)
+            found += [(place, [name])] if place is not None else []
+    return found
+
+
+def _place(graph: Graph, outputs: Outputs) -> Place | None:
+    """What all outputs are views of, next to them, and an order for it that gives their strides."""
+    chains = [_chain(graph, name) for name in outputs]
+    for name in (n for n in chains[0] if all(n in chain for chain in chains)):
+        node = graph[name]
+        orders = [_order(node, outputs[name])] if name in outputs else _orders(node)
+        for order in orders:
+            known = {name: _in_memory(node, order)}
+            if all(_fits(graph[n], handed_out(graph, n, known), s) for n, s in outputs.items()):
+                return Place(name, order)
+    return None
+
+
+def _chain(graph: Graph, name: str) -> list[str]:
+    """A value, what it is a view of, and so on."""
+    found = [name]
+    while graph[found[-1]].op == "view":
+        found.append(graph[found[-1]].inputs[0])
+    return found
+
+
+def _in_memory(node: Node, order: Order) -> torch.Tensor:
+    """The value, stored in an order."""
+    made = torch.empty([hint(node.type.shape[i]) for i in order], device="meta")
+    return made.permute([order.index(i) for i in range(len(order))])
+
+
+def _fits(node: Node, lies: torch.Tensor, wanted: tuple[int, ...]) -> bool:
+    """Whether it has these strides, along axes with more than one place."""
+    pairs = zip(node.type.shape, lies.stride(), wanted, strict=True)
+    same = all(a == b for size, a, b in pairs if hint(size) != 1)
+    return same and _order(node, lies.stride()) == _order(node, wanted)
+
+
+def _orders(node: Node) -> Iterator[Order]:
+    """All orders of a value's axes, as it is first; ones stay in place."""
+    axes = [i for i, d in enumerate(node.type.shape) if d != 1]
+    for ranked in permutations(axes) if len(axes) <= MOST_AXES else [axes]:
+        following = iter(ranked)
+        yield tuple(next(following) if d != 1 else i for i, d in enumerate(node.type.shape))
 
 
 def _order(node: Node, strides: tuple[int, ...]) -> Order:
@@ -152,13 +237,36 @@ def _stored(node: Node, order: Order, taken: set[str]) -> list[Node]:
     """Permute, store, permute back."""
     back = tuple(order.index(i) for i in range(len(order)))
     lying = TensorType(tuple(node.type.shape[i] for i in order), node.type.dtype)
+    if order == tuple(range(len(order))):
+        return [_copy(fresh_name(f"{node.name}_stored", taken), node.name, node.type, node)]
     names = [fresh_name(f"{node.name}_{word}", taken) for word in ("turned", "stored", "returned")]
-    steps: tuple[tuple[str, Ref, TensorType, Payload], ...] = (
-        ("view", Ref(node.name), lying, View("permute", order)),
-        ("map", Ref(names[0]), lying, load(0)),
-        ("view", Ref(names[1]), node.type, View("permute", back)),
-    )
+
+    def turned(name: str, operand: str, type: TensorType, axes: Order) -> Node:
+        how = View("permute", axes)
+        return Node(name, "view", (Ref(operand),), type, node.origin, how, node.sources)
+
     return [
-        Node(name, op, (operand,), type, node.origin, payload, node.sources)
-        for name, (op, operand, type, payload) in zip(names, steps, strict=True)
+        turned(names[0], node.name, lying, order),
+        _copy(names[1], names[0], lying, node),
+        turned(names[2], names[1], node.type, back),
     ]
+
+
+def _copy(name: str, operand: str, type: TensorType, of: Node) -> Node:
+    """A value stored row by row: by a kernel, or by ATen if kernels have no such type."""
+    if type.dtype in STORED:
+        return Node(name, "map", (Ref(operand),), type, of.origin, load(0), of.sources)
+    rows = (("memory_format", torch.contiguous_format),)
+    call = Call("torch.ops.aten.clone.default", (Ref(operand),), rows)
+    return Node(name, "opaque", (DECLINED,), type, of.origin, call, of.sources)
+
+
+def _viewed(graph: Graph, name: str, base: str, copied: str, taken: set[str]) -> list[Node]:
+    """The views by which an output is one of `base`, of a copy of that."""
+    chain = _chain(graph, name)
+    added = list[Node]()
+    for view in reversed(chain[: chain.index(base)]):
+        again = fresh_name(f"{view}_returned", taken)
+        added.append(replace(graph[view], name=again, args=(Ref(copied),)))
+        copied = again
+    return added

@@ -84,6 +84,65 @@ KW_FN Vec<V> load_slice(const float* from) {
   return found;
 }
 
+// Stores of a program never change what it loads, which the compiler cannot know: between chunks
+// each load would wait for the store before it, and parameters be loaded for every chunk anew. So
+// stores clobber nothing, and what is the same for all lanes is loaded as if it were constant.
+#ifdef __CUDACC__
+template <class P>
+KW_FN void write_away(P* at, const P& pack) {
+#ifdef __CUDA_ARCH__
+  uint32_t w[4] = {};
+  __builtin_memcpy(w, &pack, sizeof pack);
+  if constexpr (sizeof pack == 16) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(w[0]), "r"(w[1]),
+                 "r"(w[2]), "r"(w[3]));
+  } else if constexpr (sizeof pack == 8) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(at), "r"(w[0]), "r"(w[1]));
+  } else if constexpr (sizeof pack == 4) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(at), "r"(w[0]));
+  } else {
+    *at = pack;
+  }
+#endif
+}
+
+template <int V, class T>
+struct AwayOut : RowOut<V, T> {
+  KW_FN void commit() const {
+    Pack<T, V> pack;
+    KW_LANES
+    for (int v = 0; v < V; ++v) pack.items[v] = from_float<T>(this->lanes.lanes[v]);
+    write_away(reinterpret_cast<Pack<T, V>*>(this->at), pack);
+  }
+};
+
+template <int V, class T>
+KW_FN AwayOut<V, T> store_away(T* at) {
+  return {{at, {}}};
+}
+#endif
+
+#ifndef __CUDACC__
+template <int V, class T>
+KW_FN auto store_away(T* at) {
+  return store_row<V>(at);
+}
+#endif
+
+template <int V, class T>
+KW_FN Vec<1> load_constant(const T* at) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 4) {
+    uint32_t bits;
+    asm("ld.global.nc.u32 %0, [%1];" : "=r"(bits) : "l"(at));
+    T found;
+    __builtin_memcpy(&found, &bits, sizeof found);
+    return {{to_float(found)}};
+  }
+#endif
+  return load_same<V>(at);
+}
+
 // One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
 template <class P, class C, bool kWhole>
 struct TileRow {
@@ -235,20 +294,26 @@ struct ConvEpilogue {
     }
   }
 
-  // Where the threads divide into chunks of one row, each stays with its places and goes down the
-  // rows: what it computes of places it computes once.
+  // Threads that lie across a row go down the rows together: what they compute of a place or of a
+  // channel they compute once. Where too many of them would be idle they lie across all rows.
   template <bool kWhole>
   KW_FN void elements(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
     constexpr int V = TileRow<P, C, kWhole>::V;
     constexpr int kChunks = P::kElements / V;
+    constexpr int kAcross = across(kChunks);
+    constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
-    if constexpr (kThreads % kChunks == 0) {
-      row.at.element = thread % kChunks * V;
-      if (!kWhole && !P::has_element(row.at)) return;
-      KW_UNROLL(4)
-      for (int r = thread / kChunks; r < P::kRows; r += kThreads / kChunks) {
+    if constexpr (4 * kChunks >= 3 * kTimes * kAcross) {
+      KW_UNROLL(kTimes > 4 ? 1 : 4 / kTimes)
+      for (int r = thread / kAcross; r < P::kRows; r += kThreads / kAcross) {
         row.at.row = r;
-        element<kWhole>(row);
+        KW_UNROLL(4)
+        for (int n = 0; n < kTimes; ++n) {
+          const int chunk = n * kAcross + thread % kAcross;
+          row.at.element = chunk * V;
+          if (kChunks % kAcross != 0 && chunk >= kChunks) continue;
+          if (kWhole || P::has_element(row.at)) element<kWhole>(row);
+        }
       }
     } else {
       KW_UNROLL(4)
@@ -258,6 +323,13 @@ struct ConvEpilogue {
         if (kWhole || P::has_element(row.at)) element<kWhole>(row);
       }
     }
+  }
+
+  // As many threads as a row has chunks, or the next power of two; all of them for longer rows.
+  KW_FN static constexpr int across(int chunks) {
+    int threads = 1;
+    while (threads < chunks && threads < kThreads) threads *= 2;
+    return threads;
   }
 
   template <bool kWhole>
