@@ -16,7 +16,7 @@ from types import MappingProxyType
 from kernelwright.accuracy import UNKNOWN, Accuracies
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
-from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
+from kernelwright.plan.conv_seats import ConvTime, ConvWay, conv_way, seat_convolutions
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
@@ -216,9 +216,9 @@ def takes(loop: Loop, form: Form) -> bool:
     return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
-def seat(plan: Plan, found: Ways, has_tile: HasTile) -> Plan:
-    """The plan with generated products and convolutions; `has_tile` is asked for the latter."""
-    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, has_tile)
+def seat(plan: Plan, found: Ways, conv_time: ConvTime) -> Plan:
+    """The plan with generated products and convolutions; `conv_time` says what the latter take."""
+    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, conv_time)
 
 
 class _Seating:
