@@ -29,6 +29,9 @@ from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
+# Both estimates are off by a quarter now and then, and by its products the convolution pays.
+CERTAIN = 1.5
+
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
 ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
 
@@ -153,26 +156,30 @@ class _Seating:
             if reader.program is None:
                 continue
             try:
-                self.check(contraction, reader, way)
+                self.time(contraction, reader, way)
                 found.append(reader)
             except Unfit as unfit:
                 self.refuse(contraction, unfit.code, region=reader.name, **unfit.numbers)
         return found
 
-    def check(self, contraction: Region, reader: Region, way: ConvWay) -> None:
+    def time(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        """Of the convolution with the reader in its epilogue, if it can run there."""
         value = contraction.outputs[0].name
         if reader.gemm is not None or reader.conv is not None:
             raise Unfit(Code.SECOND)
-        if value not in reader.reads:
+        if reader.program is None or value not in reader.reads:
             raise Unfit(Code.WALKS)
-        if self.time(contraction, reader, way) is None:
+        walked = walk(reader.program, value, way.form)
+        found = self.conv_time(walked, way.form, way.loop, way.samples)
+        if found is None:
             raise Unfit(Code.TILE)
+        return found
 
-    def time(self, contraction: Region, reader: Region, way: ConvWay) -> float | None:
-        """Of the convolution with the reader in its epilogue."""
-        assert reader.program is not None
-        walked = walk(reader.program, contraction.outputs[0].name, way.form)
-        return self.conv_time(walked, way.form, way.loop, way.samples)
+    def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        try:
+            return self.time(contraction, reader, way)
+        except Unfit:
+            return math.inf
 
     def refuse(self, contraction: Region, code: Code, **numbers: object) -> None:
         origin = self.node(contraction).origin
@@ -186,7 +193,7 @@ class _Seating:
 
     def one(self, contraction: Region, reader: Region, way: ConvWay) -> None:
         moved = float(hint(reader.bytes, way.batch)) - way.stored
-        ours = self.time(contraction, reader, way) or 0.0
+        ours = self.time(contraction, reader, way)
         library = way.library_time + way.loop.pass_time(moved + way.stored)
         if self.left(contraction, way, ours, library):
             return
@@ -204,7 +211,7 @@ class _Seating:
     def several(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
         """Made again in each, if that costs less than storing it and if nothing is in between."""
         again, once, library = self.estimates(contraction, readers, way)
-        if min(once, library) <= again or not self.can_be_together(readers):
+        if once <= again or not self.can_be_together(readers):
             return False
         passes = []
         for number, reader in enumerate(readers, 1):
@@ -226,8 +233,8 @@ class _Seating:
         return True
 
     def left(self, contraction: Region, way: ConvWay, ours: float, library: float) -> bool:
-        """Whether the library is faster; then nothing changes, and the reason is kept."""
-        if way.always or ours < library:
+        """Whether the library is certainly faster; then nothing changes, and the reason is kept."""
+        if way.always or ours < CERTAIN * library:
             return False
         self.refuse(contraction, Code.CONV_LIBRARY, ours=ours, library=library)
         return True
@@ -241,12 +248,9 @@ class _Seating:
         """
         moved = [float(hint(r.bytes, way.batch)) - way.stored for r in readers]
         later = sum(way.loop.pass_time(m + way.stored) for m in moved[1:])
-        passes = [
-            self.time(contraction, r, way) if r.program is not None else None for r in readers
-        ]
-        again = sum(math.inf if t is None else t for t in passes)
+        again = sum(self.time_if_it_fits(contraction, r, way) for r in readers)
         storing = self.storing(contraction, readers[0])
-        once = (self.time(contraction, storing, way) or math.inf) + later
+        once = self.time_if_it_fits(contraction, storing, way) + later
         library = way.library_time + way.loop.pass_time(moved[0] + way.stored) + later
         return again, once, library
 
