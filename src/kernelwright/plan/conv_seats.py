@@ -29,8 +29,9 @@ from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
-# Both estimates are off by a quarter now and then, and by its products the convolution pays.
-CERTAIN = 1.5
+# How much slower a generated convolution must seem: either estimate may be off by a half, and by
+# its products alone this one pays.
+CERTAIN = 2.5
 
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
 ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]

@@ -83,7 +83,7 @@ class Ways:
         return {name: form for name, form in found.items() if name not in self.whole}
 
     def reconsidered(self, plan: Plan) -> Ways:
-        """Without the convolutions that no tile was found for, after they were to be seated.
+        """Without the convolutions that have no tile, or a slow one, after they were to be seated.
 
         Those that found nobody to sit with are `whole`: it was in vain to part what reads them.
         """
@@ -92,7 +92,11 @@ class Ways:
         kept = {name: way for name, way in self.convolutions.items() if name not in left}
         alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
         origins = [plan.graph[name].origin for name in gone]
-        said = [Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op)) for o in origins]
+        slow = {(r.op, r.place): r for r in plan.refusals if r.why.code is Code.CONV_LIBRARY}
+        said = [
+            slow.get((o.op, o.place)) or Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op))
+            for o in origins
+        ]
         return Ways(
             self.by_name,
             kept,
