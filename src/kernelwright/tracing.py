@@ -25,9 +25,6 @@ import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch import nn
-from torch._C import DispatchKey
-from torch._export import utils as export_utils
-from torch._ops import OperatorBase
 from torch.export import Dim as ExportDim
 from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -36,6 +33,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import modes, recurrences
 from kernelwright.borrowed import unfused, untouched
+from kernelwright.composites import kept_whole
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
@@ -81,7 +79,7 @@ def trace(problem: Problem, free: bool) -> Trace:
             root = _Forward(problem.module)
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
-            with _registering_quickly():
+            with kept_whole():
                 functional = program.run_decompositions({})
             return Trace(functional, tuple(asked), modes.matters(wondered), free)
     except Exception as error:
@@ -127,36 +125,6 @@ def _any_names() -> Iterator[None]:
         yield
     finally:
         fx_graph._format_target = write
-
-
-@contextlib.contextmanager
-def _registering_quickly() -> Iterator[None]:
-    """To keep operators whole torch registers twenty functions for each of five hundred of them.
-
-    That was half of the time of a trace: each registration evaluated annotations anew, and the list
-    of the operators was made once for every namespace instead of once.
-    """
-    register = OperatorBase.py_impl
-
-    def py_impl(self: Any, key: Any) -> Any:
-        if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in self.py_kernels:
-            return register(self, key)
-
-        def inner(function: Any) -> Any:
-            self.py_kernels[key] = function
-            self._dispatch_cache.clear()
-            return function
-
-        return inner
-
-    changed: list[tuple[Any, str, Any]] = [(OperatorBase, "py_impl", py_impl)]
-    if listing := getattr(export_utils, "_materialize_cpp_cia_ops", None):
-        changed.append((export_utils, "_materialize_cpp_cia_ops", cache(listing)))
-    with contextlib.ExitStack() as restored:
-        for owner, name, value in changed:
-            restored.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, value)
-        yield
 
 
 @contextlib.contextmanager
