@@ -28,6 +28,7 @@ from kernelwright.plan import ALWAYS
 from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, load_source
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
+from kernelwright.verify.inputs import set_seed
 
 TESTS = Path(__file__).parent
 MODELS = sorted((TESTS / "models").glob("*.py"))
@@ -142,7 +143,7 @@ def widened(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    torch.manual_seed(5)
+    set_seed(5)
     with torch.no_grad():
         return module(*inputs)
 

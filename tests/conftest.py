@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+# Two workers have twice as many threads as there are cores: those that wait must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
 
 TESTS = Path(__file__).parent
@@ -24,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole-corpus", action="store_true", help="plan every chain of the corpus, not a third"
     )
+
+
+def pytest_collection_finish() -> None:
+    """What there is by now, torch and all tests, stays: the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

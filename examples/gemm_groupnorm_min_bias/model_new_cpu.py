@@ -476,7 +476,7 @@ def _kw_units():
 def _kw_build():
     """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
     flags = dict(
-        extra_cflags=["-O3", "-fopenmp", _KW_NATIVE, *_KW_EXACT],
+        extra_cflags=["-std=c++17", "-O3", "-fopenmp", _KW_NATIVE, *_KW_EXACT],
         extra_ldflags=["-fopenmp"],
         is_python_module=False,  # plain C functions: no binding to compile
     )

@@ -26,7 +26,7 @@ from kernelwright.expand.layouts import lay_out
 from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
-from kernelwright.lower import Kernel, Lowered, Panel, Tile, has_tile, lower
+from kernelwright.lower import Kernel, Lowered, Panel, Tile, conv_time, lower
 from kernelwright.pattern import Rewrite, refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
@@ -280,7 +280,7 @@ def _seated(primitives: Graph, machine: Target, products: Ways, batch: int) -> P
         planned = plan(primitives, limits, products.generated, batch, forms)
         if machine.lanes is None:
             return planned
-        planned = seat(planned, products, has_tile)
+        planned = seat(planned, products, conv_time)
         again = products.reconsidered(planned)
         if (again.generated, again.whole) == (products.generated, products.whole):
             return planned

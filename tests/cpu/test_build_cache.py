@@ -1,7 +1,7 @@
 """The build of an emitted file survives what happens to builds: company, kills, damage, full disks.
 
 Each process is a plain Python that runs one emitted file. The compiler is a script around the real
-one, which counts and can be made to hang.
+one, which counts, can be made to hang, and gives the same object for the same text and flags.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from checking import LOAD
 
+from kernelwright.files import locked
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
 from kernelwright.toolchain import compiler
@@ -47,8 +48,18 @@ PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2  # of linux/pr
 LIBRARIES = 2  # the kernels, and what calls them
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*)
-  echo "$$" >> "{folder}/compiled"
-  while [ -e "{folder}/hang" ]; do sleep 0.05; done
+  echo "$$" >> "$PLACE/compiled"
+  while [ -e "$PLACE/hang" ]; do sleep 0.05; done
+  before= flags=
+  for word; do
+    case "$before" in -c) source=$word ;; -o) object=$word ;; *) flags="$flags $word" ;; esac
+    before=$word
+  done
+  kept="$OBJECTS/$({{ echo "$flags"; cat "$source"; }} | sha256sum | cut -c1-64)"
+  if [ -e "$kept" ]; then exec cp "$kept" "$object"; fi
+  {real} "$@" || exit
+  cp "$object" "$kept.$$" && mv "$kept.$$" "$kept"
+  exit
 esac
 exec {real} "$@"
 """
@@ -57,17 +68,18 @@ exec {real} "$@"
 class Place:
     """A folder with an emitted file, a compiler, and a cache that is empty at first."""
 
-    def __init__(self, folder: Path, emitted: str, root: str = "cache") -> None:
+    def __init__(self, folder: Path, emitted: str, script: Path, root: str = "cache") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.root = folder, folder / root
         self.file = folder / "emitted.py"
         self.file.write_text(emitted + CHECK)
-        script = folder / "compiler"
-        script.write_text(COMPILER.format(folder=folder, real=compiler()))
-        script.chmod(0o700)
         kept = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "XDG_CACHE_HOME")}
         self.environment = {**kept, "TORCH_EXTENSIONS_DIR": str(self.root), "CXX": str(script)}
-        self.environment |= {"OMP_NUM_THREADS": "1"}
+        self.environment |= {
+            "OMP_NUM_THREADS": "1",
+            "PLACE": str(folder),
+            "OBJECTS": str(script.parent),
+        }
 
     def start(self, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", LOAD, str(self.file)]
@@ -99,9 +111,21 @@ def emitted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return compile_problem(load_problem(model, "cpu")).source
 
 
+@pytest.fixture(scope="module")
+def script(extensions: Path) -> Path:
+    """The compiler. Which one it is becomes part of a build's name: one for all places."""
+    path = extensions.with_name("objects") / "compiler"
+    path.parent.mkdir(exist_ok=True)
+    with locked(path.with_name("guard")):
+        if not path.exists():
+            path.write_text(COMPILER.format(real=compiler()))
+            path.chmod(0o700)
+    return path
+
+
 @pytest.fixture
-def place(tmp_path: Path, emitted: str) -> Place:
-    return Place(tmp_path, emitted)
+def place(tmp_path: Path, emitted: str, script: Path) -> Place:
+    return Place(tmp_path, emitted, script)
 
 
 def test_eight_processes_at_once_build_once(place: Place) -> None:
@@ -138,13 +162,15 @@ def test_a_damaged_library_is_built_again(damage: str, place: Place) -> None:
 
 
 def test_other_flags_and_compilers_are_other_builds(place: Place) -> None:
+    compiler = shutil.copy2(place.environment["CXX"], place.folder / "compiler")
+    place.environment["CXX"] = str(compiler)
     assert place.run() == "" and place.run() == ""
     assert place.compilations == LIBRARIES
     text = place.file.read_text()
     assert '"-O3"' in text
     place.file.write_text(text.replace('"-O3"', '"-O2"'))
     assert place.run() == ""
-    os.utime(place.environment["CXX"], (1, 1))  # as an upgrade leaves another file there
+    os.utime(compiler, (1, 1))  # as an upgrade leaves another file there
     assert place.run() == ""
     assert place.compilations == len(place.libraries) == LIBRARIES + 1 + LIBRARIES
 
@@ -156,6 +182,7 @@ def test_a_full_disk_leaves_nothing_that_is_believed(place: Place) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
+    place.environment["OBJECTS"] = str(place.folder)  # where there are none yet
     assert "Error" in place.run(limit)
     assert not place.libraries
     assert place.run() == ""
@@ -187,9 +214,9 @@ def without_privileges() -> None:
 
 
 @pytest.mark.parametrize("name", ["$HOME ${x} $", 'it\'s "quoted"', "a b;c&d", "back\\slash:colon"])
-def test_odd_paths(name: str, tmp_path: Path, emitted: str) -> None:
+def test_odd_paths(name: str, tmp_path: Path, emitted: str, script: Path) -> None:
     """Of the cache and of the file itself; the compiler stands elsewhere, as it would."""
-    plain = Place(tmp_path / "plain", emitted)
+    plain = Place(tmp_path / "plain", emitted, script)
     odd = tmp_path / name
     odd.mkdir()
     plain.file = Path(shutil.move(plain.file, odd / f"{name}.py"))

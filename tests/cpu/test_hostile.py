@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 import torch
-from fuzzing import quick, together
+from fuzzing import together
 from fuzzing.compiled import WRONG, adopted, judge_all
 from fuzzing.recipe import Recipe, Statement
 from hypothesis import strategies
@@ -77,8 +77,7 @@ def test_names_of_parts(tmp_path: Path, extensions: Path) -> None:
     compiled = {}
     for i, names in enumerate(triples()):
         problem = problem_from_module(Named(names).eval(), (torch.randn(5, 6),))
-        with quick.tracing():
-            compiled[f"names{i}"] = compile_problem(problem)
+        compiled[f"names{i}"] = compile_problem(problem)
     built = together.build({n: c.source for n, c in compiled.items()}, tmp_path, "cpu")
     x = torch.randn(3, 6)
     for name, made in compiled.items():
@@ -142,8 +141,7 @@ def test_parts_named_as_the_steps_of_their_lowering(name: str) -> None:
     module = nn.Sequential()
     module.add_module(name, nn.GroupNorm(2, 6))
     module.add_module("after", nn.Softmax(1))
-    with quick.tracing():
-        compiled = compile_problem(problem_from_module(module, (torch.randn(5, 6, 3),)))
+    compiled = compile_problem(problem_from_module(module, (torch.randn(5, 6, 3),)))
     assert len(compiled.kernels) == 2
     check_text(compiled.source)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fuzzing import quick, together
+from fuzzing import together
 from fuzzing.judge import Truth, Wrong, check, module_of, widened
 from fuzzing.recipe import Noise, Recipe
 from kernelwright.errors import UnsupportedError
@@ -106,8 +106,7 @@ def compile_one(recipe: Recipe, device: str, pays: bool = False) -> Compiled:
     inputs = moved(recipe.make_inputs(5, 0), here)
     problem = problem_from_module(module_of(recipe).to(here), inputs)
     policy = WHERE_IT_PAYS if pays else ALWAYS
-    with quick.tracing():
-        return compile_problem(problem, target=device, policy=policy)
+    return compile_problem(problem, target=device, policy=policy)
 
 
 def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdict:

@@ -13,7 +13,6 @@ import torch
 from program_interpreter import carry_out_plan
 from torch import nn
 
-from fuzzing import quick
 from fuzzing.judge import Truth, check, module_of, widened
 from fuzzing.recipe import Recipe
 from kernelwright import interpret, spec
@@ -42,8 +41,7 @@ def check_planned(recipe: Recipe) -> bool:
     """For every target. Whether it was captured at all; raises Wrong, or what the passes raise."""
     problem = problem_of(recipe)
     try:
-        with quick.tracing():
-            captured = capture(problem)
+        captured = capture(problem)
     except UnsupportedError:
         return False
     spec.check_graph(captured, "capture")

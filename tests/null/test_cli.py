@@ -10,17 +10,21 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import verifying
 
 from kernelwright import commands, pipeline
+from kernelwright.bench import runner
 from kernelwright.cli import main
 from kernelwright.errors import BuildError, UnsupportedError
 from kernelwright.files import write_atomically
+from kernelwright.verify import session
 from kernelwright.verify.certificate import Certificate, Check
 
 MODEL = """
@@ -79,6 +83,13 @@ def fake_verify(passed: bool) -> Any:
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder of the test's own."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fork server for all commands; that they start their own is tested elsewhere."""
+    for module in (runner, session):
+        monkeypatch.setattr(module, "Server", lambda: nullcontext(verifying.server()))
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ each level is run by torch at several batch sizes. tests/fuzz.py runs as many mo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import hypothesis
 import pytest
 import torch
-from fuzzing import quick
 from fuzzing.choices import Drawn, Seeded
 from fuzzing.grammar import GRAMMAR
 from fuzzing.judge import Noise, Truth, Wrong, check, module_of
@@ -19,7 +19,9 @@ from fuzzing.planned import check_planned, problem_of
 from fuzzing.recipe import Recipe
 from fuzzing.writer import Writer
 from hypothesis import strategies
+from torch._export.utils import _collect_all_valid_cia_ops
 
+from kernelwright import composites, tracing
 from kernelwright.capture import capture
 
 GROUPS, CASES = 12, 25
@@ -60,13 +62,20 @@ def test_a_recipe_is_its_file(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_quick_tracing_gives_the_same_graph(seed: int) -> None:
+def test_tracing_gives_the_graph_that_plain_torch_gives(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators are kept whole in a quicker way: first by registering them, then from memory."""
     problem = problem_of(Writer(Seeded(seed), GRAMMAR).write())
-    plain = capture(problem)
-    for _ in range(2):  # the second time from what the first one kept
-        with quick.tracing():
-            again = capture(problem)
+    with monkeypatch.context() as patch:
+        patch.setattr(tracing, "kept_whole", contextlib.nullcontext)
+        plain = capture(problem)
+    kernels = {op: op.py_kernels.copy() for op in _collect_all_valid_cia_ops()}
+    monkeypatch.setattr(composites, "_known", {})
+    for _ in range(2):
+        again = capture(problem)
         assert str(again) == str(plain) and again.contract == plain.contract
+    assert {op: op.py_kernels for op in kernels} == kernels and len(composites._known) == 1
 
 
 def test_a_truth_value_may_be_another_one_where_rounding_decides() -> None:

@@ -18,7 +18,7 @@ from kernelwright.emit.sources import source
 from kernelwright.expand import expand
 from kernelwright.graph import Graph, Node, Origin, Ref, TensorType
 from kernelwright.ledger import ledger, render
-from kernelwright.lower import has_tile, lower
+from kernelwright.lower import conv_time, lower
 from kernelwright.pattern import aten_call, refusals, rewrite
 from kernelwright.plan import WHERE_IT_PAYS, limits_of, plan, seat, ways
 from kernelwright.rules import ALL_RULES
@@ -149,7 +149,7 @@ def compiled(graph: Graph, target: str) -> str:
     products = ways(primitives, machine, "highest", BATCH, WHERE_IT_PAYS)
     planned = plan(primitives, limits_of(machine), products.generated, BATCH)
     if machine.lanes is not None:
-        planned = seat(planned, products, has_tile)
+        planned = seat(planned, products, conv_time)
     text = source(primitives, lower(planned, machine), target)
     reasons = (str(planned), render(ledger(graph, rewrites, planned)))
     return "\n".join([text.programs, *reasons, *map(str, refusals(rewritten, ALL_RULES))])

@@ -173,8 +173,9 @@ CUDA_FLAGS = """dict(
         is_python_module=False,  # plain C functions: no binding to compile
     )"""
 
+# torch would ask for C++20, whose headers take the compiler longer than a small kernel.
 CPU_FLAGS = """dict(
-        extra_cflags=["-O3", "-fopenmp", NATIVE, *EXACT],
+        extra_cflags=["-std=c++17", "-O3", "-fopenmp", NATIVE, *EXACT],
         extra_ldflags=["-fopenmp"],
         is_python_module=False,  # plain C functions: no binding to compile
     )"""

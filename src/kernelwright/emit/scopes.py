@@ -131,10 +131,40 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     if not names:
         return text
     source = _source(text)
-    renamer = _Renamer(source, names)
+    edits: list[Edit] = []
+    last = 0
     for statement in source.tree.body:
-        renamer.visit(statement)
-    return source.replaced(renamer.edits)
+        end = source.span(statement)[1]
+        part = text[last:end].lstrip(" \t;")
+        start, last = end - len(part), end
+        edits += [(start + a, start + b, new) for a, b, new in _edits_of(part, names)]
+    return source.replaced(edits)
+
+
+def _edits_of(statement: str, names: Mapping[str, str]) -> tuple[Edit, ...]:
+    """No statement hides a name of the module from another, so each is looked at by itself.
+
+    Those of the library are the same in every emitted file, and so is what is done to them.
+    """
+    if statement.isascii():  # else a name may be written in other letters than it has
+        names = {name: names[name] for name in _words(statement) & names.keys()}
+    return _edits(statement, frozenset(names.items()))
+
+
+@lru_cache(maxsize=1024)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
+@lru_cache(maxsize=1024)
+def _edits(statement: str, names: frozenset[tuple[str, str]]) -> tuple[Edit, ...]:
+    if not names:
+        return ()
+    source = Source(statement)
+    renamer = _Renamer(source, dict(names))
+    for node in source.tree.body:
+        renamer.visit(node)
+    return tuple(renamer.edits)
 
 
 class _Renamer:

@@ -1,6 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
-from kernelwright.lower.convolution import ConvKernel, has_tile
+from kernelwright.lower.convolution import ConvKernel, conv_time
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -23,6 +23,6 @@ __all__ = [
     "TailKernel",
     "ThinKernel",
     "Tile",
-    "has_tile",
+    "conv_time",
     "lower",
 ]

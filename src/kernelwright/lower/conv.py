@@ -36,7 +36,7 @@ BLOCKS = (
 SPLITS = ("C", "X", "Y", "Z")
 MOST_ACCUMULATORS = 144
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
-SLICE_BYTES = 66 << 10
+SLICE_BYTES = 72 << 10
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
 
 
@@ -99,7 +99,7 @@ class Needs:
     `largest`: it begins with a max pool of such windows, one beside the other from the first result
     on; of a transposed convolution they are its strides. Then it is given the pooled results, and
     the multiples count those. `stores`: results are written as they are, so that it matters how
-    long the runs are in which a tile writes them.
+    long the runs are in which a tile writes them. `operations` are those of its program.
     """
 
     channels_together: int
@@ -107,6 +107,7 @@ class Needs:
     fits: Callable[[ConvConfig], str]
     largest: Extents = ONES
     stores: bool = True
+    operations: int = 2
 
 
 @dataclass(frozen=True)
@@ -447,7 +448,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
-    time, bound = _tile_time(choice, used, memory, writing)
+    time, bound = _tile_time(choice, used, memory, writing, needs.operations)
     form = choice.form
     times = dict(zip("ZYX", choice.times, strict=True))
     each = {
@@ -501,7 +502,9 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         -(-axis.places // (n * t))
         for axis, n, t in zip(choice.axes, used, choice.times, strict=True)
     )
-    elements = form.cin * math.prod(form.in_size) + form.cout * math.prod(form.out_size)
+    elements = form.cin * math.prod(form.in_size)
+    if needs.stores:
+        elements += form.cout * math.prod(form.out_size)
     config = ConvConfig(
         channels,
         depth,
@@ -630,7 +633,9 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
     return runs * (m.run if whole or aligned else m.broken_run)
 
 
-def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -> tuple[float, str]:
+def _tile_time(
+    choice: Choice, used: Extents, memory: _Memory, writing: float, operations: int
+) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
@@ -645,16 +650,20 @@ def _tile_time(choice: Choice, used: Extents, memory: _Memory, writing: float) -
     if not choice.resident:
         fetched += memory.weights * choice.stages_of_tile
     results = math.prod(used) * choice.spread * choice.channels / 128
-    ending = results * (m.ending if choice.window == ONES else m.ending_windows)
+    pooled = math.prod(choice.largest)
+    each = m.ending + m.operation * operations
+    ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
+    if choice.phases > 1:
+        ending += results * m.phases
     fetching = fetched / m.fetch_rate
-    overlap = 0.5 if choice.stages_of_tile > 1 and not choice.promotes else 0.0
     if choice.stages_of_tile == 1:
-        working = max(products, products / 2 + ending)
+        working = max(products, products / 2 + ending)  # one ends while the other multiplies
     else:
-        working = products + ending * (1 - overlap)
+        working = products + ending
     bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
-    slowest = max(bounds, key=lambda name: bounds[name])
-    return (bounds[slowest] + m.per_tile) / m.clock, slowest
+    slowest, *others = sorted(bounds, key=lambda name: -bounds[name])
+    took = bounds[slowest] + m.shared * bounds[others[0]] + m.per_tile
+    return took / m.clock, slowest
 
 
 def room(form: ConvForm, config: ConvConfig, loop: str) -> tuple[Buffer, ...]:

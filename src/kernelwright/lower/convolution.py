@@ -29,7 +29,7 @@ MOST_LANES = 4  # floats of a shared-memory access
 MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 # Operations of code that runs once a tile, which is bound by fetching it, and of a loop's body.
 MOST_UNROLLED = 400
-LOOP_BODY = 128
+LOOP_BODY = 400
 LEAST_BODY = 4  # operations of a lane beside its program's
 
 
@@ -106,8 +106,10 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     return kernels
 
 
-def has_tile(walked: Walk, form: ConvForm, loop: ConvLoop) -> bool:
-    return tile_of(walked, form, loop) is not None
+def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> float | None:
+    """Microseconds of a generated convolution with this epilogue; None: it has no tile."""
+    found = tile_of(walked, form, loop)
+    return None if found is None else found.tile.time(batch)
 
 
 @dataclass(frozen=True)
@@ -141,15 +143,13 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         return ""
 
     def unfit(tile: ConvConfig) -> str:
-        # Seen on an H200: results of 3-D tiles that are handed over plane by plane are wrong.
-        if tile.depth * some.windows[0] < dict(tile.constants).get("kDeep", 1):
-            return "its planes are handed over one by one"
         return refused(_box(tile))
 
     needs = walked.needs
     stores = any(store.level == "element" for store in walked.program.stores)
+    work = cost(*walked.program.exprs) + len(walked.program.stages)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, largest=some.windows, stores=stores)
+        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
@@ -192,7 +192,7 @@ def _operations(program: Program) -> int:
 
 
 def _unrolled(program: Program, vec: int) -> int:
-    return max(1, min(4, LOOP_BODY // (vec * _operations(program))))
+    return next((n for n in (4, 2) if n * vec * _operations(program) <= LOOP_BODY), 1)
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:

@@ -10,6 +10,7 @@ by the target's model. Both estimates stand in the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -28,13 +29,17 @@ from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
-# Whether a kernel has a tile for a walk over a convolution's result.
-HasTile = Callable[[Walk, ConvForm, ConvLoop], bool]
+# How much slower a generated convolution must seem: either estimate may be off by a half, and by
+# its products alone this one pays.
+CERTAIN = 2.5
+
+# What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
+ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
 
 
 @dataclass(frozen=True)
 class ConvWay:
-    """How a convolution is generated, and its time beside that of the library's.
+    """How a convolution is generated, whether or not it pays (`always`), and the library's time.
 
     The library's takes `turning` more where its operand has to be brought into its order.
     """
@@ -43,6 +48,7 @@ class ConvWay:
     loop: ConvLoop
     batch: int
     accuracy: Accuracy
+    always: bool = False
     turning: float = 0.0
 
     @property
@@ -96,25 +102,25 @@ def conv_way(
     loop = target.conv_loop_for(node.type.dtype, accuracy.owed)
     if form is None or loop is None or types != {loop.dtype}:
         raise Unfit(Code.CONVOLUTION)
-    way = ConvWay(form, loop, batch, accuracy)
+    way = ConvWay(form, loop, batch, accuracy, policy.generate_always)
     rounds = loop.dtype != torch.float32 or accuracy.owed == "tf32"
     if rounds and target.convolutions and graph[graph.base(node.inputs[0])].op in SOURCES:
         way = replace(way, turning=target.convolutions.store_time(way.read))
     ours, library = way.times
-    if ours >= library and not policy.generate_always:
+    if ours >= library and not way.always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
     return way
 
 
-def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], has_tile: HasTile) -> Plan:
+def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], conv_time: ConvTime) -> Plan:
     """The plan with generated convolutions."""
-    return _Seating(plan, ways, has_tile).run() if ways else plan
+    return _Seating(plan, ways, conv_time).run() if ways else plan
 
 
 class _Seating:
-    def __init__(self, plan: Plan, ways: dict[str, ConvWay], has_tile: HasTile) -> None:
+    def __init__(self, plan: Plan, ways: dict[str, ConvWay], conv_time: ConvTime) -> None:
         self.plan, self.graph = plan, plan.graph
-        self.ways, self.has_tile = ways, has_tile
+        self.ways, self.conv_time = ways, conv_time
         self.refusals = [*plan.refusals]
         self.names = {r.name for r in plan.regions if r.program is not None}
         self.regions = list(plan.regions)
@@ -151,22 +157,30 @@ class _Seating:
             if reader.program is None:
                 continue
             try:
-                self.check(contraction, reader, way)
+                self.time(contraction, reader, way)
                 found.append(reader)
             except Unfit as unfit:
                 self.refuse(contraction, unfit.code, region=reader.name, **unfit.numbers)
         return found
 
-    def check(self, contraction: Region, reader: Region, way: ConvWay) -> None:
+    def time(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        """Of the convolution with the reader in its epilogue, if it can run there."""
         value = contraction.outputs[0].name
         if reader.gemm is not None or reader.conv is not None:
             raise Unfit(Code.SECOND)
-        if value not in reader.reads:
+        if reader.program is None or value not in reader.reads:
             raise Unfit(Code.WALKS)
-        assert reader.program is not None
         walked = walk(reader.program, value, way.form)
-        if not self.has_tile(walked, way.form, way.loop):
+        found = self.conv_time(walked, way.form, way.loop, way.samples)
+        if found is None:
             raise Unfit(Code.TILE)
+        return found
+
+    def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        try:
+            return self.time(contraction, reader, way)
+        except Unfit:
+            return math.inf
 
     def refuse(self, contraction: Region, code: Code, **numbers: object) -> None:
         origin = self.node(contraction).origin
@@ -180,8 +194,10 @@ class _Seating:
 
     def one(self, contraction: Region, reader: Region, way: ConvWay) -> None:
         moved = float(hint(reader.bytes, way.batch)) - way.stored
-        ours = way.time(moved)
+        ours = self.time(contraction, reader, way)
         library = way.library_time + way.loop.pass_time(moved + way.stored)
+        if self.left(contraction, way, ours, library):
+            return
         count = self.operators(contraction, reader)
         why = reason(
             Code.CONV if count else Code.CONV_ALONE,
@@ -195,8 +211,8 @@ class _Seating:
 
     def several(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
         """Made again in each, if that costs less than storing it and if nothing is in between."""
-        again, once, library = self.estimates(readers, way)
-        if again >= once or not self.can_be_together(readers):
+        again, once, library = self.estimates(contraction, readers, way)
+        if once <= again or not self.can_be_together(readers):
             return False
         passes = []
         for number, reader in enumerate(readers, 1):
@@ -217,12 +233,25 @@ class _Seating:
         self.put(gone | {id(readers[-1]): passes})
         return True
 
-    def estimates(self, readers: list[Region], way: ConvWay) -> tuple[float, float, float]:
-        """Microseconds: made again in each kernel, stored by the first, made by the library."""
+    def left(self, contraction: Region, way: ConvWay, ours: float, library: float) -> bool:
+        """Whether the library is certainly faster; then nothing changes, and the reason is kept."""
+        if way.always or ours < CERTAIN * library:
+            return False
+        self.refuse(contraction, Code.CONV_LIBRARY, ours=ours, library=library)
+        return True
+
+    def estimates(
+        self, contraction: Region, readers: list[Region], way: ConvWay
+    ) -> tuple[float, float, float]:
+        """Microseconds: made again in each kernel, stored by the first, made by the library.
+
+        A kernel that has no tile cannot make it again.
+        """
         moved = [float(hint(r.bytes, way.batch)) - way.stored for r in readers]
         later = sum(way.loop.pass_time(m + way.stored) for m in moved[1:])
-        again = sum(way.time(m) for m in moved)
-        once = way.time(moved[0] + way.stored) + later
+        again = sum(self.time_if_it_fits(contraction, r, way) for r in readers)
+        storing = self.storing(contraction, readers[0])
+        once = self.time_if_it_fits(contraction, storing, way) + later
         library = way.library_time + way.loop.pass_time(moved[0] + way.stored) + later
         return again, once, library
 
@@ -236,20 +265,10 @@ class _Seating:
 
     def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
         """The first kernel's epilogue stores the result besides; the others read it."""
-        first, value = readers[0], contraction.outputs[0]
-        assert first.program is not None
-        (read,) = (a for a in first.program.loads if a.buffer == value.name)
-        program = replace(
-            first.program,
-            stores=(*first.program.stores, Store(load(read), read, "element")),
-        )
-        storing = replace(
-            first,
-            program=program,
-            outputs=(*first.outputs, value),
-            bytes=as_dim(first.bytes + self.node(contraction).type.numel * value.dtype.itemsize),
-        )
-        again, once, library = self.estimates(readers, way)
+        first = readers[0]
+        again, once, library = self.estimates(contraction, readers, way)
+        if self.left(contraction, way, once, library):
+            return
         why = reason(
             Code.CONV_STORED,
             loop=way.text,
@@ -259,8 +278,25 @@ class _Seating:
             once=once,
             library=library,
         )
+        storing = self.storing(contraction, first)
         made = self.conv(contraction, storing, way, why, (contraction, first))
         self.put({id(contraction): [], id(first): [made]})
+
+    def storing(self, contraction: Region, first: Region) -> Region:
+        """The kernel, if it stores the convolution besides."""
+        value = contraction.outputs[0]
+        assert first.program is not None
+        (read,) = (a for a in first.program.loads if a.buffer == value.name)
+        program = replace(
+            first.program,
+            stores=(*first.program.stores, Store(load(read), read, "element")),
+        )
+        return replace(
+            first,
+            program=program,
+            outputs=(*first.outputs, value),
+            bytes=as_dim(first.bytes + self.node(contraction).type.numel * value.dtype.itemsize),
+        )
 
     def alone(self, contraction: Region, way: ConvWay) -> None:
         """A convolution that is stored as it is."""
@@ -271,15 +307,14 @@ class _Seating:
         store = Store(load(access), access, "element")
         program = Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
         walked = walk(program, contraction.outputs[0].name, way.form)
-        if not self.has_tile(walked, way.form, way.loop):
+        ours = self.conv_time(walked, way.form, way.loop, way.samples)
+        if ours is None:
             self.refuse(contraction, Code.CONVOLUTION)
             return
-        why = reason(
-            Code.CONV_ALONE,
-            loop=way.text,
-            ours=way.time(way.stored),
-            library=way.library_time,
-        )
+        library = way.library_time
+        if self.left(contraction, way, ours, library):
+            return
+        why = reason(Code.CONV_ALONE, loop=way.text, ours=ours, library=library)
         stored = as_dim(2 * own.type.numel * own.type.dtype.itemsize)
         single = replace(contraction, program=program, nodes=(), bytes=stored, flops=0)
         self.put({id(contraction): [self.conv(contraction, single, way, why, (contraction,))]})

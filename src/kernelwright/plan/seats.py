@@ -16,7 +16,7 @@ from types import MappingProxyType
 from kernelwright.accuracy import UNKNOWN, Accuracies
 from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
-from kernelwright.plan.conv_seats import ConvWay, HasTile, conv_way, seat_convolutions
+from kernelwright.plan.conv_seats import ConvTime, ConvWay, conv_way, seat_convolutions
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
 from kernelwright.plan.domain import Atoms, flat
@@ -83,7 +83,7 @@ class Ways:
         return {name: form for name, form in found.items() if name not in self.whole}
 
     def reconsidered(self, plan: Plan) -> Ways:
-        """Without the convolutions that no tile was found for, after they were to be seated.
+        """Without the convolutions that have no tile, or a slow one, after they were to be seated.
 
         Those that found nobody to sit with are `whole`: it was in vain to part what reads them.
         """
@@ -92,7 +92,11 @@ class Ways:
         kept = {name: way for name, way in self.convolutions.items() if name not in left}
         alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
         origins = [plan.graph[name].origin for name in gone]
-        said = [Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op)) for o in origins]
+        slow = {(r.op, r.place): r for r in plan.refusals if r.why.code is Code.CONV_LIBRARY}
+        said = [
+            slow.get((o.op, o.place)) or Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op))
+            for o in origins
+        ]
         return Ways(
             self.by_name,
             kept,
@@ -216,9 +220,9 @@ def takes(loop: Loop, form: Form) -> bool:
     return not any(o.unreadable(loop.multiple) for o in (form.left, form.right))
 
 
-def seat(plan: Plan, found: Ways, has_tile: HasTile) -> Plan:
-    """The plan with generated products and convolutions; `has_tile` is asked for the latter."""
-    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, has_tile)
+def seat(plan: Plan, found: Ways, conv_time: ConvTime) -> Plan:
+    """The plan with generated products and convolutions; `conv_time` says what the latter take."""
+    return seat_convolutions(_Seating(plan, found).run(), found.convolutions, conv_time)
 
 
 class _Seating:

@@ -269,10 +269,12 @@ class Convolving:
 
     A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
     product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
-    two planes), a stage `feed_stage` more; a thread's result takes the epilogue `ending`
-    (`ending_windows` where only the largest of a window leaves the registers), and
-    writing a run of results `run`, or `broken_run` if it begins and ends within sectors; the L2
-    delivers `fetch_rate` bytes. `memory_rate` is in bytes a us, for the whole device.
+    two planes), a stage `feed_stage` more. A thread's result takes the epilogue `ending` and
+    `operation` for each of its program's, `phases` more where phases meet; where only the largest
+    of a window goes on, it takes that for each window, and `windows` for a result. Writing a run of
+    results takes `run`, or `broken_run` if it begins and ends within sectors; the L2 delivers
+    `fetch_rate` bytes. Of what the second slowest of these takes, `shared` is not hidden behind the
+    slowest; a tile takes `per_tile` besides. `memory_rate` is in bytes a us, for the whole device.
     """
 
     processors: int
@@ -284,10 +286,13 @@ class Convolving:
     feed_split: float
     feed_stage: float
     ending: float
-    ending_windows: float
+    operation: float
+    phases: float
+    windows: float
     run: float
     broken_run: float
     fetch_rate: float
+    shared: float
     per_tile: float
     memory_rate: float
     overhead: float

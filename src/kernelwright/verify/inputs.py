@@ -89,5 +89,16 @@ def with_size(x: Tensor, dim: int, size: int) -> Tensor:
 def seeded(seed: int) -> Iterator[None]:
     """Torch's own generator at a seed, and afterwards where it was."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        set_seed(seed)
         yield
+
+
+def set_seed(seed: int) -> None:
+    """torch.manual_seed for the devices that models can be on.
+
+    That one writes down the stack for each kind of device which is not in use, a millisecond each
+    time, and there are a thousand times in a certificate.
+    """
+    torch.default_generator.manual_seed(seed)
+    if torch.version.cuda or torch.version.hip:
+        torch.cuda.manual_seed_all(seed)

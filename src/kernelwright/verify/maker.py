@@ -18,7 +18,7 @@ from kernelwright.problem import Problem, example_inputs, init_inputs, load_prob
 from kernelwright.verify import saved
 from kernelwright.verify.candidate import candidate_class
 from kernelwright.verify.candidate import construct as construct_candidate
-from kernelwright.verify.inputs import Inputs, on_device
+from kernelwright.verify.inputs import Inputs, on_device, set_seed
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Maker:
         )
 
     def construct(self, given: Inputs | None, seed: int) -> nn.Module:
-        torch.manual_seed(seed)
+        set_seed(seed)
         return self.build(given or Inputs((), {})).to(self.device)
 
 

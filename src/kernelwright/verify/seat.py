@@ -26,7 +26,14 @@ from kernelwright.verify import attributes, parameters
 from kernelwright.verify.acts import ACTS, Here, arguments, changes, construction, world
 from kernelwright.verify.candidate import build_failure, fallbacks_of
 from kernelwright.verify.channel import Channel, Gone
-from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, on_device, widen
+from kernelwright.verify.inputs import (
+    Inputs,
+    map_floating,
+    map_tensors,
+    on_device,
+    set_seed,
+    widen,
+)
 from kernelwright.verify.maker import Maker, made
 from kernelwright.verify.parameters import State
 from kernelwright.verify.replay import Recorder, Replay, Unreplayable, moved, rng_state
@@ -198,7 +205,7 @@ class Seat:
 
     def draw(self, request: Request) -> dict[str, Any]:
         assert self.maker is not None
-        torch.manual_seed(request["seed"])
+        set_seed(request["seed"])
         return {"value": self.maker.draw(), "trusted": True}
 
     def list_changes(self, request: Request) -> dict[str, Any]:
@@ -254,7 +261,7 @@ class Seat:
         inputs = on_device(request["inputs"], self.device)
         inputs = widen(inputs) if here.wide else map_tensors(lambda x: x, inputs)
         self._rewind(role, request)
-        torch.manual_seed(request["noise"])
+        set_seed(request["noise"])
         before = rng_state(self.device)
         here.finish()
         start = time.perf_counter()

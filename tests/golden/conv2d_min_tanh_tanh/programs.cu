@@ -22,12 +22,14 @@ struct Conv2dMinTanh {
   static constexpr int kTeams = 1;
   static constexpr int kPlaceStride = 36;
   static constexpr int kChannelStride = 1;
-  static constexpr bool kKeeps = true;
+  static constexpr int kUnroll = 4;
   static constexpr bool kTurns = false;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
   static constexpr bool kOverSegment[] = {false};
+  static constexpr kw::Keep kKeep = kw::Keep::kRegisters;
+  static constexpr bool kHolds[] = {false};
 
   template <int V>
   struct Fields {
@@ -63,7 +65,7 @@ struct Conv2dMinTanh {
   }
 
   template <int V>
-  KW_FN static void begin(Fields<V>& f, const kw::Vec<V>& results) {
+  KW_FN static void begin(kw::Stage<0>, Fields<V>& f, const kw::Vec<V>& results) {
     f.conv_product = results;
   }
 
@@ -80,7 +82,8 @@ struct Conv2dMinTanh {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&,
+      const kw::TileCursor&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.min_value_values[l] = total[l];
@@ -97,7 +100,7 @@ struct Conv2dMinTanh {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::TileCursor at) {
-    auto tanh_2_out = kw::store_row<L>(a.tanh_2_out + at.sample * 49 + at.y * 7 + at.row);
+    auto tanh_2_out = kw::store_away<L>(a.tanh_2_out + at.sample * 49 + at.y * 7 + at.row);
     KW_LANES
     for (int l = 0; l < L; ++l) {
       tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));

@@ -18,7 +18,15 @@ from torch.overrides import TorchFunctionMode
 from kernelwright.verify import attributes, parameters
 from kernelwright.verify.acts.here import Here
 from kernelwright.verify.attributes import preserved
-from kernelwright.verify.inputs import Inputs, Named, copied, forward, map_tensors, tensors_in
+from kernelwright.verify.inputs import (
+    Inputs,
+    Named,
+    copied,
+    forward,
+    map_tensors,
+    set_seed,
+    tensors_in,
+)
 from kernelwright.verify.replay import rng_state
 
 # Parts of the names of the torch functions that TF32 touches.
@@ -92,7 +100,7 @@ def repeated(module: nn.Module, inputs: Inputs, here: Here, seeds: list[int]) ->
     """The same inputs again and again, the generator at a seed before each call."""
     found = []
     for seed in seeds:
-        torch.manual_seed(seed)
+        set_seed(seed)
         found.append(kept(forward(module, copied(inputs))))
         here.finish()
     return found

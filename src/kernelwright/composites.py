@@ -1,0 +1,108 @@
+"""Composite operators stay whole in a trace, and torch prepares that once, not for every trace.
+
+In: nothing. Out: a context in which ExportedProgram.run_decompositions is quick. To keep operators
+whole torch lists those that it has, once for each namespace, and gives every one of five hundred
+some twenty other kernels for the time being: most of the time of a small model's trace. Here they
+are listed once a trace, registered without ceremony, and given what they had the last time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch._C import DispatchKey
+from torch._export import utils as export_utils
+from torch._ops import OperatorBase
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch.export import exported_program
+
+Kernels = dict[Any, Any]
+LISTING, OVERRIDE = "_materialize_cpp_cia_ops", "_override_composite_implicit_decomp"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The kernels of operators before torch changed them, and after that, with their fake ones."""
+
+    before: dict[Any, Kernels]
+    after: dict[Any, tuple[Kernels, Any]]
+
+
+_known: dict[frozenset[tuple[Any, Callable[..., Any]]], Prepared] = {}
+
+
+@contextlib.contextmanager
+def kept_whole() -> Iterator[None]:
+    """Meanwhile programs are functionalised so; a torch without these functions as it likes."""
+    with contextlib.ExitStack() as stack:
+        if listing := getattr(export_utils, LISTING, None):
+            stack.enter_context(_instead(export_utils, LISTING, cache(listing)))
+        if override := getattr(exported_program, OVERRIDE, None):
+            stack.enter_context(
+                _instead(exported_program, OVERRIDE, lambda new: _overridden(new, override))
+            )
+        yield
+
+
+@contextlib.contextmanager
+def _overridden(new: Mapping[Any, Callable[..., Any]], override: Any) -> Iterator[None]:
+    """What torch's own context does, from what that did the first time."""
+    wanted = frozenset(new.items())
+    before = {op: op.py_kernels.copy() for op in new}
+    known = _known.get(wanted)
+    if known is None or known.before != before:
+        with _registering(), override(new):
+            after = {op: (op.py_kernels.copy(), op_implementations_dict.get(op)) for op in new}
+            _known[wanted] = Prepared(before, after)
+            yield
+        return
+    try:
+        for op, (kernels, fake) in known.after.items():
+            _give(op, kernels)
+            if fake is not None:
+                op_implementations_dict.setdefault(op, fake)
+        yield
+    finally:
+        for op, kernels in before.items():
+            _give(op, kernels)
+            op_implementations_dict.pop(op, None)
+
+
+def _give(op: Any, kernels: Kernels) -> None:
+    op.py_kernels.clear()
+    op.py_kernels.update(kernels)
+    op._dispatch_cache.clear()
+
+
+@contextlib.contextmanager
+def _registering() -> Iterator[None]:
+    """torch's own function for one kernel evaluates its annotations anew, ten thousand times."""
+    register = OperatorBase.py_impl
+
+    def py_impl(self: Any, key: Any) -> Any:
+        if not isinstance(key, DispatchKey) or key == DispatchKey.Python or key in self.py_kernels:
+            return register(self, key)
+
+        def inner(function: Any) -> Any:
+            self.py_kernels[key] = function
+            self._dispatch_cache.clear()
+            return function
+
+        return inner
+
+    with _instead(OperatorBase, "py_impl", py_impl):
+        yield
+
+
+@contextlib.contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    kept = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, kept)
