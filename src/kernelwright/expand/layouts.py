@@ -31,7 +31,6 @@ from kernelwright.graph import (
     View,
     fresh_name,
     hint,
-    map_refs,
 )
 from kernelwright.interpret import resolve
 from kernelwright.strides import as_seen, handed_out, shares_memory
@@ -51,39 +50,69 @@ class Place:
 
 
 def lay_out(graph: Graph) -> Graph:
-    return _in_order(_on_their_own(graph))
+    """Outputs in the same memory of eager's are looked at together."""
+    graph = _handed_on(graph)
+    leaves, contract = pytree.tree_leaves(graph.outputs), graph.contract
+    strides, memory = contract.strides or (), contract.memory or ()
+    if not len(strides) == len(memory) == len(leaves):
+        return graph  # the run on fake tensors took another way, or none
+    seen, taken = as_seen(graph), set(graph.by_name)
+    nodes, moved = list(graph.nodes), dict[tuple[str, str | None], str]()
+    for home, outputs, claimed in _by_memory(graph, leaves):
+        for place, names in _places(graph, seen, outputs, claimed):
+            stored = _stored(graph[place.name], place.order, taken)
+            nodes += stored
+            for name in names:
+                again = _viewed(graph, name, place.name, stored[-1].name, taken)
+                nodes += again
+                moved[name, home] = [*stored, *again][-1].name
+    laid = [
+        Ref(moved.get((leaf.name, home), leaf.name)) if isinstance(leaf, Ref) else leaf
+        for leaf, home in zip(leaves, memory, strict=True)
+    ]
+    whole = pytree.tree_unflatten(laid, pytree.tree_structure(graph.outputs))
+    return replace(graph, outputs=whole).with_nodes(nodes) if moved else graph
 
 
-def _on_their_own(graph: Graph) -> Graph:
-    """Copies of outputs that would share memory which eager's do not."""
+def _handed_on(graph: Graph) -> Graph:
+    """torch.export copies what forward only hands on; eager's is the very input."""
     leaves, memory = pytree.tree_leaves(graph.outputs), graph.contract.memory
     if memory is None or len(memory) != len(leaves):
         return graph
-    seen = as_seen(graph)
-    nodes, taken = list(graph.nodes), set(graph.by_name)
-    homes = {n.name: n.name for n in graph if n.op in SOURCES}
-    strides = graph.contract.strides or (None,) * len(leaves)
-    made: dict[tuple[str, str], str] = {}
     outputs: list[Any] = []
-    for leaf, home, wanted in zip(leaves, memory, strides, strict=True):
+    for leaf, home in zip(leaves, memory, strict=True):
         outputs.append(leaf)
-        if not isinstance(leaf, Ref) or home is None:
-            continue
-        node = graph[leaf.name]
-        if node.payload is load(0) and graph.base(node.inputs[0]) == home in homes:
-            outputs[-1] = Ref(node.inputs[0])  # torch.export copies what forward only hands on
-            continue
-        if homes.setdefault(_owner(graph, leaf.name), home) == home:
-            continue
-        if (leaf.name, home) not in made:
-            added = _apart(graph, seen, leaf.name, wanted, taken)
-            nodes += added
-            made[leaf.name, home] = added[-1].name
-        outputs[-1] = Ref(made[leaf.name, home])
+        if isinstance(leaf, Ref) and graph[leaf.name].payload is load(0):
+            inner = graph[leaf.name].inputs[0]
+            if graph.base(inner) == home and graph[home].op in SOURCES:
+                outputs[-1] = Ref(inner)
     if outputs == leaves:
         return graph
     whole = pytree.tree_unflatten(outputs, pytree.tree_structure(graph.outputs))
-    return replace(graph, outputs=whole).with_nodes(nodes)
+    return replace(graph, outputs=whole).with_nodes(list(graph.nodes))
+
+
+def _by_memory(graph: Graph, leaves: list[Any]) -> list[tuple[str, Outputs, set[str]]]:
+    """Memory of eager's, the outputs in it, and those of them that are elsewhere here.
+
+    A value that is in the memory of an input, or of an output in other memory, is claimed by that.
+    """
+    contract = graph.contract
+    assert contract.strides is not None and contract.memory is not None
+    groups: dict[str, Outputs] = {}
+    for leaf, wanted, home in zip(leaves, contract.strides, contract.memory, strict=True):
+        if not isinstance(leaf, Ref) or home is None or wanted is None:
+            continue
+        if len(wanted) == len(graph[leaf.name].type.shape):
+            groups.setdefault(home, {}).setdefault(leaf.name, wanted)
+    owners = {n.name: n.name for n in graph if n.op in SOURCES}
+    found = []
+    for home, outputs in groups.items():
+        own = {name: _owner(graph, name) for name in outputs}
+        claimed = {name for name in outputs if owners.setdefault(own[name], home) != home}
+        if set(own.values()) != {home}:  # in an input's memory they lie as the input does
+            found.append((home, outputs, claimed))
+    return found
 
 
 def _owner(graph: Graph, name: str) -> str:
@@ -99,87 +128,23 @@ def _owner(graph: Graph, name: str) -> str:
         name = graph[name].inputs[0]
 
 
-def _apart(
-    graph: Graph, seen: Graph, name: str, wanted: tuple[int, ...] | None, taken: set[str]
-) -> list[Node]:
-    """A copy of what the output is a view of, and the same views of that.
-
-    A slice so keeps its strides. What eager copies behind some of the views, as a repeat does what
-    it expands and a sum over an axis of one does a slice, is copied there.
-    """
-    output, views = graph[name], list[Node]()
-    while graph[name].op == "view":
-        views.insert(0, graph[name])
-        name = graph[name].inputs[0]
-    wide = max((i for i, n in enumerate(views) if n.payload == View("expand")), default=-2) + 2
-    bases = [graph[name], *views][wide:]
-    known = wanted is not None and len(wanted) == len(output.type.shape)
-    stored = [{n.name: _in_memory(seen[n.name], tuple(range(len(n.type.shape))))} for n in bases]
-    fitting = (
-        i
-        for i, so in enumerate(stored)
-        if not known or _fits(graph, seen, output.name, so, wanted or ())
-    )
-    first = next(fitting, 0)
-    base, views = bases[first], bases[first + 1 :]
-    copied = fresh_name(f"{base.name}_apart", taken)
-    added = [_copy(copied, base.name, base.type, output)]
-    for view in views:
-        again = fresh_name(f"{view.name}_apart", taken)
-        added.append(replace(view, name=again, args=(Ref(added[-1].name),)))
-    return added
-
-
-def _in_order(graph: Graph) -> Graph:
-    """Copies of outputs that would lie in another order, or with other gaps, than eager's."""
-    nodes, moved, taken = list(graph.nodes), dict[str, str](), set(graph.by_name)
-    seen = as_seen(graph)
-    for outputs in _by_memory(graph):
-        for place, names in _places(graph, seen, outputs):
-            stored = _stored(graph[place.name], place.order, taken)
-            nodes += stored
-            for name in names:
-                again = _viewed(graph, name, place.name, stored[-1].name, taken)
-                nodes += again
-                moved[name] = [*stored, *again][-1].name
-    changed = map_refs(graph.outputs, lambda ref: Ref(moved.get(ref.name, ref.name)))
-    return replace(graph, outputs=changed).with_nodes(nodes) if moved else graph
-
-
-def _by_memory(graph: Graph) -> list[Outputs]:
-    """Outputs that the call makes itself, with eager's strides: those together that share memory.
-
-    Where the run on fake tensors took another way, as an LSTM's may, nothing is known.
-    """
-    leaves, contract = pytree.tree_leaves(graph.outputs), graph.contract
-    if contract.strides is None or len(contract.strides) != len(leaves):
-        return []
-    homes = contract.memory or tuple(str(i) for i in range(len(leaves)))
-    found: dict[str | None, Outputs] = {}
-    for leaf, wanted, home in zip(leaves, contract.strides, homes, strict=True):
-        if not isinstance(leaf, Ref) or wanted is None:
-            continue
-        own = graph[_owner(graph, leaf.name)].op not in SOURCES
-        if own and len(wanted) == len(graph[leaf.name].type.shape):
-            found.setdefault(home, {}).setdefault(leaf.name, wanted)
-    return list(found.values())
-
-
-def _places(graph: Graph, seen: Graph, outputs: Outputs) -> list[tuple[Place, list[str]]]:
+def _places(
+    graph: Graph, seen: Graph, outputs: Outputs, claimed: set[str]
+) -> list[tuple[Place, list[str]]]:
     """What is stored so that these outputs lie as eager's do, for which of them."""
     known: dict[str, Any] = {}
-    if _all_fit(graph, seen, outputs, known):
+    if not claimed and _all_fit(graph, seen, outputs, known):
         return []
     shared = _place(graph, seen, outputs)
     if shared is not None:
         return [(shared, list(outputs))]
     found = []
     for name, wanted in outputs.items():
-        if _fits(graph, seen, name, known, wanted):
+        if _fits(graph, seen, name, known, wanted) and name not in claimed:
             continue
         place = _place(graph, seen, {name: wanted})
-        order, lies = _order(graph[name], wanted), known[name].stride()
-        if place is None and 0 not in wanted and order != _order(graph[name], lies):
+        order, lies = _order(graph[name], wanted), _order(graph[name], known[name].stride())
+        if place is None and (name in claimed or (0 not in wanted and order != lies)):
             place = Place(name, order)
         found += [(place, [name])] if place is not None else []
     return found
