@@ -357,8 +357,9 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over. `memory` names for each leaf the source whose memory eager's result lies in; results that
-    lie in the same memory of their own have the same other name.
+    over, or that eager refuses in another order. `memory` names for each leaf the source whose
+    memory eager's result lies in; results that lie in the same memory of their own have the same
+    other name.
     """
 
     guards: tuple[Guard, ...] = ()

@@ -39,8 +39,8 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory outputs take over, `changes` names what attribute every call changes, and `warms` says
-    that only the first call changes any.
+    memory outputs take over, or that the forward refuses in another order; `changes` names what
+    attribute every call changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -98,9 +98,11 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     for place, x in enumerate(given):
         for change in (_reversed, _channels_last) if isinstance(x, Tensor) else ():
             if change(x) is not x:
-                with contextlib.suppress(Exception):  # eager does not take this layout either
+                try:
                     moved = tuple(_strides(o) for o in call(place, change)[1])
-                    follows |= {place} if moved != strides else set()
+                except Exception:  # as a view() of it does: the original has to say so
+                    moved = ()
+                follows |= {place} if moved != strides else set()
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between

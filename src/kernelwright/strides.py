@@ -7,12 +7,15 @@ ATen lays it, which a call without memory tells.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from kernelwright.graph import Graph, Node, Ref, hint
 from kernelwright.interpret import carry_out
+from kernelwright.walk import Opened, fold
 
 
 class Copied(Exception):
@@ -39,30 +42,30 @@ def handed_out(graph: Graph, name: str, known: dict[str, Any]) -> torch.Tensor:
 
     `known` tells how some values lie, and is told of the others.
     """
-    if name not in known:
-        known[name] = _handed_out(graph, graph[name], known)
-    made: torch.Tensor = known[name]
+
+    def opened(name: str) -> Opened[str, Any]:
+        node = graph[name]
+        parts = node.inputs if node.op in ("view", "opaque") else ()
+        return parts, lambda found: _handed_out(node, dict(zip(parts, found, strict=True)))
+
+    made: torch.Tensor = fold(name, opened, known)
     return made
 
 
-def _handed_out(graph: Graph, node: Node, known: dict[str, Any]) -> Any:
-    dense = torch.empty([hint(d) for d in node.type.shape], dtype=node.type.dtype, device="meta")
-    if node.op not in ("view", "opaque"):
-        return dense
+def _handed_out(node: Node, operands: Mapping[str, Any]) -> Any:
+    """What a view or a call gives of operands that lie so; a call, one or several tensors."""
 
     def look(value: Any) -> Any:
         if isinstance(value, Ref):
-            return handed_out(graph, value.name, known)
+            return operands[value.name]
         if isinstance(value, tuple | list):
             return type(value)(look(v) for v in value)
-        if isinstance(value, torch.device):
-            return torch.device("meta")
         return hint(value) if hasattr(value, "free_symbols") else value
 
-    try:
-        return carry_out(node, look)
-    except (RuntimeError, TypeError, NotImplementedError):
-        return dense  # a call that needs the numbers themselves
+    with contextlib.suppress(Exception):  # whatever a call raises that needs the numbers themselves
+        if operands:
+            return carry_out(node, look)
+    return torch.empty([hint(d) for d in node.type.shape], dtype=node.type.dtype, device="meta")
 
 
 def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

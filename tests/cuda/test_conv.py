@@ -49,6 +49,14 @@ DENSE = {
     "volume_strided": Conv(8, 16, (11, 13, 19), (3, 3, 3), steps=2, pads=1),
     "volume_one": Conv(3, 16, (8, 16, 15), (3, 3, 3), pads=1, loop="rounded"),
     "wide_window": Conv(8, 24, (20, 22), (11, 9), pads=4),
+    "volume_planes": Conv(
+        *(16, 64, (9, 17, 15), (3, 3, 3)), where=(("kTileD", 1), ("kDeep", 2), ("kPixelsOnM", 0))
+    ),
+    "volume_planes_rounded": Conv(
+        *(16, 64, (9, 17, 15), (3, 3, 3)),
+        loop="rounded",
+        where=(("kTileD", 1), ("kDeep", 2), ("kPixelsOnM", 0)),
+    ),
     "volume_window": Conv(16, 40, (10, 12, 14), (3, 5, 5), pads=2, loop="rounded"),
     "halves": Conv(32, 64, (30, 31), (3, 3), pads=1, loop="float16"),
     "brain_halves": Conv(12, 40, (30, 31), (3, 3), steps=2, loop="bfloat16"),

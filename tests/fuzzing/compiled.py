@@ -1,6 +1,7 @@
 """Random models compiled and run: outputs, buffers and a training step against float64.
 
-In: recipes. Out: for each the verdict. They are compiled one by one and built together.
+In: recipes. Out: for each the verdict. They are compiled one by one and built together, and run at
+several batch sizes, and on inputs whose axes lie in memory the other way round.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import copy
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,7 @@ def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdic
     causes: set[str] = set()
     for batch in BATCHES:
         causes |= _forward(recipe, emitted, eager, batch, device)
+    _forward(recipe, emitted, eager, BATCHES[0], device, turned)
     causes |= _training_step(recipe, emitted, eager, device)
     return Verdict(RIGHT, "", len(compiled.kernels), tuple(sorted(causes)))
 
@@ -124,9 +127,23 @@ def adopted(emitted: Any, module: nn.Module) -> nn.Module:
     return new
 
 
-def _forward(recipe: Recipe, emitted: Any, module: nn.Module, batch: int, device: str) -> set[str]:
+def turned(x: Tensor) -> Tensor:
+    """The same values, with the axes in memory the other way round."""
+    order = list(reversed(range(x.ndim)))
+    return x.permute(order).contiguous().permute(order)
+
+
+def _forward(
+    recipe: Recipe,
+    emitted: Any,
+    module: nn.Module,
+    batch: int,
+    device: str,
+    lay: Callable[[Tensor], Tensor] = lambda x: x,
+) -> set[str]:
     """Values and buffers at a batch size; what eager refuses is refused."""
-    inputs = moved(recipe.make_inputs(batch, 100 + batch), device)
+    made = recipe.make_inputs(batch, 100 + batch)
+    inputs = pytree.tree_map_only(Tensor, lay, moved(made, device))
     eager, ours = copy.deepcopy(module), adopted(emitted, module)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from kernelwright.capture import capture
@@ -226,6 +227,29 @@ class Unprobed(nn.Module):
 def test_results_lie_as_the_input_does(model: type[nn.Module]) -> None:
     """Also where a forward reads numbers out of tensors, or could not be looked at at all."""
     assert captured(model(), torch.randn(4, 6)).contract.follows == {"x"}
+
+
+class Viewed(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.view(len(x), -1).sum(1)
+
+
+def test_an_order_that_eager_refuses_is_left_to_it() -> None:
+    assert captured(Viewed(), torch.randn(4, 3, 2)).contract.follows == {"x"}
+    assert not captured(nn.Flatten(), torch.randn(4, 3, 2)).contract.follows
+
+
+class Signs(nn.Module):
+    """The target of this loss takes no gradient."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.soft_margin_loss(x, x.sign()), x.mT.tanh()
+
+
+def test_memory_is_known_without_gradients() -> None:
+    contract = captured(Signs(), torch.randn(4, 3, 2)).contract
+    assert contract.reaches is None
+    assert contract.strides == ((), (6, 1, 2)) and contract.follows == {"x"}
 
 
 def test_a_number_read_out_of_a_tensor_hides_no_gradient() -> None:

@@ -143,9 +143,6 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         return ""
 
     def unfit(tile: ConvConfig) -> str:
-        # Seen on an H200: results of 3-D tiles that are handed over plane by plane are wrong.
-        if tile.depth * some.windows[0] < dict(tile.constants).get("kDeep", 1):
-            return "its planes are handed over one by one"
         return refused(_box(tile))
 
     needs = walked.needs
