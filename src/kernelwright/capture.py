@@ -42,7 +42,7 @@ from kernelwright.graph import (
 from kernelwright.places import find_places, is_place, look_up
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
-from kernelwright.tracing import TORCH, Trace, trace
+from kernelwright.tracing import TORCH, Trace, several, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -83,6 +83,10 @@ def capture(problem: Problem) -> Graph:
         seen = probe(problem)
     graph, traced = _first_that_holds(problem)
     graph = replace(graph, mode=_mode(problem, graph, traced))
+    more = several(problem)
+    if more is not problem and graph.symbols and not _broken(more, graph):
+        found = probe(more)
+        problem, seen = (more, found) if found is not None else (problem, seen)
     return replace(graph, contract=_contract(problem, graph, seen))
 
 
@@ -107,8 +111,7 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
         except UnsupportedError as error:
             why = why or str(error)
             continue
-        sizes = _example_sizes(problem, graph)
-        broken = [guard for guard in graph.contract.guards if not guard.holds(sizes)]
+        broken = _broken(problem, graph)
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
                 why = "torch took the batch for a constant while it traced"
@@ -120,6 +123,12 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
 def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
     tensors = dict(zip((n.name for n in graph if n.op == "input"), problem.tensors, strict=True))
     return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
+
+
+def _broken(problem: Problem, graph: Graph) -> list[Guard]:
+    """The guards that the example's sizes do not satisfy."""
+    sizes = _example_sizes(problem, graph)
+    return [guard for guard in graph.contract.guards if not guard.holds(sizes)]
 
 
 def _mode(problem: Problem, graph: Graph, traced: Trace) -> str:
@@ -157,8 +166,6 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     buffers = dict(problem.module.named_buffers(remove_duplicate=False))
     homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
     memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
-    given = {name: leaves[i] for i, name in inputs.items()}
-    sizes = tuple((s, given[name].shape[axis]) for s, (name, axis) in graph.symbols.items())
     reaches = None
     if seen.reaches is not None:
         reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
@@ -169,7 +176,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         memory=memory,
-        sizes=sizes,
+        sizes=tuple(_example_sizes(problem, graph).items()),
         refused=graph.contract.refused or changes,
     )
 

@@ -16,8 +16,8 @@ import traceback
 import types
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache, partial, reduce
+from dataclasses import dataclass, replace
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,12 @@ class Trace:
 
 def trace(problem: Problem, free: bool) -> Trace:
     """Export the forward, with the batch free or for the very sizes of the example."""
-    args, kwargs = problem.inputs, dict(problem.kwargs)
-    if any(isinstance(value, PackedSequence) for value in (*args, *kwargs.values())):
+    given = (*problem.inputs, *problem.kwargs.values())
+    if any(isinstance(value, PackedSequence) for value in given):
         raise UnsupportedError(PACKED)
-    shapes = None
-    if free:
-        args, kwargs = pytree.tree_map(partial(_traceable, problem.batch), (args, kwargs))
-        shapes = _batched(problem, args, kwargs)
+    example = several(problem) if free else problem
+    args, kwargs = example.inputs, dict(example.kwargs)
+    shapes = _batched(problem, args, kwargs) if free else None
     try:
         with _quietly(problem.module), _asked() as asked:
             root = _Forward(problem.module)
@@ -201,11 +200,17 @@ def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
     return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
-def _traceable(batch: int, value: Any) -> Any:
-    """A batch of one would be taken for a fixed size; trace with two samples instead."""
-    if batch == 1 and isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == 1:
-        return torch.cat([value, value])
-    return value
+def several(problem: Problem) -> Problem:
+    """With two samples instead of one, which would be taken for a fixed size, and lies anyhow."""
+    if problem.batch != 1:
+        return problem
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, x]) if x.ndim and x.shape[0] == 1 else x
+
+    given = (problem.inputs, dict(problem.kwargs))
+    inputs, kwargs = pytree.tree_map_only(torch.Tensor, twice, given)
+    return replace(problem, inputs=inputs, kwargs=kwargs)
 
 
 def _packs(frame: types.FrameType) -> bool:

@@ -103,7 +103,7 @@ def describe(error: BaseException) -> str:
 
 def compile_one(recipe: Recipe, device: str, pays: bool = False) -> Compiled:
     here = device if device == "cpu" or torch.cuda.is_available() else "cpu"
-    inputs = moved(recipe.make_inputs(5, 0), here)
+    inputs = moved(recipe.make_inputs(recipe.batch, 0), here)
     problem = problem_from_module(module_of(recipe).to(here), inputs)
     policy = WHERE_IT_PAYS if pays else ALWAYS
     return compile_problem(problem, target=device, policy=policy)

@@ -34,7 +34,7 @@ TARGETS = (CPU, SM_90)
 
 
 def problem_of(recipe: Recipe) -> Problem:
-    return problem_from_module(module_of(recipe), recipe.make_inputs(5, 0))
+    return problem_from_module(module_of(recipe), recipe.make_inputs(recipe.batch, 0))
 
 
 def check_planned(recipe: Recipe) -> bool:

@@ -46,7 +46,10 @@ class Statement:
 
 @dataclass(frozen=True)
 class Recipe:
-    """`inputs` are (name, text) with `batch` for the batch; `parts` lines of __init__."""
+    """`inputs` are (name, text) with `batch` for the batch; `parts` lines of __init__.
+
+    `batch` is that of the example which the model is compiled for.
+    """
 
     inputs: tuple[tuple[str, str], ...]
     parts: tuple[tuple[str, str], ...]
@@ -55,6 +58,7 @@ class Recipe:
     training: bool = False
     dtype: str = "float32"
     note: str = "A random model."
+    batch: int = BATCH
 
     # ---- the file --------------------------------------------------------------------------------
 
@@ -73,7 +77,7 @@ class Recipe:
             [
                 f'"""{note}"""\n',
                 HEAD,
-                f"batch = {BATCH}\n\n",
+                f"batch = {self.batch}\n\n",
                 "class Model(nn.Module):",
                 "    def __init__(self):",
                 f"{INDENT}super().__init__()",
@@ -113,6 +117,7 @@ class Recipe:
             "self.eval()" not in lines,
             dtype,
             note,
+            int(_between(text, "\nbatch = ", "\n")),
         )
 
     # ---- what it computes ------------------------------------------------------------------------

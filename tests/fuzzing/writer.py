@@ -148,7 +148,8 @@ class Writer:
             ", ".join(names[1:]),
         )
         parts = (tuple(self.inputs), tuple(self.parts), tuple(self.statements))
-        return Recipe(*parts, text, self.training, self.dtype)
+        batch = self.choices.pick((BATCH, BATCH, BATCH, 1))
+        return Recipe(*parts, text, self.training, self.dtype, batch=batch)
 
     # ---- what operators ask for ------------------------------------------------------------------
 
