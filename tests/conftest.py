@@ -32,9 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What there is by now, torch and all tests, stays: the collector need not look at it again."""
+    """What there is by now, torch and all tests, stays: the collector need not look at it again.
+
+    Nor at every trace: a fifth of the time to compile a model is looking for garbage.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

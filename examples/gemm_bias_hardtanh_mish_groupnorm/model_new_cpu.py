@@ -2522,14 +2522,13 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 33fe75ad7c72f6afc3a9026759983743abcd245ce3db318bfe1a2564c9e23b3e
+# sha256 d6e76e15cc4f8e1da4003ba64d0b660dd2a3e5f378407c38e489fe4497ab8f61
 # --------------------------------------------------------------------------------------------------
 
 
 _KW_HEADERS = r"""
 #include <algorithm>
 #include <math.h>
-#include <memory>
 #include <stdint.h>
 #include <utility>
 
@@ -2973,8 +2972,11 @@ struct ResidentRow {
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
   static constexpr int kTogether = sizeof(Segment) <= 1024 ? 4 : 1;
 
-  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
-                                              : new Segment[kKeepsSegments ? kSegments : 1]};
+  // No unique_ptr: <memory> takes the compiler as long as a kernel.
+  Segment* const scratch = kOnStack ? nullptr : new Segment[kKeepsSegments ? kSegments : 1];
+  ResidentRow() = default;
+  ResidentRow(const ResidentRow&) = delete;
+  ~ResidentRow() { delete[] scratch; }
 
   template <class S>
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,

@@ -2586,14 +2586,13 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 dde991ad37be4d189f096fe912a7cd0a31394ac761a30eb5ec421ad41e52787b
+# sha256 52e0a1447ca4d42608679a1e6a046d844847cea8fd475376b3119483d445149f
 # --------------------------------------------------------------------------------------------------
 
 
 _KW_HEADERS = r"""
 #include <algorithm>
 #include <math.h>
-#include <memory>
 #include <stdint.h>
 #include <utility>
 
@@ -2935,8 +2934,11 @@ struct ResidentRow {
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
   static constexpr int kTogether = sizeof(Segment) <= 1024 ? 4 : 1;
 
-  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
-                                              : new Segment[kKeepsSegments ? kSegments : 1]};
+  // No unique_ptr: <memory> takes the compiler as long as a kernel.
+  Segment* const scratch = kOnStack ? nullptr : new Segment[kKeepsSegments ? kSegments : 1];
+  ResidentRow() = default;
+  ResidentRow(const ResidentRow&) = delete;
+  ~ResidentRow() { delete[] scratch; }
 
   template <class S>
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,

@@ -2500,14 +2500,13 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4c98d376b6f849e9dbc4c7976d1d8f25db8dc86080b05c3975c0a1e3c0db670e
+# sha256 28f242e2b4c2224698703fd61611c2bc0da621c0a66e306b03974f3c6421672e
 # --------------------------------------------------------------------------------------------------
 
 
 _KW_HEADERS = r"""
 #include <algorithm>
 #include <math.h>
-#include <memory>
 #include <stdint.h>
 #include <utility>
 
@@ -2858,8 +2857,11 @@ struct ResidentRow {
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
   static constexpr int kTogether = sizeof(Segment) <= 1024 ? 4 : 1;
 
-  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
-                                              : new Segment[kKeepsSegments ? kSegments : 1]};
+  // No unique_ptr: <memory> takes the compiler as long as a kernel.
+  Segment* const scratch = kOnStack ? nullptr : new Segment[kKeepsSegments ? kSegments : 1];
+  ResidentRow() = default;
+  ResidentRow(const ResidentRow&) = delete;
+  ~ResidentRow() { delete[] scratch; }
 
   template <class S>
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,

@@ -31,7 +31,7 @@ def prefixed(name: str, prefix: str) -> str:
     return f"{prefix.upper() if stem.isupper() else prefix}_{stem}"
 
 
-def own_names(text: str) -> set[str]:
+def own_names(text: str) -> frozenset[str]:
     """The names of a generated text that are given the prefix."""
     return otherwise_bound(text) & bound(text) - {OURS}
 
@@ -48,7 +48,7 @@ def keep_apart(
 ) -> tuple[str, str]:
     """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's."""
     if OURS in bound(user):
-        taken = bound(user) | used(user) | set(dir(builtins))
+        taken = {*bound(user), *used(user), *dir(builtins)}
         user = renamed(user, {OURS: free(f"_user_{OURS}", taken)})
     theirs = bound(user) | used(user)
     names = new_names(own_names(generated), prefix, first)
@@ -79,7 +79,7 @@ def _imported_alike(user: str, generated: str) -> set[str]:
     return both - otherwise_bound(user) - otherwise_bound(generated)
 
 
-def _hidden_builtins(user: str, generated: str) -> set[str]:
+def _hidden_builtins(user: str, generated: str) -> frozenset[str]:
     """Builtins of which the user's module has another: `from torch import *` alone has `max`.
 
     `super` cannot be renamed: the compiler knows it by its name.

@@ -374,7 +374,7 @@ def _written_defaults(snippet: Snippet, functions: list[types.FunctionType]) -> 
     return found
 
 
-def _binds(statement: ast.stmt) -> set[str]:
+def _binds(statement: ast.stmt) -> frozenset[str]:
     return scopes.bound(ast.unparse(statement))
 
 
@@ -398,7 +398,7 @@ def _is_replaced(kind: type, key: str, value: Any, statement: ast.stmt | None, n
     return isinstance(statement, ast.FunctionDef) and not statement.decorator_list
 
 
-def _only_in_init(text: str) -> set[str]:
+def _only_in_init(text: str) -> frozenset[str]:
     """The names that no function of the class uses but its __init__."""
     (node,) = ast.parse(text).body
     inner = getattr(node, "body", [])

@@ -205,7 +205,7 @@ def _with_prelude(text: str, place: Place, found: list[Neighbour], names: dict[s
     """The loader and the sources behind the docstring, and the model's own path if it is asked."""
     asked = "__file__" in used(text)
     located = any("__file__" in used(n.text) for n in found)
-    taken = bound(text) | used(text)
+    taken = {*bound(text), *used(text)}
     file, locate, loader = (free(n, taken) for n in ("_MODEL_FILE", "_located", "_inline"))
     parts = []
     if asked or located:

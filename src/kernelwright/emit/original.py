@@ -52,7 +52,7 @@ def _file(problem: Problem, classes: list[type]) -> Original:
     assert problem.source is not None and problem.path is not None
     text = without_future(in_utf8(problem.source))
     text, neighbours = with_neighbours(text, place_of(problem.path))
-    taken = bound(text) | used(text)
+    taken = {*bound(text), *used(text)}
     names: dict[type, str] = {}
     lines = []
     for kind in classes:

@@ -21,17 +21,21 @@ Comprehensions = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 # One text is asked about several times in a row, and an emitted file is long.
-@lru_cache(maxsize=4)
+few = lru_cache(maxsize=8)
+
+
+@few
 def _table(text: str) -> symtable.SymbolTable:
     return symtable.symtable(text, "module", "exec")
 
 
-@lru_cache(maxsize=4)
+@few
 def _source(text: str) -> Source:
     return Source(text)
 
 
-def bound(text: str) -> set[str]:
+@few
+def bound(text: str) -> frozenset[str]:
     """The names that a module of this text has once it was run, or binds later by `global`."""
     top = _table(text)
     names = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
@@ -40,16 +44,17 @@ def bound(text: str) -> set[str]:
         names |= {
             s.get_name() for s in table.get_symbols() if s.is_declared_global() and s.is_assigned()
         }
-    return names
+    return frozenset(names)
 
 
-def used(text: str) -> set[str]:
+@few
+def used(text: str) -> frozenset[str]:
     """The names that the text looks up in the module, from any scope; builtins are among them."""
     top = _table(text)
     names = {s.get_name() for s in top.get_symbols() if s.is_referenced()}
     for table in _tables(top):
         names |= {s.get_name() for s in table.get_symbols() if s.is_global()}
-    return names
+    return frozenset(names)
 
 
 def used_at_once(text: str) -> set[str]:
@@ -75,7 +80,8 @@ def _tables(top: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         yield from _tables(child)
 
 
-def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
+@few
+def imports(text: str) -> Mapping[str, set[tuple[str, ...]]]:
     """Name -> what import statements of the module bind it to: ("os",) or ("torch", "nn")."""
     found: dict[str, set[tuple[str, ...]]] = {}
     for node in _module_level(_source(text).tree):
@@ -90,13 +96,14 @@ def imports(text: str) -> dict[str, set[tuple[str, ...]]]:
     return found
 
 
-def otherwise_bound(text: str) -> set[str]:
+@few
+def otherwise_bound(text: str) -> frozenset[str]:
     """The names that the module binds by anything but an import."""
     top = _table(text)
     names = {s.get_name() for t in _tables(top) for s in t.get_symbols() if s.is_declared_global()}
     for node in _module_level(_source(text).tree):
         names |= set(_bindings(node))
-    return names
+    return frozenset(names)
 
 
 def _module_level(tree: ast.AST) -> Iterator[ast.AST]:

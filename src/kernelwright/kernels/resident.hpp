@@ -5,8 +5,6 @@
 // a store needs after a reduction over the whole row is kept in a scratch buffer of the row's size.
 #pragma once
 
-#include <memory>
-
 #include "chunks.hpp"
 
 namespace kw {
@@ -55,8 +53,11 @@ struct ResidentRow {
   static constexpr bool kOnStack = !kKeepsSegments && sizeof(Segment) <= 16384;
   static constexpr int kTogether = sizeof(Segment) <= 1024 ? 4 : 1;
 
-  std::unique_ptr<Segment[]> scratch{kOnStack ? nullptr
-                                              : new Segment[kKeepsSegments ? kSegments : 1]};
+  // No unique_ptr: <memory> takes the compiler as long as a kernel.
+  Segment* const scratch = kOnStack ? nullptr : new Segment[kKeepsSegments ? kSegments : 1];
+  ResidentRow() = default;
+  ResidentRow(const ResidentRow&) = delete;
+  ~ResidentRow() { delete[] scratch; }
 
   template <class S>
   KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,

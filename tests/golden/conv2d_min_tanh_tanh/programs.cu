@@ -28,7 +28,7 @@ struct Conv2dMinTanh {
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
   static constexpr bool kOverSegment[] = {false};
-  static constexpr kw::Keep kKeep = kw::Keep::kRegisters;
+  static constexpr kw::Keep kKeep = kw::Keep::kAgain;
   static constexpr bool kHolds[] = {false};
 
   template <int V>
