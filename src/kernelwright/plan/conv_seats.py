@@ -145,7 +145,7 @@ class _Seating:
                 return
             if self.several(contraction, readers, way):
                 return
-        if fitting and fitting[0] is readers[0]:
+        if fitting and fitting[0] is readers[0] and self.reads_all(contraction, readers[0]):
             self.stored_by_first(contraction, readers, way)
         else:
             self.alone(contraction, way)
@@ -262,6 +262,14 @@ class _Seating:
         between = self.regions[places[0] : places[-1]]
         others = [r for r in between if not any(r is x for x in readers)]
         return not any(self.graph.base(n) in made for r in others for n in r.reads)
+
+    def reads_all(self, contraction: Region, reader: Region) -> bool:
+        """Whether it walks over every element, and so can store them: a pool may leave some out."""
+        program, value = reader.program, contraction.outputs[0].name
+        assert program is not None
+        (read,) = (a for a in program.loads if a.buffer == value)
+        walked = program.count(tuple(read.atoms))
+        return not read.within and as_dim(walked) == self.node(contraction).type.numel
 
     def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
         """The first kernel's epilogue stores the result besides; the others read it."""
