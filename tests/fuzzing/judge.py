@@ -8,6 +8,7 @@ an integer may be another one if as much noise as a number may be off by makes i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -62,11 +63,14 @@ class Truth:
     def drawn(run: Callable[[Noise | None], Any], noise: float) -> Truth:
         """`run` computes all of it, with noise or without."""
 
-        def louder() -> Iterator[Any]:
-            seeds = range(DRAWS, DRAWS + MORE_DRAWS)
-            return (run(Noise(seed, TIMES_NOISE * noise)) for seed in seeds)
+        def draws(seeds: range, by: float) -> Iterator[Any]:
+            for seed in seeds:
+                with contextlib.suppress(RuntimeError, ValueError):  # a probability above one
+                    yield run(Noise(seed, by))
 
-        return Truth(run(None), tuple(run(Noise(s, noise)) for s in range(DRAWS)), louder)
+        more = range(DRAWS, DRAWS + MORE_DRAWS)
+        noisy = tuple(draws(range(DRAWS), noise))
+        return Truth(run(None), noisy, lambda: draws(more, TIMES_NOISE * noise))
 
     @staticmethod
     def of(recipe: Recipe, module: nn.Module, inputs: tuple[Any, ...], noise: float) -> Truth:
@@ -124,7 +128,7 @@ def _one(
     a, b, *others = (x[keep] for x in everyone)
     if not a.numel():
         return
-    draws, theirs = others[:DRAWS], others[DRAWS:]
+    draws, theirs = others[: len(noisy)], others[len(noisy) :]
     for name, of in (("max", _largest), ("rms", _mean)):
         error = of(a - b)
         bound = TIMES_NOISE * max((of(n - b) for n in draws), default=0.0)

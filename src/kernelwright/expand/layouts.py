@@ -58,7 +58,9 @@ def lay_out(graph: Graph) -> Graph:
         return graph  # the run on fake tensors took another way, or none
     seen, taken = as_seen(graph), set(graph.by_name)
     nodes, moved = list(graph.nodes), dict[tuple[str, str | None], str]()
+    turned = _turned(seen)
     for home, outputs, claimed in _by_memory(graph, leaves):
+        claimed |= {n for n, s in outputs.items() if not _fits(graph, seen, n, dict(turned), s)}
         for place, names in _places(graph, seen, outputs, claimed):
             stored = _stored(graph[place.name], place.order, taken)
             nodes += stored
@@ -72,6 +74,15 @@ def lay_out(graph: Graph) -> Graph:
     ]
     whole = pytree.tree_unflatten(laid, pytree.tree_structure(graph.outputs))
     return replace(graph, outputs=whole).with_nodes(nodes) if moved else graph
+
+
+def _turned(seen: Graph) -> dict[str, Any]:
+    """Inputs the other way round in memory, if no output of eager's follows them in that.
+
+    Here one may: what ATen computes of it, where a mean over one place is none.
+    """
+    inputs = [n for n in seen if n.op == "input" and n.name not in seen.contract.follows]
+    return {n.name: _in_memory(n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
 
 
 def _handed_on(graph: Graph) -> Graph:
