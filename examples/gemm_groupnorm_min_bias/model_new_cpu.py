@@ -2586,7 +2586,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 52e0a1447ca4d42608679a1e6a046d844847cea8fd475376b3119483d445149f
+# sha256 64c6303bc6235d048f17418793f4326f63704944766e419beb95957ec8b526ee
 # --------------------------------------------------------------------------------------------------
 
 
@@ -2594,6 +2594,7 @@ _KW_HEADERS = r"""
 #include <algorithm>
 #include <math.h>
 #include <stdint.h>
+#include <type_traits>
 #include <utility>
 
 // ---- scalar.cuh ---------------------------------------------------------------------------------
@@ -2830,21 +2831,27 @@ KW_FN Vec<V> identities() {
   return x;
 }
 
-// A total over a long row. So many chunks are summed before they join it: then the error grows with
-// the number of blocks, and not with the length of the row.
+// A total over a long row: blocks of so many chunks, so many blocks together, and these. A row of
+// equal numbers is rounded the same way at every step, and a norm divides by nearly nothing then;
+// so the steps from an element to the total have to be few.
 template <Combine C, int V>
 struct BlockwiseTotal {
-  static constexpr int kBlock = 128;
+  static constexpr int kBlock = 16;
   Vec<V> done = identities<C, V>();
+  Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
   int chunks = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
-    if (++chunks == kBlock) {
-      accumulate<C, V>(done, block);
+    if (++chunks % kBlock == 0) {
+      accumulate<C, V>(blocks, block);
       block = identities<C, V>();
-      chunks = 0;
+      if (chunks == kBlock * kBlock) {
+        accumulate<C, V>(done, blocks);
+        blocks = identities<C, V>();
+        chunks = 0;
+      }
     }
   }
 
@@ -2852,6 +2859,7 @@ struct BlockwiseTotal {
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
+    accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
     return total;
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "program.cuh"
 
@@ -25,21 +26,35 @@ KW_FN Vec<V> identities() {
   return x;
 }
 
-// A total over a long row. So many chunks are summed before they join it: then the error grows with
-// the number of blocks, and not with the length of the row.
+// A total over a short row.
+template <Combine C, int V>
+struct Total {
+  Vec<V> sum = identities<C, V>();
+  KW_FN void add(const Vec<V>& x) { accumulate<C, V>(sum, x); }
+  KW_FN const Vec<V>& all() const { return sum; }
+};
+
+// A total over a long row: blocks of so many chunks, so many blocks together, and these. A row of
+// equal numbers is rounded the same way at every step, and a norm divides by nearly nothing then;
+// so the steps from an element to the total have to be few.
 template <Combine C, int V>
 struct BlockwiseTotal {
-  static constexpr int kBlock = 128;
+  static constexpr int kBlock = 16;
   Vec<V> done = identities<C, V>();
+  Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
   int chunks = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
-    if (++chunks == kBlock) {
-      accumulate<C, V>(done, block);
+    if (++chunks % kBlock == 0) {
+      accumulate<C, V>(blocks, block);
       block = identities<C, V>();
-      chunks = 0;
+      if (chunks == kBlock * kBlock) {
+        accumulate<C, V>(done, blocks);
+        blocks = identities<C, V>();
+        chunks = 0;
+      }
     }
   }
 
@@ -47,6 +62,7 @@ struct BlockwiseTotal {
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
+    accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
     return total;
   }

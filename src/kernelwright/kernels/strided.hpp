@@ -8,11 +8,15 @@
 
 namespace kw {
 
-// Calls body(e) for every element. Of a short row, such as a window, e is known to the compiler,
-// and with it all that follows from it.
+// Such as a window.
+template <class P>
+inline constexpr bool kShortRows = P::kElements > 0 && P::kElements <= 32;
+
+// Calls body(e) for every element. Of a short row, e is known to the compiler, and with it all that
+// follows from it.
 template <class P, int E = 0, class F>
 KW_FN void for_each_element(int64_t elements, F&& body) {
-  if constexpr (P::kElements == 0 || P::kElements > 32) {
+  if constexpr (!kShortRows<P>) {
     for (int64_t e = 0; e < elements; ++e) body(e);
   } else if constexpr (E < P::kElements) {
     body(int64_t{E});
@@ -28,13 +32,13 @@ KW_FN void strided_rows(const typename P::Args& a, int64_t row) {
   for_each_stage<P>([&](auto stage) KW_INLINE {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
-    Vec<V> total = identities<kOp, V>();
+    std::conditional_t<kShortRows<P>, Total<kOp, V>, BlockwiseTotal<kOp, V>> total;
     for_each_element<P>(elements, [&](int64_t e) KW_INLINE {
       typename P::template Fields<V> f;
       replay<P, I, V, V>(f, s, a, Cursor{row, e});
-      accumulate<kOp, V>(total, P::contribution(stage, f, s, a, Cursor{row, e}));
+      total.add(P::contribution(stage, f, s, a, Cursor{row, e}));
     });
-    P::finish(stage, s, total, a);
+    P::finish(stage, s, total.all(), a);
   });
   if constexpr (P::kStoresElements) {
     for_each_element<P>(elements, [&](int64_t e) KW_INLINE {
