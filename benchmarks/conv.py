@@ -22,24 +22,37 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from convolved import Built, Conv, compiled
 
-POOL = {"program": "Pooled<Squashed>", "multiple": (1, 4, 4)}
+POOL = {"program": "Elements<Squashed>", "largest": (1, 4, 4)}
+BARE = {"program": "Unstored"}
 RELU = {"program": "Elements<Rectified>"}
+UP = (24, 48, (28, 28, 28), (5, 5, 5))
 SHAPES: dict[str, tuple[Conv, int]] = {
     "8-64 256 tanh pool x3": (Conv(8, 64, (256, 256), (3, 3), **POOL), 128),
     "8-64 256 x3": (Conv(8, 64, (256, 256), (3, 3)), 128),
     "64-128 128 relu x1": (Conv(64, 128, (128, 128), (3, 3), loop="rounded", **RELU), 128),
+    "64-128 128 bare x1": (Conv(64, 128, (128, 128), (3, 3), loop="rounded", **BARE), 128),
     "64-128 128 x3": (Conv(64, 128, (128, 128), (3, 3)), 128),
+    "64-128 128 bare x3": (Conv(64, 128, (128, 128), (3, 3), **BARE), 128),
     "8-64 128 x3": (Conv(8, 64, (128, 128), (3, 3)), 128),
+    "8-64 128 bare x3": (Conv(8, 64, (128, 128), (3, 3), **BARE), 128),
     "3-32 256 x3": (Conv(3, 32, (256, 256), (3, 3)), 64),
     "16-64 16x32x32 x3": (Conv(16, 64, (16, 32, 32), (3, 3, 3)), 64),
     "16-64 16x32x32 x1": (Conv(16, 64, (16, 32, 32), (3, 3, 3), loop="rounded"), 64),
     "32-64 64 stride 2 x1": (Conv(32, 64, (64, 64), (3, 3), steps=2, pads=1, loop="rounded"), 128),
     "24-48 28^3 up k5 x3": (
-        Conv(24, 48, (28, 28, 28), (5, 5, 5), steps=2, pads=2, transposed=True),
+        Conv(*UP, steps=2, pads=2, transposed=True),
         12,
     ),
     "24-48 28^3 up k5 x1": (
-        Conv(24, 48, (28, 28, 28), (5, 5, 5), steps=2, pads=2, transposed=True, loop="rounded"),
+        Conv(*UP, steps=2, pads=2, transposed=True, loop="rounded"),
+        12,
+    ),
+    "24-48 28^3 up k5 largest of 2 x3": (
+        Conv(*UP, steps=2, pads=2, transposed=True, largest=(2, 2, 2), **BARE),
+        12,
+    ),
+    "24-48 28^3 up k5 largest of 2 x1": (
+        Conv(*UP, steps=2, pads=2, transposed=True, largest=(2, 2, 2), loop="rounded", **BARE),
         12,
     ),
     "64-64 56 up k3 x1": (
@@ -87,7 +100,7 @@ def library(conv: Conv, x: Tensor, weight: Tensor) -> str:
 
 def error(built: Built, x: Tensor, weight: Tensor, out: Tensor) -> float:
     conv = built.conv
-    if conv.program != "Elements<Stored>":
+    if conv.program != "Elements<Stored>":  # nothing to compare with, or nothing stored
         return float("nan")
     wanted = conv.reference(x[-1:].double(), weight.double())
     return float((out[-1:].double() - wanted).norm() / wanted.norm())
@@ -139,10 +152,10 @@ def main(names: Iterable[str], best: int, with_library: bool) -> None:
                 took = timed(each.repeat)
                 rate = flops(each.conv, batch) / took / 1e6
                 model = config.time(batch)
-                print(f"{name:24} {took:8.1f} us {rate:6.1f} TFLOP/s, model {model:7.1f}, "
+                print(f"{name:34} {took:8.1f} us {rate:6.1f} TFLOP/s, model {model:7.1f}, "
                       f"error {off:.1e}; {config.why}", flush=True)  # fmt: skip
             if with_library:
-                print(f"{name:24} library NCHW NHWC, TF32 NCHW NHWC: "
+                print(f"{name:34} library NCHW NHWC, TF32 NCHW NHWC: "
                       f"{library(own[0].conv, x, weight)}", flush=True)  # fmt: skip
 
 

@@ -169,8 +169,6 @@ class Built:
         assert x.dtype == weight.dtype == conv.dtype and x.is_contiguous()
         if out is None:
             sizes = conv.out_size[3 - len(conv.size) :]
-            if conv.program.startswith("Pooled"):
-                sizes = tuple(n // 4 for n in sizes)
             sizes = tuple(n // s for n, s in zip(sizes, conv.window_of_axes, strict=True))
             shape = (x.shape[0], conv.cout, *sizes)
             out = torch.full(shape, torch.nan, dtype=conv.dtype, device=x.device)

@@ -20,7 +20,7 @@ struct Rectified {
   }
 };
 
-// tanh(x + bias) * 2 + bias, for the pooled program.
+// tanh(x + bias) * 2 + bias.
 struct Squashed {
   static __device__ __forceinline__ float map(float x, const float* bias, int channel) {
     const float b = __ldg(bias + channel);
@@ -39,16 +39,6 @@ struct Unstored {
 
 template <class Map>
 struct Elements {
-  static constexpr bool kTurns = false;
-  struct Args {
-    OUT* out;
-    const float* bias;
-  };
-};
-
-// The largest of windows of 4 x 4.
-template <class Map>
-struct Pooled {
   static constexpr bool kTurns = false;
   struct Args {
     OUT* out;
@@ -94,41 +84,6 @@ struct ConvEpilogue<convolved::Elements<Map>, C> {
         if (C::kCout % C::kTileChannels != 0 && tile.channel + c >= C::kCout) break;
         const float value = tile.at[c * C::kTilePitch + place] * tile.scale(c);
         to[c * kChannel] = from_float<OUT>(Map::map(value, a.bias, tile.channel + c));
-      }
-    }
-  }
-};
-
-template <class Map, class C>
-struct ConvEpilogue<convolved::Pooled<Map>, C> {
-  const typename convolved::Pooled<Map>::Args& a;
-
-  __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
-    constexpr int kWide = C::kTileW / 4;
-    constexpr int kTall = C::kTileH / 4;
-    constexpr int kWindows = C::kTileChannels * kWide * kTall;
-    constexpr int kOutW = C::kOutW / 4;
-    constexpr int kOutH = C::kOutH / 4;
-    for (int i = thread; i < kWindows; i += C::kEpilogueThreads) {
-      const int x = i % kWide;
-      const int y = i / kWide % kTall;
-      const int c = i / (kWide * kTall);
-      const float* const from = tile.at + c * C::kTilePitch + y * 4 * C::kTileW + x * 4;
-      const float scale = tile.scale(c);
-      float most = -detail::kInf;
-#pragma unroll
-      for (int row = 0; row < 4; ++row) {
-        const float4 v = *reinterpret_cast<const float4*>(from + row * C::kTileW);
-        most = maximum(most, Map::map(v.x * scale, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.y * scale, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.z * scale, a.bias, tile.channel + c));
-        most = maximum(most, Map::map(v.w * scale, a.bias, tile.channel + c));
-      }
-      const int out_x = tile.x / 4 + x;
-      const int out_y = tile.y / 4 + y;
-      if (out_x < kOutW && out_y < kOutH && tile.channel + c < C::kCout) {
-        a.out[((tile.sample * C::kCout + tile.channel + c) * kOutH + out_y) * kOutW + out_x] =
-            from_float<OUT>(most);
       }
     }
   }
