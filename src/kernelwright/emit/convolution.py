@@ -39,6 +39,7 @@ class ConvPrinter(ProgramPrinter):
         program, laid = self.program, self.kernel.laid
         combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in program.stages)
         spans = ", ".join(str(s.segment).lower() for s in program.stages)
+        holds = ", ".join(str(held).lower() for held in self.holds())
         stride = self.lane_stride(self.kernel.tiled.given)
         constants = {
             "kStages": len(program.stages),
@@ -64,7 +65,7 @@ class ConvPrinter(ProgramPrinter):
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
             f"  static constexpr kw::Keep kKeep = kw::Keep::k{laid.keeps.capitalize()};",
-            f"  static constexpr bool kHolds[] = {{{', '.join(self.holds()) or 'false'}}};",
+            f"  static constexpr bool kHolds[] = {{{holds or 'false'}}};",
         ]
 
     def functions(self) -> Iterator[list[str]]:
@@ -95,12 +96,10 @@ class ConvPrinter(ProgramPrinter):
         parameters = [("const Args&", "a"), ("int", "channel")]
         return function("static bool turned(", parameters, [f"return {' != '.join(tests)};"])
 
-    def holds(self) -> list[str]:
-        """Whether the slice holds something else after a stage than before it."""
-        if self.kernel.laid.keeps != "slice":
-            return ["false" for _ in self.program.stages]
-        held = self.kernel.schedule.held
-        return [str(bool(b) and a != b).lower() for a, b in pairwise(held)]
+    def holds(self) -> list[bool]:
+        """For each stage, whether the slice holds something else after it than before."""
+        kept = self.kernel.laid.keeps == "slice"
+        return [kept and bool(b) and a != b for a, b in pairwise(self.kernel.schedule.held)]
 
     def begin(self) -> Iterator[list[str]]:
         """What the slice has for a stage becomes a field, and what it has for the next one."""
@@ -113,7 +112,7 @@ class ConvPrinter(ProgramPrinter):
             head = f"static void begin(kw::Stage<{step}>"
             yield function(head, parameters, body, "template <int V>")
         for step, holds in enumerate(self.holds()):
-            if holds == "true":
+            if holds:
                 (kept,) = held[step + 1]
                 head = f"static kw::Vec<V> held(kw::Stage<{step}>"
                 body = [f"return f.{self.name(kept)};"]

@@ -149,8 +149,8 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
 
     needs = walked.needs
     stores = any(store.level == "element" for store in walked.program.stores)
-    work = cost(*walked.program.exprs) + len(walked.program.stages)
     for channels in (needs.channels, form.cout):
+        work = walked.program.operations
         wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work)
         found = tiles(form, loop.name, wanted)
         if found:

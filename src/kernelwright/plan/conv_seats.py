@@ -22,7 +22,7 @@ from kernelwright.graph import SOURCES, Graph, Node, as_dim, hint
 from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
-from kernelwright.plan.model import Conv, Plan, Program, Region, Store
+from kernelwright.plan.model import Access, Conv, Plan, Program, Region, Store
 from kernelwright.plan.names import region_name
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, Refusal, reason
@@ -265,11 +265,16 @@ class _Seating:
 
     def reads_all(self, contraction: Region, reader: Region) -> bool:
         """Whether it walks over every element, and so can store them: a pool may leave some out."""
-        program, value = reader.program, contraction.outputs[0].name
-        assert program is not None
-        (read,) = (a for a in program.loads if a.buffer == value)
-        walked = program.count(tuple(read.atoms))
+        assert reader.program is not None
+        read = self.read(contraction, reader)
+        walked = reader.program.count(tuple(read.atoms))
         return not read.within and as_dim(walked) == self.node(contraction).type.numel
+
+    def read(self, contraction: Region, reader: Region) -> Access:
+        assert reader.program is not None
+        value = contraction.outputs[0].name
+        (found,) = (a for a in reader.program.loads if a.buffer == value)
+        return found
 
     def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
         """The first kernel's epilogue stores the result besides; the others read it."""
@@ -292,9 +297,8 @@ class _Seating:
 
     def storing(self, contraction: Region, first: Region) -> Region:
         """The kernel, if it stores the convolution besides."""
-        value = contraction.outputs[0]
+        value, read = contraction.outputs[0], self.read(contraction, first)
         assert first.program is not None
-        (read,) = (a for a in first.program.loads if a.buffer == value.name)
         program = replace(
             first.program,
             stores=(*first.program.stores, Store(load(read), read, "element")),

@@ -191,9 +191,14 @@ class Program:
     def segmented(self) -> bool:
         return bool(self.outer)
 
+    @property
+    def operations(self) -> int:
+        """Of one element, reductions included."""
+        return cost(*self.exprs) + len(self.stages)
+
     def flops(self) -> Dim:
         rows, elements = self.count(self.rows), self.count(self.elements)
-        return product([rows, elements, cost(*self.exprs) + len(self.stages)])
+        return product([rows, elements, self.operations])
 
     def __str__(self) -> str:
         def axes(atoms: tuple[int, ...]) -> str:
