@@ -2829,7 +2829,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 172bb4b4d6c2ab2df922942e26bb0e203f262040d1aef44f1b30e2f66cb2aa81
+# sha256 fbd10d592ef5c33452782e883d1d8da8f18a1981f252e067281cec7b4589716b
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3652,6 +3652,20 @@ __device__ __forceinline__ uint32_t read_from(const uint32_t& word, int block) {
 }
 
 // ---- bulk tensor copies ------------------------------------------------------------------------
+
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+
+// Makes a tensor map; a function of the driver, which is asked for it.
+inline EncodeMap encode_map() {
+  static const EncodeMap found = [] {
+    void* at = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
+                                     &result);
+    return reinterpret_cast<EncodeMap>(at);
+  }();
+  return found;
+}
 
 // What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
 __device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
@@ -5502,19 +5516,6 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
 
 namespace detail {
 
-using EncodeMap = decltype(&cuTensorMapEncodeTiled);
-
-inline EncodeMap encode_map() {
-  static const EncodeMap found = [] {
-    void* at = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
-                                     &result);
-    return reinterpret_cast<EncodeMap>(at);
-  }();
-  return found;
-}
-
 // All that a tensor map is made from, besides what a loop knows.
 struct MapKey {
   void* at;
@@ -5561,7 +5562,7 @@ bool describe(CUtensorMap& map, const Operand& x, const Batch& batch, const void
   return known.find(key, map, [](const MapKey& k, CUtensorMap& made) {
     const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
     const cuuint32_t step[] = {1, 1, 1, 1};
-    const EncodeMap encode = encode_map();
+    const hopper::EncodeMap encode = hopper::encode_map();
     return encode != nullptr &&
            encode(&made, Loop::kMapType, 4, k.at, k.sizes, k.strides, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -6545,7 +6546,7 @@ inline bool describe(CUtensorMap& map, CUtensorMapDataType type, cuuint64_t byte
   cuuint64_t strides[3];
   for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? bytes : strides[i - 1]) * sizes[i];
   const cuuint32_t each[] = {1, 1, 1, 1};
-  const detail::EncodeMap encode = detail::encode_map();
+  const hopper::EncodeMap encode = hopper::encode_map();
   return encode != nullptr && encode(&map, type, 4, const_cast<void*>(at), sizes, strides, box,
                                      each, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

@@ -2803,7 +2803,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 699c9dbc74c9cd977dcddd59cb4d8c4941fd9d121f451e856fc427c32826e7f6
+# sha256 9d389f3c5c15c0d3ae758ddb8de0b82f60c6bacb771dc9fba86b45a16cfd356f
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3526,6 +3526,20 @@ __device__ __forceinline__ uint32_t read_from(const uint32_t& word, int block) {
 }
 
 // ---- bulk tensor copies ------------------------------------------------------------------------
+
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+
+// Makes a tensor map; a function of the driver, which is asked for it.
+inline EncodeMap encode_map() {
+  static const EncodeMap found = [] {
+    void* at = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
+                                     &result);
+    return reinterpret_cast<EncodeMap>(at);
+  }();
+  return found;
+}
 
 // What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
 __device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
@@ -5376,19 +5390,6 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
 
 namespace detail {
 
-using EncodeMap = decltype(&cuTensorMapEncodeTiled);
-
-inline EncodeMap encode_map() {
-  static const EncodeMap found = [] {
-    void* at = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
-                                     &result);
-    return reinterpret_cast<EncodeMap>(at);
-  }();
-  return found;
-}
-
 // All that a tensor map is made from, besides what a loop knows.
 struct MapKey {
   void* at;
@@ -5435,7 +5436,7 @@ bool describe(CUtensorMap& map, const Operand& x, const Batch& batch, const void
   return known.find(key, map, [](const MapKey& k, CUtensorMap& made) {
     const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
     const cuuint32_t step[] = {1, 1, 1, 1};
-    const EncodeMap encode = encode_map();
+    const hopper::EncodeMap encode = hopper::encode_map();
     return encode != nullptr &&
            encode(&made, Loop::kMapType, 4, k.at, k.sizes, k.strides, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -6419,7 +6420,7 @@ inline bool describe(CUtensorMap& map, CUtensorMapDataType type, cuuint64_t byte
   cuuint64_t strides[3];
   for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? bytes : strides[i - 1]) * sizes[i];
   const cuuint32_t each[] = {1, 1, 1, 1};
-  const detail::EncodeMap encode = detail::encode_map();
+  const hopper::EncodeMap encode = hopper::encode_map();
   return encode != nullptr && encode(&map, type, 4, const_cast<void*>(at), sizes, strides, box,
                                      each, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
