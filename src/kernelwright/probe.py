@@ -28,6 +28,7 @@ from kernelwright.embedded.baked import attributes, described
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
+Places = tuple[int, ...]
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -74,12 +75,12 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         module = copy.deepcopy(problem.module, dict(stand_ins))
     arguments = (problem.inputs, dict(problem.kwargs))
 
-    def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
+    def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
         layouts = _Layouts()  # type: ignore[no-untyped-call]
         with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
-            moved = [change(x) if i == place else x for i, x in enumerate(dense)]
+            moved = [change(x) if i in places else x for i, x in enumerate(dense)]
             given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
             outputs = module.forward(*args, **kwargs)
@@ -94,20 +95,38 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
     held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
     memory = tuple(_memory(o, held) for o in outputs)
-    follows: set[int] = set()
-    for place, x in enumerate(given):
-        for change in (_reversed, _channels_last) if isinstance(x, Tensor) else ():
-            if change(x) is not x:
-                try:
-                    moved = tuple(_strides(o) for o in call(place, change)[1])
-                except Exception:  # as a view() of it does: the original has to say so
-                    moved = ()
-                follows |= {place} if moved != strides else set()
+
+    def differs(places: Places, change: Change) -> bool:
+        try:
+            return tuple(_strides(o) for o in call(places, change)[1]) != strides
+        except Exception:  # as a view() of it does: the original has to say so
+            return True
+
+    follows = _follows(given, differs)
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
     return Sighting(known, strides, frozenset(follows), memory, changes, warms)
+
+
+def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+    """The inputs whose order in memory matters: one by one, then the others all together.
+
+    Where two operands lie differently, an operator may take the order of neither.
+    """
+    follows: set[int] = set()
+    changeable = {
+        change: [i for i, x in enumerate(given) if isinstance(x, Tensor) and change(x) is not x]
+        for change in (_reversed, _channels_last)
+    }
+    for change, places in changeable.items():
+        follows |= {i for i in places if differs((i,), change)}
+    for change, places in changeable.items():
+        others = tuple(i for i in places if i not in follows)
+        if len(others) > 1 and differs(others, change):
+            follows |= {*others}
+    return follows
 
 
 class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
