@@ -553,6 +553,14 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     return int(dim.subs({s: batch for s in dim.free_symbols}))
 
 
+def never_negative(dim: Dim) -> bool:
+    """Whether this is known to be at least zero, however few samples there are, even none."""
+    if isinstance(dim, int):
+        return dim >= 0
+    polynomial = dim.as_poly(*dim.free_symbols)
+    return polynomial is not None and all(c.is_number and c >= 0 for c in polynomial.coeffs())
+
+
 # Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.
 FEW_SAMPLES = 64
 

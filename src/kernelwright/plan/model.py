@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
-from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, product
+from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
 from kernelwright.targets import ConvLoop, Loop
@@ -56,6 +56,16 @@ class Range:
     def limits(self) -> list[Dim]:
         """The places at which the answer changes."""
         return [limit for limit in (self.low, self.high) if limit is not None]
+
+    def always(self, first: int, last: int) -> bool:
+        """Whether a coordinate that goes from first to last is inside, whatever the batch."""
+        above = self.low is None or never_negative(as_dim(first - self.low))
+        return above and (self.high is None or never_negative(as_dim(self.high - last - 1)))
+
+    def never(self, first: int, last: int) -> bool:
+        """Whether a coordinate that goes from first to last is outside, whatever the batch."""
+        below = self.low is not None and never_negative(as_dim(self.low - last - 1))
+        return below or (self.high is not None and never_negative(as_dim(first - self.high)))
 
     def __str__(self) -> str:
         low = f"{self.low} <= " if self.low is not None else ""
