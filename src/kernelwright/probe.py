@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
+from kernelwright.fakes import CHANNELS_LAST, Layouts
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
 Places = tuple[int, ...]
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+Strides = tuple[tuple[int, ...] | None, ...]
+Memory = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,16 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory outputs take over, or that the forward refuses in another order; `changes` names what
-    attribute every call changes, and `warms` says that only the first call changes any.
+    memory decides how outputs lie, or that the forward refuses in another order, and `dense` those
+    of which outputs are copies if they have gaps; `changes` names what attribute every call
+    changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
-    strides: tuple[tuple[int, ...] | None, ...]
+    strides: Strides
     follows: frozenset[int]
-    memory: tuple[int | None, ...]
+    dense: frozenset[int]
+    memory: Memory
     changes: str | None
     warms: bool
 
@@ -76,7 +79,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     arguments = (problem.inputs, dict(problem.kwargs))
 
     def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
-        layouts = _Layouts()  # type: ignore[no-untyped-call]
+        layouts = Layouts()  # type: ignore[no-untyped-call]
         with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
@@ -91,23 +94,27 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     given, outputs = call()
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    strides = tuple(_strides(o) for o in outputs)
-    held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
-    held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-    memory = tuple(_memory(o, held) for o in outputs)
+    owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
+
+    def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+        held = owned | {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+
+    strides, memory = lie(given, outputs)
 
     def differs(places: Places, change: Change) -> bool:
         try:
-            return tuple(_strides(o) for o in call(places, change)[1]) != strides
+            moved, there = lie(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
             return True
+        return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows = _follows(given, differs)
+    follows, dense = _follows(given, differs), _dense(given, differs)
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
-    return Sighting(known, strides, frozenset(follows), memory, changes, warms)
+    return Sighting(known, strides, frozenset(follows), frozenset(dense), memory, changes, warms)
 
 
 def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
@@ -129,19 +136,12 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The CPU's BatchNorm does not take over the order of its input, as a fake one does."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        if func.overloadpacket is not torch.ops.aten.native_batch_norm:
-            return results
-        if args[0].device.type != "cpu":
-            return results
-        wanted = CHANNELS_LAST.get(args[0].ndim, torch.contiguous_format)
-        kept = args[0].is_contiguous(memory_format=wanted)
-        order = wanted if kept else torch.contiguous_format
-        return (results[0].contiguous(memory_format=order), *results[1:])
+def _dense(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+    """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
+    places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
+    if not places or not differs(places, _with_gaps):
+        return set()
+    return {i for i in places if differs((i,), _with_gaps)} or {*places}
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -223,6 +223,10 @@ def _reversed(x: Tensor) -> Tensor:
         return x
     order = list(reversed(range(x.ndim)))
     return x.permute(order).contiguous().permute(order)
+
+
+def _with_gaps(x: Tensor) -> Tensor:
+    return x.new_empty([n + 1 for n in x.shape])[tuple(map(slice, x.shape))]
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -235,8 +235,24 @@ class Viewed(nn.Module):
 
 
 def test_an_order_that_eager_refuses_is_left_to_it() -> None:
-    assert captured(Viewed(), torch.randn(4, 3, 2)).contract.follows == {"x"}
-    assert not captured(nn.Flatten(), torch.randn(4, 3, 2)).contract.follows
+    contract = captured(Viewed(), torch.randn(4, 3, 2)).contract
+    assert contract.follows == contract.dense == {"x"}
+    contract = captured(nn.Sequential(nn.Flatten(), nn.ReLU()), torch.randn(4, 3, 2)).contract
+    assert not contract.follows and not contract.dense
+
+
+class Filled(nn.Module):
+    """The very input, or a copy of it."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.contiguous()[:, 1:], y.tanh()
+
+
+def test_an_input_that_eager_would_copy_is_left_to_it() -> None:
+    """A slice of the copy has the strides that a slice of the input has, but is elsewhere."""
+    contract = captured(Filled(), torch.randn(4, 3, 2), torch.randn(4, 3)).contract
+    assert contract.memory == ("x", "-3")
+    assert contract.follows == {"x", "y"} and contract.dense == {"x"}
 
 
 class Signs(nn.Module):
