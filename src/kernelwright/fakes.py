@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NARROW = (torch.float16, torch.bfloat16)
+LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
 CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 aten = torch.ops.aten
 
@@ -35,18 +36,34 @@ def _of_log_sigmoid(result: Tensor, x: Tensor) -> Tensor:
 
 
 def _in_rows(result: Tensor, _: Any) -> Tensor:
-    return result.contiguous()
+    return torch.empty(result.shape, dtype=result.dtype, device=result.device)
 
 
 def _as_first(result: Tensor, x: Tensor) -> Tensor:
-    """As the first operand, if there is a number for each of its elements."""
-    return _lying(result, torch.empty_like(x)) if result.shape == x.shape else result
+    """As the first operand, with the steps along axes of one place too if that fills its memory.
+
+    Which axis comes first in what is computed of it may depend on these.
+    """
+    if result.shape != x.shape:
+        return result
+    return _restrided(result, x if _fills(x) else torch.empty_like(x))
+
+
+def _fills(x: Tensor) -> bool:
+    """Whether its elements lie one after the other, in whatever order, without gaps."""
+    step = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 # How the first result lies, by the first operand.
 KERNELS: dict[Any, Callable[[Tensor, Any], Tensor]] = {
     aten.native_batch_norm.default: _of_batch_norm,
     aten.log_sigmoid_forward.default: _of_log_sigmoid,
+    **{getattr(aten, f"{name}_like").default: _as_first for name in LIKE},
     aten.huber_loss.default: _as_first,
     aten.binary_cross_entropy.default: _as_first,
     aten.nll_loss2d_forward.default: _in_rows,
@@ -63,7 +80,7 @@ class Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         lies = KERNELS.get(func)
-        if lies is not None:
+        if lies is not None and kwargs.get("memory_format") in (None, torch.preserve_format):
             if isinstance(results, Tensor):
                 return lies(results, args[0])
             return (lies(results[0], args[0]), *results[1:])
@@ -94,12 +111,14 @@ def _as_wide(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
         wider = func(*given, **named)
     except Exception:  # an operator need not take other types
         return results
-    return pytree.tree_map(_lying, results, wider)
+    return pytree.tree_map(
+        lambda x, y: _restrided(x, y) if isinstance(x, Tensor) else x, results, wider
+    )
 
 
-def _lying(made: Any, model: Any) -> Any:
-    """One of the type of the one that lies as the other."""
-    if not isinstance(made, Tensor) or made.stride() == model.stride():
+def _restrided(made: Tensor, model: Tensor) -> Tensor:
+    """One of the type of the first that lies as the second."""
+    if made.stride() == model.stride():
         return made
     strides = model.stride()
     return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
