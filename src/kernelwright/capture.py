@@ -175,8 +175,10 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
+        dense=frozenset(inputs[i] for i in seen.dense),
         memory=memory,
         sizes=tuple(_example_sizes(problem, graph).items()),
+        device=str(problem.device),
         refused=graph.contract.refused or changes,
     )
 

@@ -356,10 +356,11 @@ class Contract:
     `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
-    eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over, or that eager refuses in another order. `memory` names for each leaf the source whose
+    eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
+    outputs lie, or that eager refuses in another order, and `dense` those of which outputs are
+    copies if they have gaps. `memory` names for each leaf the source whose
     memory eager's result lies in; results that lie in the same memory of their own have the same
-    other name. `sizes` are those of the free axes when all of this was seen.
+    other name. `sizes` are those of the free axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -369,8 +370,10 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
+    dense: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -551,6 +554,14 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     if isinstance(dim, int):
         return dim
     return int(dim.subs({s: batch for s in dim.free_symbols}))
+
+
+def never_negative(dim: Dim) -> bool:
+    """Whether this is known to be at least zero, however few samples there are, even none."""
+    if isinstance(dim, int):
+        return dim >= 0
+    polynomial = dim.as_poly(*dim.free_symbols)
+    return polynomial is not None and all(c.is_number and c >= 0 for c in polynomial.coeffs())
 
 
 # Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.

@@ -20,15 +20,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
+from kernelwright.fakes import CHANNELS_LAST, Layouts
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+Places = tuple[int, ...]
+Strides = tuple[tuple[int, ...] | None, ...]
+Memory = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,16 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory outputs take over, or that the forward refuses in another order; `changes` names what
-    attribute every call changes, and `warms` says that only the first call changes any.
+    memory decides how outputs lie, or that the forward refuses in another order, and `dense` those
+    of which outputs are copies if they have gaps; `changes` names what attribute every call
+    changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
-    strides: tuple[tuple[int, ...] | None, ...]
+    strides: Strides
     follows: frozenset[int]
-    memory: tuple[int | None, ...]
+    dense: frozenset[int]
+    memory: Memory
     changes: str | None
     warms: bool
 
@@ -74,12 +78,12 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         module = copy.deepcopy(problem.module, dict(stand_ins))
     arguments = (problem.inputs, dict(problem.kwargs))
 
-    def call(place: int = -1, change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
-        layouts = _Layouts()  # type: ignore[no-untyped-call]
+    def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
+        layouts = Layouts()  # type: ignore[no-untyped-call]
         with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
-            moved = [change(x) if i == place else x for i, x in enumerate(dense)]
+            moved = [change(x) if i in places else x for i, x in enumerate(dense)]
             given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
             outputs = module.forward(*args, **kwargs)
@@ -90,39 +94,54 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     given, outputs = call()
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    strides = tuple(_strides(o) for o in outputs)
-    held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
-    held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-    memory = tuple(_memory(o, held) for o in outputs)
-    follows: set[int] = set()
-    for place, x in enumerate(given):
-        for change in (_reversed, _channels_last) if isinstance(x, Tensor) else ():
-            if change(x) is not x:
-                try:
-                    moved = tuple(_strides(o) for o in call(place, change)[1])
-                except Exception:  # as a view() of it does: the original has to say so
-                    moved = ()
-                follows |= {place} if moved != strides else set()
+    owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
+
+    def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+        held = owned | {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+
+    strides, memory = lie(given, outputs)
+
+    def differs(places: Places, change: Change) -> bool:
+        try:
+            moved, there = lie(*call(places, change))
+        except Exception:  # as a view() of it does: the original has to say so
+            return True
+        return there != memory or (change is not _with_gaps and moved != strides)
+
+    follows, dense = _follows(given, differs), _dense(given, differs)
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
-    return Sighting(known, strides, frozenset(follows), memory, changes, warms)
+    return Sighting(known, strides, frozenset(follows), frozenset(dense), memory, changes, warms)
 
 
-class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The CPU's BatchNorm does not take over the order of its input, as a fake one does."""
+def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+    """The inputs whose order in memory matters: one by one, then the others all together.
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        if func.overloadpacket is not torch.ops.aten.native_batch_norm:
-            return results
-        if args[0].device.type != "cpu":
-            return results
-        wanted = CHANNELS_LAST.get(args[0].ndim, torch.contiguous_format)
-        kept = args[0].is_contiguous(memory_format=wanted)
-        order = wanted if kept else torch.contiguous_format
-        return (results[0].contiguous(memory_format=order), *results[1:])
+    Where two operands lie differently, an operator may take the order of neither.
+    """
+    follows: set[int] = set()
+    changeable = {
+        change: [i for i, x in enumerate(given) if isinstance(x, Tensor) and change(x) is not x]
+        for change in (_reversed, _channels_last)
+    }
+    for change, places in changeable.items():
+        follows |= {i for i in places if differs((i,), change)}
+    for change, places in changeable.items():
+        others = tuple(i for i in places if i not in follows)
+        if len(others) > 1 and differs(others, change):
+            follows |= {*others}
+    return follows
+
+
+def _dense(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+    """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
+    places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
+    if not places or not differs(places, _with_gaps):
+        return set()
+    return {i for i in places if differs((i,), _with_gaps)} or {*places}
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -204,6 +223,10 @@ def _reversed(x: Tensor) -> Tensor:
         return x
     order = list(reversed(range(x.ndim)))
     return x.permute(order).contiguous().permute(order)
+
+
+def _with_gaps(x: Tensor) -> Tensor:
+    return x.new_empty([n + 1 for n in x.shape])[tuple(map(slice, x.shape))]
 
 
 def _channels_last(x: Tensor) -> Tensor:
