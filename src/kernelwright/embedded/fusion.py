@@ -39,8 +39,10 @@ class Fusion:
         self.operator = Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
         self.record = self.record_simply = recording(Recorded)
+        self.again = unknown  # gives the results of a call like one before it, None for any other
         if self.kernels and self.kernels.calls:
             self.record_simply = recording(recorded_in_cpp(self.kernels.calls))
+            self.again = self.kernels.calls.again
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
@@ -68,14 +70,6 @@ class Fusion:
         elif self.globals and memo.cause is None:
             memo.state = self.state(module)
         return memo
-
-    def again(self, module, *arguments):
-        """The results of a call like one before it, without a further look; None for any other."""
-        if torch.compiler.is_compiling():
-            return None
-        names = vars(module)
-        memo = names.get("_kernelwright")
-        return None if memo is None else memo.known(names, *arguments)
 
     def look(self, module, *arguments):
         """The module's record, and what is known of calls like this one."""

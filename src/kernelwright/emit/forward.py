@@ -346,8 +346,12 @@ class ForwardWriter(Names):
             *self._written_buffers(results),
         ]
         if self.given() is not None:
-            known = f"{results} = {fusion}.again({handed})"
-            lines = [known, f"if {results} is None:", *indented(lines)]
+            known = [
+                f"{results} = None",
+                "if not torch.compiler.is_dynamo_compiling():",
+                f"    {results} = {fusion}.again({handed})",
+            ]
+            lines = [*known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
