@@ -175,6 +175,7 @@ struct Torch {
   Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
   PyObject* copy = nullptr;        // from a list of tensors to another
+  PyObject* add = nullptr;         // a number to each of a list of tensors
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -234,6 +235,7 @@ void look_up_torch() {
   torch.offset = offset_of_address();
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
   torch.copy = looked_up("torch", "_foreach_copy_");
+  torch.add = looked_up("torch", "_foreach_add_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -749,7 +751,8 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that, lists of buffers with the places of the results that they take)
+  // what is handed to that, lists of buffers with the places of the results that they take, numbers
+  // with lists of the buffers that they are added to)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -760,7 +763,8 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))),
-        writes_(Ref::to(item(row, 10))) {
+        writes_(Ref::to(item(row, 10))),
+        counts_(Ref::to(item(row, 11))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -798,8 +802,8 @@ class Record {
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object :
-         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
+    for (const Ref* object : {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_,
+                              &handed_, &writes_, &counts_}) {
       Py_VISIT(object->get());
     }
     return 0;
@@ -824,6 +828,10 @@ class Record {
         if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
       }
       checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(counts_.get()); ++i) {
+      PyObject* count = item(counts_.get(), i);
+      checked(PyObject_CallFunctionObjArgs(torch.add, item(count, 1), item(count, 0), nullptr));
     }
   }
 
@@ -899,6 +907,7 @@ class Record {
   Ref record_;
   Ref handed_;
   Ref writes_;
+  Ref counts_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
