@@ -804,7 +804,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 5bb399bc0836dcc280536250b5d6da8febdf3cfebba8dc99a44c4f612ce2f67a
+# sha256 10b905dffa7f66355b8629be2604d07ccbdf25dea64d474fa693276e622cb39d
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1120,7 +1120,8 @@ def _kw_gradients(fusion, module, constants, random, tensors, wanted, cotangents
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         fresh = [_kw_alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
-        written = fusion.written(module)
+        counted = [buffer for _, buffers in fusion.counted(module) for buffer in buffers]
+        written = (*fusion.written(module), *counted)
         pairs = [(w, w.detach().clone()) for w in written]
         named = zip(fusion.state(module), state, strict=True)
         pairs += [(own, given) for own, given in named if given is not None]
@@ -1713,7 +1714,8 @@ class _kw_Fusion:
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
     why the kernels cannot take a call; `state(module)` reads parameters and buffers,
-    `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
+    `written(module)` the buffers that a call gives new values, `counted(module)` pairs of a number
+    and the buffers that it is added to. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
     inputs are, where they are arguments themselves; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file.
@@ -1734,6 +1736,15 @@ class _kw_Fusion:
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
+
+    def counted(self, module):
+        """The buffers that a call counts up, by how much: none, where the file does not say."""
+        return ()
+
+    def count(self, module):
+        """Count them up."""
+        for by, buffers in self.counted(module):
+            torch._foreach_add_(buffers, by)
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -1791,7 +1802,7 @@ class _kw_Fusion:
         is_simple = not self.random and not self.recalled
         record = self.record_simply if is_simple else self.record
         known = (arguments, self.given, *kept, steps.sequence, record, call)
-        memo.known.add(*known, self.writes(memo.module))
+        memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))
 
     def writes(self, module):
         """The buffers that a call changes, those of one type together, and their new values."""
@@ -2076,6 +2087,7 @@ struct Torch {
   Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
   PyObject* copy = nullptr;        // from a list of tensors to another
+  PyObject* add = nullptr;         // a number to each of a list of tensors
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -2135,6 +2147,7 @@ void look_up_torch() {
   torch.offset = offset_of_address();
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
   torch.copy = looked_up("torch", "_foreach_copy_");
+  torch.add = looked_up("torch", "_foreach_add_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -2650,7 +2663,8 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that, lists of buffers with the places of the results that they take)
+  // what is handed to that, lists of buffers with the places of the results that they take, numbers
+  // with lists of the buffers that they are added to)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -2661,7 +2675,8 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))),
-        writes_(Ref::to(item(row, 10))) {
+        writes_(Ref::to(item(row, 10))),
+        counts_(Ref::to(item(row, 11))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -2699,8 +2714,8 @@ class Record {
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object :
-         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
+    for (const Ref* object : {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_,
+                              &handed_, &writes_, &counts_}) {
       Py_VISIT(object->get());
     }
     return 0;
@@ -2725,6 +2740,10 @@ class Record {
         if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
       }
       checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(counts_.get()); ++i) {
+      PyObject* count = item(counts_.get(), i);
+      checked(PyObject_CallFunctionObjArgs(torch.add, item(count, 1), item(count, 0), nullptr));
     }
   }
 
@@ -2800,6 +2819,7 @@ class Record {
   Ref record_;
   Ref handed_;
   Ref writes_;
+  Ref counts_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
