@@ -175,6 +175,8 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
+        copies=frozenset(inputs[i] for i in seen.copies),
+        given=seen.given,
         memory=memory,
         sizes=tuple(_example_sizes(problem, graph).items()),
         refused=graph.contract.refused or changes,

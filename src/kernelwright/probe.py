@@ -40,13 +40,17 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory outputs take over, or that the forward refuses in another order; `changes` names what
-    attribute every call changes, and `warms` says that only the first call changes any.
+    memory outputs take over, or that forward copies or refuses in another order; `copies` those
+    that it hands on only if they are contiguous. `given` says of each leaf whether it is
+    the very tensor of an input or of the module. `changes` names what attribute every call changes,
+    and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: tuple[tuple[int, ...] | None, ...]
     follows: frozenset[int]
+    copies: frozenset[int]
+    given: tuple[bool, ...]
     memory: tuple[int | None, ...]
     changes: str | None
     warms: bool
@@ -91,23 +95,42 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     given, outputs = call()
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    strides = tuple(_strides(o) for o in outputs)
-    held = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
-    held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-    memory = tuple(_memory(o, held) for o in outputs)
 
-    def differs(places: Places, change: Change) -> bool:
+    def lies(given: list[Any], outputs: list[Any]) -> tuple[Any, Any]:
+        held = {_storage(f): real for real, f in stand_ins.items() if isinstance(f, Tensor)}
+        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+
+    strides, memory = lies(given, outputs)
+
+    def moved(places: Places, change: Change) -> tuple[Any, Any]:
         try:
-            return tuple(_strides(o) for o in call(places, change)[1]) != strides
+            return lies(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
-            return True
+            return None, None
 
-    follows = _follows(given, differs)
+    follows = _follows(given, lambda *changed: moved(*changed) != (strides, memory))
+    copies = {
+        m
+        for m in memory
+        if m is not None and 0 <= m < len(given)
+        if any(moved((m,), change)[1] != memory for change in (_gapped, _expanded))
+    }
+    very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
-    return Sighting(known, strides, frozenset(follows), memory, changes, warms)
+    return Sighting(
+        known,
+        strides,
+        frozenset(follows),
+        frozenset(copies),
+        tuple(id(o) in very for o in outputs),
+        memory,
+        changes,
+        warms,
+    )
 
 
 def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
@@ -228,6 +251,14 @@ def _reversed(x: Tensor) -> Tensor:
 def _channels_last(x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim)
     return x if wanted is None else x.contiguous(memory_format=wanted)
+
+
+def _gapped(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], x.shape[-1] + 1))[..., 1:] if x.ndim else x
+
+
+def _expanded(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:
