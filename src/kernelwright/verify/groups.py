@@ -18,6 +18,7 @@ from torch.nn import functional
 
 MOST = 1 << 18  # slices of one kind
 NEIGHBOURS = 16  # slices of about the same size; fewer where there are few in all
+ALIKE = 8.0  # times as large as it, at most, is one of about a slice's size
 BLOCK = 1 << 22  # elements that are looked at together
 
 Place = tuple[slice, ...]
@@ -77,20 +78,19 @@ class Groups:
     def worst(self, allowed: Allowed) -> Worst:
         counted = self.count.clamp(min=1)
         size = (self.reference_squares / counted).sqrt()
-        order = size.argsort()
         rms = (self.candidate_squares / counted).sqrt(), self.eager_rms, size
         maximum = self.candidate_max, self.eager_max, self.reference_max
         found = [
-            self._worst(name, order, allowed, *figures)
+            self._worst(name, allowed, *figures)
             for name, figures in (("rms", rms), ("max", maximum))
         ]
         return max(found, key=lambda worst: worst.error / worst.allowed)
 
     def _worst(
-        self, name: str, order: Tensor, allowed: Allowed, error: Tensor, eager: Tensor, size: Tensor
+        self, name: str, allowed: Allowed, error: Tensor, eager: Tensor, size: Tensor
     ) -> Worst:
-        nearby = torch.empty_like(eager)
-        nearby[order] = _largest_nearby(eager[order])
+        order, nearby = size.argsort(), torch.empty_like(eager)
+        nearby[order] = _largest_nearby(eager[order], size[order])
         bound = allowed(nearby, size)
         index = int((error / bound).argmax())
         figures = (float(x[index]) for x in (error, eager, bound))
@@ -98,13 +98,20 @@ class Groups:
         return Worst(name, tuple(zip(self.dims, places, strict=True)), *figures)
 
 
-def _largest_nearby(values: Tensor) -> Tensor:
-    """The largest of each value and its neighbours in the order of their slices' sizes."""
+def _largest_nearby(values: Tensor, sizes: Tensor) -> Tensor:
+    """The largest of each value and of its neighbours, in the order of their slices' sizes.
+
+    Of a slice that is far larger, what its value would be if it were not.
+    """
     each_side = min(NEIGHBOURS, len(values) // 4) // 2
     if not each_side:
         return values
-    pooled = functional.max_pool1d(values.view(1, 1, -1), 2 * each_side + 1, 1, each_side)
-    return pooled.view(-1)
+    nearby, size = (
+        functional.pad(x, (each_side, each_side)).unfold(0, 2 * each_side + 1, 1)
+        for x in (values, sizes)
+    )
+    share = (ALIKE * sizes[:, None] / size).nan_to_num(0.0, posinf=1.0).clamp(max=1.0)
+    return torch.maximum(values, (nearby * share).amax(1))
 
 
 def blocks(shape: Sequence[int], most: int = BLOCK) -> Iterator[Place]:
