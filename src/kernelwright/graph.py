@@ -372,6 +372,7 @@ class Contract:
     follows: frozenset[str] = frozenset()
     dense: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
+    given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"
 

@@ -424,11 +424,25 @@ class ForwardWriter(Names):
         """The text of a leaf of the outputs.
 
         A view outside of autograd's function has the history of what it is a view of; one that
-        gradients do not flow through in eager is cut off from it.
+        gradients do not flow through in eager is cut off from it. A view that changes nothing is no
+        step here, but a tensor of its own in eager.
         """
         text = self._known(value)
-        cut = isinstance(value, Ref) and self.graph[value.name].op == "view"
-        return f"{text}.detach()" if cut and value.name in self.detached else text
+        if not isinstance(value, Ref):
+            return text
+        if self.graph[value.name].op == "view" and value.name in self.detached:
+            return f"{text}.detach()"
+        other = value.name in self._other_tensors and text in self.known.values()
+        return f"{text}.view_as({text})" if other else text
+
+    @cached_property
+    def _other_tensors(self) -> frozenset[str]:
+        """Outputs that are not the very tensors of inputs or of the module."""
+        leaves, given = pytree.tree_leaves(self.graph.outputs), self.graph.contract.given
+        if len(leaves) != len(given):
+            return frozenset()
+        pairs = zip(leaves, given, strict=True)
+        return frozenset(x.name for x, very in pairs if isinstance(x, Ref) and not very)
 
 
 def _mentions(texts: list[str], name: str) -> bool:
