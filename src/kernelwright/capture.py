@@ -176,6 +176,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         dense=frozenset(inputs[i] for i in seen.dense),
+        given=seen.given,
         memory=memory,
         sizes=tuple(_example_sizes(problem, graph).items()),
         device=str(problem.device),

@@ -358,9 +358,10 @@ class Contract:
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
     outputs lie, or that eager refuses in another order, and `dense` those of which outputs are
-    copies if they have gaps. `memory` names for each leaf the source whose
-    memory eager's result lies in; results that lie in the same memory of their own have the same
-    other name. `sizes` are those of the free axes when all of this was seen, on `device`.
+    copies if they have gaps. `memory` names for each leaf the source whose memory eager's result
+    lies in; results that lie in the same memory of their own have the same other name. `given`
+    tells for each whether it is the very tensor of a source. `sizes` are those of the free axes
+    when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()

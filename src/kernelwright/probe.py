@@ -42,14 +42,16 @@ class Sighting:
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
     memory decides how outputs lie, or that the forward refuses in another order, and `dense` those
-    of which outputs are copies if they have gaps; `changes` names what attribute every call
-    changes, and `warms` says that only the first call changes any.
+    of which outputs are copies if they have gaps. `given` says of each leaf whether it is the very
+    tensor of an input or of the module. `changes` names what attribute every call changes, and
+    `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: Strides
     follows: frozenset[int]
     dense: frozenset[int]
+    given: tuple[bool, ...]
     memory: Memory
     changes: str | None
     warms: bool
@@ -102,14 +104,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
 
     strides, memory = lie(given, outputs)
 
-    def lies(given: list[Any], outputs: list[Any]) -> tuple[Any, Any]:
-        held = {_storage(f): real for real, f in stand_ins.items() if isinstance(f, Tensor)}
-        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
-
-    strides, memory = lies(given, outputs)
-
-    def moved(places: Places, change: Change) -> tuple[Any, Any]:
+    def differs(places: Places, change: Change) -> bool:
         try:
             moved, there = lie(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
@@ -117,11 +112,21 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         return there != memory or (change is not _with_gaps and moved != strides)
 
     follows, dense = _follows(given, differs), _dense(given, differs)
+    very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
-    return Sighting(known, strides, frozenset(follows), frozenset(dense), memory, changes, warms)
+    return Sighting(
+        known,
+        strides,
+        frozenset(follows),
+        frozenset(dense),
+        tuple(id(o) in very for o in outputs),
+        memory,
+        changes,
+        warms,
+    )
 
 
 def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
@@ -239,14 +244,6 @@ def _with_gaps(x: Tensor) -> Tensor:
 def _channels_last(x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim)
     return x if wanted is None else x.contiguous(memory_format=wanted)
-
-
-def _gapped(x: Tensor) -> Tensor:
-    return x.new_empty((*x.shape[:-1], x.shape[-1] + 1))[..., 1:] if x.ndim else x
-
-
-def _expanded(x: Tensor) -> Tensor:
-    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:
