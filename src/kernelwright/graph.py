@@ -571,7 +571,8 @@ FEW_SAMPLES = 64
 def smallest_batch(graph: Graph) -> int:
     """The smallest batch from which on no size is negative, and slices lie inside of values.
 
-    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
+    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps. What
+    repeats the edges of an image refuses none too, but with deterministic algorithms it does not.
     """
 
     def lies_inside(node: Node, view: View, batch: int) -> bool:
@@ -591,4 +592,11 @@ def smallest_batch(graph: Graph) -> int:
         )
 
     few = [b for b in range(FEW_SAMPLES) if not fits(b)]
-    return max(few, default=-1) + 1
+    return max(*few, -1, 0 if any(map(_repeats_edges, graph)) else -1) + 1
+
+
+def _repeats_edges(node: Node) -> bool:
+    call = node.payload
+    if not isinstance(call, Call) or call.target != "torch.ops.aten.pad.default":
+        return False
+    return bool(call.args[2] != "constant")
