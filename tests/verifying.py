@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernelwright.verify.certificate import Certificate, Check
-from kernelwright.verify.checks import ROWS, TABLE
+from kernelwright.verify.checks import ROWS
 from kernelwright.verify.processes import Server
-from kernelwright.verify.session import Session, certify, job_for, run_check
+from kernelwright.verify.session import Session, certify, chosen, job_for, run_check
 from kernelwright.verify.subject import Reference, Subject
 
 HEAD = """
@@ -77,7 +77,7 @@ def run_some(folder: Path, model: str, candidate: str, *names: str) -> dict[str,
 
 
 def run_all(folder: Path, model: str, candidate: str) -> dict[str, Check]:
-    return run_some(folder, model, candidate, *(row.name for row in TABLE))
+    return run_some(folder, model, candidate, *(row.name for row in chosen(())))
 
 
 def certified(
@@ -93,5 +93,5 @@ def certified(
     paths = write(folder, model, candidate)
     known = reference(paths[0], device, seed)
     job = job_for(known.job.model, paths[1], device, "highest", seed=seed)
-    rows = [row for row in TABLE if not names or row.name in names]
+    rows = chosen(names)
     return certify(Session(job, seconds, None), server(), rows, reference=known)

@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--quick", action="store_true", help="the most telling checks alone")
     verify.add_argument("--thorough", action="store_true", help="ten times the calls and the time")
     verify.add_argument(
+        "--sanitize", action="store_true", help="run the kernels under compute-sanitizer as well"
+    )
+    verify.add_argument(
         "--only", action="append", metavar="NAME", help="one check, by its name; may be repeated"
     )
     verify.add_argument(

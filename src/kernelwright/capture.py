@@ -223,9 +223,9 @@ class _Reader:
             tuple(self.nodes),
             outputs,
             mutations,
-            self.targets,
-            constants,
-            self.sizes,
+            targets=self.targets,
+            constants=constants,
+            symbols=self.sizes,
             contract=contract,
         )
         return graph.with_nodes(list(graph.nodes))

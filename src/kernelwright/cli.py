@@ -118,6 +118,7 @@ def _verify(arguments: argparse.Namespace, output: Output) -> None:
         only=arguments.only or (),
         thorough=arguments.thorough,
         seed=arguments.seed,
+        sanitize=arguments.sanitize,
     )
     _show_certificate(certificate, output)
     output.json(certificate.to_json())

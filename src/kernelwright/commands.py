@@ -174,7 +174,7 @@ def verify_files(
     training: bool | None = None,
     **options: Any,
 ) -> Certificate:
-    """verify with its progress told; `options` are only, thorough and seed."""
+    """verify with its progress told; `options` are only, thorough, seed and sanitize."""
     from kernelwright.verify import verify
 
     begun: list[str] = []

@@ -372,23 +372,36 @@ class Contract:
     follows: frozenset[str] = frozenset()
     dense: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
+    given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A buffer, by its place in the module, that a call adds a number to; `source` said so."""
+
+    buffer: str
+    by: int
+    source: str
 
 
 @dataclass(frozen=True)
 class Graph:
     """Nodes in running order, what is returned, and which buffers are written at the end.
 
-    `targets` gives a source's place in the module (`gemm.weight`; for a tensor that is no parameter
-    or buffer, a Python expression: see places.py), `symbols` the input and axis that decide a
-    symbolic size, `constants` the tensors that the forward itself creates, `mode` whether the graph
-    holds in training mode, in eval mode, or in any, `contract` what holds around the values.
+    `mutations` are buffers with the values that they get, `counters` those that are counted up
+    instead (counters.py). `targets` gives a source's place in the module (`gemm.weight`; for a
+    tensor that is no parameter or buffer, a Python expression: see places.py), `symbols` the input
+    and axis that decide a symbolic size, `constants` the tensors that the forward itself creates,
+    `mode` whether the graph holds in training mode, in eval mode, or in any, `contract` what holds
+    around the values.
     """
 
     nodes: tuple[Node, ...]
     outputs: Any
     mutations: tuple[tuple[str, str], ...] = ()
+    counters: tuple[Counter, ...] = ()
     targets: dict[str, str] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -455,6 +468,7 @@ class Graph:
     def __str__(self) -> str:
         lines = [str(n) for n in self.nodes]
         lines += [f"{buffer} <- %{value}" for buffer, value in self.mutations]
+        lines += [f"{c.buffer} += {c.by}" for c in self.counters]
         return "\n".join([*lines, f"return {self.outputs}"])
 
 

@@ -102,7 +102,14 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
 
     strides, memory = lie(given, outputs)
 
-    def differs(places: Places, change: Change) -> bool:
+    def lies(given: list[Any], outputs: list[Any]) -> tuple[Any, Any]:
+        held = {_storage(f): real for real, f in stand_ins.items() if isinstance(f, Tensor)}
+        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+
+    strides, memory = lies(given, outputs)
+
+    def moved(places: Places, change: Change) -> tuple[Any, Any]:
         try:
             moved, there = lie(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
@@ -232,6 +239,14 @@ def _with_gaps(x: Tensor) -> Tensor:
 def _channels_last(x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim)
     return x if wanted is None else x.contiguous(memory_format=wanted)
+
+
+def _gapped(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], x.shape[-1] + 1))[..., 1:] if x.ndim else x
+
+
+def _expanded(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:

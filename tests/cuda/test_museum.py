@@ -16,6 +16,9 @@ from museum.wrong import Wrong
 from verifying import certified, write
 
 from kernelwright.bench import bench
+from kernelwright.verify import verify
+from kernelwright.verify.certificate import SANITIZER
+from kernelwright.verify.sanitizer import find_tool
 
 LINEAR = """
 class Model(nn.Module):
@@ -276,6 +279,12 @@ WRONG = [
         POINTWISE,
     ),
     Wrong("a race", "many calls", row_sum(""), ROW_SUM),
+    Wrong(
+        "an int counts the elements",
+        "sizes: more than 2^31",
+        pointwise(RIGHT_BODY, "assert x.numel() > 0\n"),
+        POINTWISE,
+    ),
 ]
 
 RIGHT = {
@@ -310,6 +319,36 @@ RIGHT = {
         CONV,
     ),
 }
+
+
+SANITIZED = {
+    "a kernel of its own": (pointwise(RIGHT_BODY), True),
+    "read beyond its input": (
+        pointwise("if (i < n) y[i] = x[i] * 2.0f + 1.0f + (x[i + 1] == 1.5f ? 1e-9f : 0.0f);"),
+        False,
+    ),
+    "read before its input": (
+        pointwise("if (i < n) y[i] = x[i] * 2.0f + 1.0f + (x[i - 1] == 1.5f ? 1e-9f : 0.0f);"),
+        False,
+    ),
+}
+
+
+@pytest.mark.skipif(find_tool() is None, reason="compute-sanitizer is not here")
+@pytest.mark.parametrize("name", SANITIZED)
+def test_reads_beside_a_tensor_are_seen_by_the_sanitizer(name: str, tmp_path: Path) -> None:
+    source, right = SANITIZED[name]
+    files = write(tmp_path, POINTWISE, source)
+    certificate = verify(*files, "cuda", "highest", only=["runs"], sanitize=True)
+    found = {check.name: check for check in certificate.checks}[SANITIZER]
+    assert found.passed is right, found
+
+
+def test_many_elements_are_counted_by_64_bits(tmp_path: Path) -> None:
+    plain = forward("return x * 2 + 1", POINTWISE)
+    names = ["sizes: more than 2^31"]
+    found = certified(tmp_path, POINTWISE, plain, names, device="cuda").checks[0]
+    assert found.passed, found
 
 
 # Slow, and it says that it is fast: by a clock that it found, or by work that nobody waits for.

@@ -19,6 +19,28 @@ RELU = LINEAR.replace("F.silu(self.linear(x))", "torch.relu(self.linear(x)) + 0.
 
 OF_ITS_OWN = f"# a file that no other candidate is compared with\n{LINEAR}"
 
+CHANNELS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return F.silu(self.linear(x)) * 10.0 ** -torch.arange(8.0, dtype=x.dtype)
+
+def get_inputs():
+    return [torch.rand(12, 16)]
+"""
+
+ROWS = """
+class Model(nn.Module):
+    def forward(self, x):
+        return x.cumsum(1)
+
+def get_inputs():
+    return [torch.rand(12, 5, 16) * 10.0 ** -torch.arange(12.0)[:, None, None]]
+"""
+
 NORM = """
 class Model(nn.Module):
     def __init__(self, features=16, groups=4):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from museum.models import (
     ARGMAX,
     BATCH_NORM,
+    CHANNELS,
     CONV,
     COUNTER,
     DROPOUT,
@@ -26,6 +27,7 @@ from museum.models import (
     POINTWISE,
     RECURRENT,
     RELU,
+    ROWS,
     SCALE,
     SOFTMAX,
     forward,
@@ -1031,6 +1033,30 @@ FAULTY = [
 ]
 
 FAULTY += [
+    Wrong(
+        "a small channel is nothing",
+        "random parameters",
+        forward(
+            "y = super().forward(x)\nreturn torch.cat([y[:, :-1], 0 * y[:, -1:]], 1)", CHANNELS
+        ),
+        CHANNELS,
+    ),
+    Wrong(
+        "a small channel from float16",
+        "oracle",
+        forward(
+            "y = super().forward(x)\n"
+            "return torch.cat([y[:, :6], (y[:, 6:] * 1e6).half().to(y.dtype) / 1e6], 1)",
+            CHANNELS,
+        ),
+        CHANNELS,
+    ),
+    Wrong(
+        "one place of one small row",
+        "oracle",
+        forward("y = super().forward(x).clone()\ny[8:9, 2, 3] = 0\nreturn y", ROWS),
+        ROWS,
+    ),
     Wrong(
         "ones taken for padding",
         "inputs: zeros and ones",

@@ -13,7 +13,7 @@ from rich.console import Console
 from torch import nn
 
 from kernelwright.bench import Timing, Timings, bench, runner
-from kernelwright.bench.inputs import make_sets
+from kernelwright.bench.inputs import make_sets, refill
 from kernelwright.bench.roofline import MACHINES, Floor, Machine, count_work, floor
 from kernelwright.bench.runner import refuse_impossible
 from kernelwright.bench.timings import CANDIDATE
@@ -158,6 +158,66 @@ def test_a_result_that_is_kept_is_a_wrong_one(model: Path) -> None:
     timings = run(model, MODEL + KEPT)
     assert timings.verified is False
     assert "timed inputs" in timings.problems[0] and "float64 says" in timings.problems[0]
+
+
+BY_CONTENT = """
+import time
+
+kept = {}
+
+class ModelNew(Model):
+    def forward(self, x):
+        key = KEY
+        if key not in kept:
+            time.sleep(0.005)
+            kept[key] = super().forward(x)
+        return kept[key].clone()
+"""
+
+
+def test_a_result_that_is_kept_by_content_is_not_timed(model: Path) -> None:
+    """Every timed call has inputs that no call had before, so there is none to be found."""
+    timings = run(model, MODEL + BY_CONTENT.replace("KEY", "x.numpy().tobytes()"))
+    assert timings.row("candidate").median_ms > 4.9
+    assert not [problem for problem in timings.problems if "float64 says" in problem]
+
+
+def test_a_result_that_is_kept_by_a_sample_is_a_wrong_one(model: Path) -> None:
+    timings = run(model, MODEL + BY_CONTENT.replace("KEY", "x[3].numpy().tobytes()"))
+    assert timings.verified is False
+    assert "float64 says" in timings.problems[0]
+
+
+WRITING = """
+class ModelNew(Model):
+    pass
+"""
+
+
+@pytest.mark.parametrize("rows", [16, 200])
+def test_a_model_that_writes_to_its_inputs_is_no_false_alarm(model: Path, rows: int) -> None:
+    text = MODEL.replace("torch.randn(16, 8)", f"torch.randn({rows}, 8)")
+    text += "\n\nPLAIN = Model.forward\n"
+    text += "Model.forward = lambda self, x: PLAIN(self, x.mul_(0.5).add_(1))\n"
+    model.write_text(text)
+    timings = run(model, text + WRITING)
+    assert timings.verified is True and not timings.problems, timings
+
+
+def test_a_set_is_refilled_in_place_as_a_number_decides() -> None:
+    x = torch.randn(100, 3)
+    (first, *_) = make_sets((x, 7), None, 4 * x.numel() * 4)
+    before, again = first.args[0].clone(), first.args[0].clone()
+    source, place = Inputs((x, 7), {}), first.args[0].data_ptr()
+    refill(first, source, 5)
+    changed = first.args[0].clone()
+    assert first.args[0].data_ptr() == place and not torch.equal(changed, before)
+    assert all(any(torch.equal(row, known) for known in x) for row in changed)
+    refill(Inputs((again, 7), {}), source, 5)
+    assert torch.equal(again, changed)
+    refill(first, source, 6, row=4)
+    others = [i for i in range(100) if i != 4]
+    assert torch.equal(first.args[0][others], changed[others])
 
 
 def test_inputs_that_overlap_themselves_are_timed_too(model: Path) -> None:

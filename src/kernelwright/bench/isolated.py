@@ -3,8 +3,9 @@
 In: a Subject of verify. Out: Timings. The variants of the original are timed in its process, those
 of the candidate in its own, block by block, so that drift of the machine hits all alike. The clocks
 run there. The candidate's is not taken at its word: beside each block the judge asks for a burst of
-calls, back to back, by its own clock (witness.py). A result of the timed calls and one of the
-quickest burst are then judged as verify judges them.
+calls, back to back, by its own clock (witness.py). Every timed call has inputs that no call had
+before. A result of the timed calls, one of the quickest burst, and one on inputs of which a single
+row was changed, are then judged as verify judges them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from kernelwright.bench.inputs import InputSets, make_sets
+from kernelwright.bench.inputs import InputSets, leading_size, make_sets, refill
 from kernelwright.bench.roofline import Work
 from kernelwright.bench.stand import NOTHING
 from kernelwright.bench.timings import (
@@ -35,17 +36,39 @@ from kernelwright.bench.witness import Burst, Look, Rounds, Witness
 from kernelwright.errors import InputError, KernelwrightError, VerificationError
 from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.compare import equal_leaves
-from kernelwright.verify.inputs import map_tensors, tensors_in
+from kernelwright.verify.compare import equal_leaves, same_bits
+from kernelwright.verify.inputs import Inputs, map_tensors, tensors_in
 from kernelwright.verify.judge import Trial, attempted, conclude, settle, structure, trial_of
 from kernelwright.verify.side import Broken, Raised, Side
-from kernelwright.verify.sides import ONCE
+from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
 
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
 BLOCK = 10
 FETCH_SLACK_MS = 2.0  # by which the times differ that equal results take to come
 DOUBT_SECONDS = 5.0  # more of both, where the clocks differ: a busy machine does not always differ
+LAST_LOOKS = 2  # at results on inputs that are nearly those of the call before
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a set of inputs holds: what it held first, or what a number has made of it.
+
+    Then perhaps in one row what another number has made.
+    """
+
+    index: int
+    number: int | None = None
+    row: int | None = None
+    part: int | None = None
+
+    def of(self, sets: InputSets, source: Inputs) -> Inputs:
+        made = map_tensors(Tensor.clone, sets[self.index])
+        if self.number is not None:
+            refill(made, source, self.number)
+        if self.part is not None:
+            refill(made, source, self.part, self.row)
+        return made
 
 
 @dataclass
@@ -56,15 +79,15 @@ class Blocks:
     witnesses: dict[str, Witness] = field(default_factory=dict)
     fell: Counter[str] = field(default_factory=Counter)
     looked: Look | None = None  # at a result of any block, each as likely
-    values: dict[int, Any] = field(default_factory=dict)  # the first that was seen, by set
+    values: dict[Content, Any] = field(default_factory=dict)  # the first that was seen
     odd: list[Look] = field(default_factory=list)  # where another one was seen
 
     def saw(self, look: Look) -> Look:
-        """Every result that is fetched comes by here: two of one set should be one."""
-        index, value = look
-        known = self.values.setdefault(index, value)
+        """Every result that is fetched comes by here: two of one content should be one."""
+        content, value = look
+        known = self.values.setdefault(content, value)
         if not self.odd and not equal_leaves(*map(pytree.tree_leaves, (known, value))):
-            self.odd = [(index, known), look]
+            self.odd = [(content, known), look]
         return look
 
 
@@ -75,20 +98,21 @@ class Isolated:
         self.subject = subject
         self.chance = random.Random(subject.job.number("timing"))
         self.original, self.candidate = subject.reference.side, subject.side
-        self.count = 1
-        self.shifts: int | None = None  # None where inputs lie so that none can be made
+        self.source = Inputs((), {})
+        self.refills = False  # where inputs lie so that they cannot be written
+        self.writes = self._writes()
+        self.contents: list[Content] = []  # of the candidate's sets
         self.about = self._time(self.original, "conditions")
         self._time(self.candidate, "conditions")
 
     def sets(self, batch: int | None) -> InputSets:
         """Made of the file's inputs by the judge; each process gets its own copies."""
-        drawn = self.subject.draw_all(0)
+        self.source = drawn = self.subject.draw_all(0)
         sets = make_sets(drawn.args, batch, int(self.about["flush_bytes"]), drawn.kwargs)
-        self.count = len(sets)
-        apart = [_lies_apart(x) for inputs in sets for x in tensors_in(inputs)]
-        self.shifts = 0 if all(apart) else None
+        self.contents = [Content(index) for index in range(len(sets))]
+        self.refills = all(_lies_apart(x) for inputs in sets for x in tensors_in(inputs))
         for side in (self.original, self.candidate):
-            self._time(side, "take", sets=sets)
+            self._time(side, "take", sets=sets, source=drawn)
         return sets
 
     def work(self) -> tuple[Work, str]:
@@ -128,7 +152,6 @@ class Isolated:
     def _block(
         self, blocks: Blocks, theirs: list[str], ours: list[str], first: int, count: int
     ) -> None:
-        self._shift()
         if theirs:
             self._timed(blocks, self.original, theirs, first, count)
         idle = self._timed(blocks, self.original, [NOTHING], first, count)
@@ -144,42 +167,58 @@ class Isolated:
 
     def _timed(self, blocks: Blocks, side: Side, names: list[str], first: int, count: int) -> float:
         """A block of rounds, and what one took by the judge's clock, in ms."""
-        wall, found = self._spent(side, "rounds", names=names, first=first, count=count)
+        numbers = [self._number() for _ in range(count)]
+        wall, found = self._spent(side, "rounds", names=names, first=first, numbers=numbers)
         for index, name in enumerate(names):
             pairs = [(float(r[index][0]), float(r[index][1])) for r in found["readings"]]
             blocks.readings.setdefault(name, []).extend(pairs)
         if side is self.candidate:
             blocks.fell.update({str(k): int(v) for k, v in found["fell_back"].items()})
+            for k, number in enumerate(numbers, first):
+                self._holds(k % len(self.contents), number)
         return wall / count
 
     def _looked(self, first: int, count: int) -> Look:
-        index = (first + self.chance.randrange(count)) % self.count
+        index = (first + self.chance.randrange(count)) % len(self.contents)
         _, found = self._spent(self.candidate, "result", name=CANDIDATE, set=index)
-        return self._held(index), found["value"]
+        return self.contents[index], found["value"]
 
-    def _shift(self) -> None:
-        """All sets change places, in the same memory: a result that was kept is a wrong one."""
-        if self.shifts is not None:
-            for side in (self.original, self.candidate):
-                self._spent(side, "shift")
-            self.shifts += 1
+    def _number(self) -> int | None:
+        """What decides a content; None where sets keep theirs."""
+        return self.chance.getrandbits(40) if self.refills else None
 
-    def _held(self, index: int) -> int:
-        """The set whose inputs lie now where those of another one lay in the beginning."""
-        return (index + (self.shifts or 0)) % self.count
+    def _holds(self, index: int, number: int | None) -> None:
+        if number is not None:
+            self.contents[index] = Content(index, number)
+
+    def _refill(self) -> None:
+        """Other content in all sets, in the same memory: a result that was kept is a wrong one."""
+        numbers = [self._number() for _ in self.contents]
+        places = list(range(len(numbers)))
+        self._spent(self.candidate, "fill", sets=places, numbers=numbers, row=None)
+        for index, number in enumerate(numbers):
+            self._holds(index, number)
+
+    def _writes(self) -> bool:
+        """Whether the original changes its inputs: then a second call on them is another."""
+        inputs = self.subject.draw(self.subject.small, 0)
+        found = self.subject.original(inputs, Act("effects"))
+        given = enumerate(tensors_in(inputs))
+        return any(not same_bits(found[f"input {index}"], x) for index, x in given)
 
     def _burst(self, blocks: Blocks, witness: Witness, has_eager: bool) -> None:
         """Calls back to back by the judge's clock, until a result has come that it picks then."""
-        self._shift()
+        self._refill()
         name, count = witness.name, witness.calls
-        first = self.chance.randrange(self.count)
+        first = self.chance.randrange(len(self.contents))
         idle, _ = self._spent(self.original, "burst", name=NOTHING, first=first, count=count)
         wall, _ = self._spent(self.candidate, "burst", name=name, first=first, count=count)
         look = None
         if name == CANDIDATE:
-            index = (first + self.chance.randrange(count)) % self.count
+            index = (first + self.chance.randrange(count)) % len(self.contents)
             late, found = self._late(has_eager, index)
-            wall, look = wall + late, blocks.saw((self._held(index), found["value"]))
+            wall += late
+            look = None if self.writes else blocks.saw((self.contents[index], found["value"]))
         witness.saw(Burst(count, wall, idle), look)
 
     def _late(self, has_eager: bool, index: int) -> tuple[float, dict[str, Any]]:
@@ -206,14 +245,32 @@ class Isolated:
     def judge(self, sets: InputSets, blocks: Blocks) -> list[Finding]:
         """Two results of calls that were timed, against eager and float64 on the same inputs.
 
-        And two of one set that differ, if there are any.
+        And two of one content that differ, if there are any; then some on nearly the same inputs.
         """
         looks = (blocks.looked, blocks.witnesses[CANDIDATE].look, *blocks.odd)
-        return [self._judged(sets, *look) for look in looks if look is not None]
+        findings = [self._judged(sets, *look) for look in looks if look is not None]
+        for _ in range(LAST_LOOKS if self.refills and all(f.passed for f in findings) else 0):
+            findings.append(self._judged(sets, *self._nearly_again(sets)))
+        return findings
 
-    def _judged(self, sets: InputSets, index: int, ours: Any) -> Finding:
-        name = f"timed inputs {index + 1} of {len(sets)}"
-        case = Case(name, lambda draw: map_tensors(Tensor.clone, sets[(index + draw) % len(sets)]))
+    def _nearly_again(self, sets: InputSets) -> Look:
+        """A call on a set, and the result of another one when a row of it has changed."""
+        index, rows = self.chance.randrange(len(sets)), leading_size(sets[0])
+        row = self.chance.randrange(rows) if rows else None
+        whole, part = self._number(), self._number()
+        fill = {"sets": [index], "row": None, "numbers": [whole]}
+        self._spent(self.candidate, "fill", **fill)
+        self._spent(self.candidate, "burst", name=CANDIDATE, first=index, count=1)
+        if self.writes:
+            self._spent(self.candidate, "fill", **fill)
+        self._spent(self.candidate, "fill", sets=[index], row=row, numbers=[part])
+        self._spent(self.candidate, "burst", name=CANDIDATE, first=index, count=1)
+        _, found = self._spent(self.candidate, "result", name=CANDIDATE, set=index)
+        return Content(index, whole, row, part), found["value"]
+
+    def _judged(self, sets: InputSets, content: Content, ours: Any) -> Finding:
+        name = f"timed inputs {content.index + 1} of {len(sets)}"
+        case = Case(name, lambda draw: content.of(sets, self.source))
         theirs = self.subject.original(case.make(0))
         if self.subject.drew:
             return Finding(None, "the model draws random numbers: timed results have no reference")

@@ -7,6 +7,7 @@ holds what it shows against its own.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 from kernelwright.bench import roofline
 from kernelwright.bench.clock import Clock, device_name, make_clock
 from kernelwright.bench.context import quiet_warnings, silence
+from kernelwright.bench.inputs import choice, refill
 from kernelwright.bench.timings import CANDIDATE, CANDIDATE_GRAPH, EAGER_GRAPH, Timing
 from kernelwright.bench.turns import turns
 from kernelwright.bench.variants import (
@@ -29,7 +31,7 @@ from kernelwright.bench.variants import (
 )
 from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
-from kernelwright.verify.inputs import Inputs, map_tensors, on_device, tensors_in
+from kernelwright.verify.inputs import Inputs, on_device
 
 MODES = {"compile": "default", "max-autotune": "max-autotune"}
 NOTHING = "nothing"  # a variant that does nothing: what a round costs by itself
@@ -45,6 +47,7 @@ class Stand:
         self.module, self.device, self.problem = module, device, problem
         self.clock: Clock = make_clock(device)
         self.sets: list[Inputs] = []
+        self.source: Inputs | None = None
         self.variants: dict[str, Variant] = {NOTHING: Variant(NOTHING, (_nothing,))}
         self.results: dict[tuple[str, int], Any] = {}
 
@@ -57,16 +60,17 @@ class Stand:
         }
 
     def take(self, request: Request) -> dict[str, Any]:
-        """The sets of inputs to rotate among."""
+        """The sets of inputs to rotate among, and what they are refilled from."""
         self.sets = [on_device(inputs, self.device) for inputs in request["sets"]]
+        self.source = on_device(request["source"], self.device)
         return {}
 
-    def shift(self, request: Request) -> dict[str, Any]:
-        """What each set holds into the one before it, in place and without a trace."""
-        kept = map_tensors(torch.Tensor.clone, self.sets[0])
-        for place, given in zip(self.sets, [*self.sets[1:], kept], strict=True):
-            for x, new in zip(tensors_in(place), tensors_in(given), strict=True):
-                x.data.copy_(new)
+    def fill(self, request: Request) -> dict[str, Any]:
+        """Other content in some sets, in place and without a trace; perhaps in one row of them."""
+        assert self.source is not None
+        for index, number in zip(request["sets"], request["numbers"], strict=True):
+            if number is not None:
+                refill(self.sets[index], self.source, number, request["row"])
         return {}
 
     def work(self, request: Request) -> dict[str, Any]:
@@ -105,21 +109,35 @@ class Stand:
         return eager
 
     def rounds(self, request: Request) -> dict[str, Any]:
-        """Rounds of one call for each of some variants; the last result on each set is kept."""
-        names, readings = request["names"], []
+        """Rounds of one call for each of some variants; the last result on each set is kept.
+
+        Before each call its set gets new content, so that nobody can have computed it before.
+        """
+        names, numbers, readings = request["names"], request["numbers"], []
         before = fallbacks_of(self.module) or Counter()
+        fills = [self._fill(k, number) for k, number in enumerate(numbers, request["first"])]
         with torch.no_grad(), quiet_warnings():
-            for k in range(request["first"], request["first"] + request["count"]):
-                readings.append(self._round(names, k))
+            for k, fill in enumerate(fills, request["first"]):
+                readings.append(self._round(names, k, fill))
         fell = (fallbacks_of(self.module) or Counter()) - before
         return {"readings": readings, "fell_back": dict(fell)}
 
-    def _round(self, names: list[str], k: int) -> list[list[float]]:
+    def _fill(self, k: int, number: int | None) -> Callable[[], None]:
+        """What gives the set of a round new content, with all decided that the host has to do."""
+        if number is None:
+            return _nothing
+        assert self.source is not None
+        place = self.sets[k % len(self.sets)]
+        chosen = choice(place, self.source, number)
+        return functools.partial(refill, place, self.source, number, chosen=chosen)
+
+    def _round(self, names: list[str], k: int, fill: Callable[[], None]) -> list[list[float]]:
         """Each round begins with another variant, and is on another set of inputs."""
         taken: dict[int, Any] = {}
         for turn in turns(len(names), k):
             calls = self.variants[names[turn]].calls
             place = names[turn], k % len(calls)
+            fill()
             taken[turn] = self.clock.time(self._keeping(place, calls[place[1]]))
         self.clock.finish()
         return [[taken[i].device_ms(), taken[i].host_ms] for i in range(len(names))]
@@ -152,7 +170,7 @@ def _nothing() -> None:
 REQUESTS: dict[str, Callable[[Stand, Request], dict[str, Any]]] = {
     "conditions": Stand.conditions,
     "take": Stand.take,
-    "shift": Stand.shift,
+    "fill": Stand.fill,
     "work": Stand.work,
     "prepare": Stand.prepare,
     "rounds": Stand.rounds,

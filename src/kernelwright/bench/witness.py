@@ -25,7 +25,7 @@ ROUND_SLACK_MS = 0.2  # of a round, likewise
 FLUSH_SLACK = 0.5  # of what a round without a call takes
 
 
-Look = tuple[int, Any]  # the number of a set, and a result of the candidate on it
+Look = tuple[Any, Any]  # what a set held, and a result of the candidate on it
 
 
 @dataclass(frozen=True)

@@ -206,6 +206,16 @@ class ForwardWriter(Names):
         names = [self.attribute(target) for target, _ in self.graph.mutations]
         return [*lines, *listed("    ", "return (", names, ")", margin=0)]
 
+    def counted_reader(self) -> list[str]:
+        if not self.graph.counters:
+            return []
+        lines = [f"def counted({self.local['module']}):"]
+        lines += ['    """The buffers that a call counts up, by how much."""', "    return ("]
+        for by in dict.fromkeys(c.by for c in self.graph.counters):
+            names = [self.attribute(c.buffer) for c in self.graph.counters if c.by == by]
+            lines += indented(indented(filled(f"({by}, [", names, "]),")))
+        return [*lines, "    )"]
+
     # ---- results -----------------------------------------------------------------------------
 
     def _undone(self, name: str, text: str) -> str:
@@ -349,10 +359,15 @@ class ForwardWriter(Names):
             f"    return {self._original_forward()}",
             f"{results} = {fusion}.run({called})",
             *self._written_buffers(results),
+            *([f"{fusion}.count(self)"] if self.graph.counters else []),
         ]
         if self.given() is not None:
-            known = f"{results} = {fusion}.again({handed})"
-            lines = [known, f"if {results} is None:", *indented(lines)]
+            known = [
+                f"{results} = None",
+                "if not torch.compiler.is_dynamo_compiling():",
+                f"    {results} = {fusion}.again({handed})",
+            ]
+            lines = [*known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
@@ -409,11 +424,25 @@ class ForwardWriter(Names):
         """The text of a leaf of the outputs.
 
         A view outside of autograd's function has the history of what it is a view of; one that
-        gradients do not flow through in eager is cut off from it.
+        gradients do not flow through in eager is cut off from it. A view that changes nothing is no
+        step here, but a tensor of its own in eager.
         """
         text = self._known(value)
-        cut = isinstance(value, Ref) and self.graph[value.name].op == "view"
-        return f"{text}.detach()" if cut and value.name in self.detached else text
+        if not isinstance(value, Ref):
+            return text
+        if self.graph[value.name].op == "view" and value.name in self.detached:
+            return f"{text}.detach()"
+        other = value.name in self._other_tensors and text in self.known.values()
+        return f"{text}.view_as({text})" if other else text
+
+    @cached_property
+    def _other_tensors(self) -> frozenset[str]:
+        """Outputs that are not the very tensors of inputs or of the module."""
+        leaves, given = pytree.tree_leaves(self.graph.outputs), self.graph.contract.given
+        if len(leaves) != len(given):
+            return frozenset()
+        pairs = zip(leaves, given, strict=True)
+        return frozenset(x.name for x, very in pairs if isinstance(x, Ref) and not very)
 
 
 def _mentions(texts: list[str], name: str) -> bool:

@@ -66,7 +66,6 @@ def _alone(plan: Plan, called: Graph, region: Region, steps: Counter[str]) -> Re
         return region
     return replace(
         region,
-        name=name,
         kind="opaque",
         why=reason(Code.ALONE, op=node.origin.op),
         program=None,

@@ -122,7 +122,7 @@ class _Seating:
         self.plan, self.graph = plan, plan.graph
         self.ways, self.conv_time = ways, conv_time
         self.refusals = [*plan.refusals]
-        self.names = {r.name for r in plan.regions if r.program is not None}
+        self.names = {r.name for r in plan.regions}
         self.regions = list(plan.regions)
 
     def run(self) -> Plan:

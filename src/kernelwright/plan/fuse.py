@@ -425,8 +425,11 @@ class _Walk:
     # ---- the finished regions ----------------------------------------------------------------
 
     def finish(self) -> list[Region]:
-        """Steps in running order: each after everything that it reads."""
-        names: set[str] = set()
+        """Steps in running order: each after everything that it reads.
+
+        A library call has the name of its value, which no kernel has.
+        """
+        names = {node.name for node in self.graph if node.op in CALLS}
         steps: list[Region] = []
         done: dict[Step, None] = {}
 

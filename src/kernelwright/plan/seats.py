@@ -231,7 +231,7 @@ class _Seating:
         self.graph = plan.graph
         self.ways = found.by_name
         self.refusals = [*plan.refusals, *found.refusals]
-        self.names = {r.name for r in plan.regions if r.program is not None}
+        self.names = {r.name for r in plan.regions}
 
     def run(self) -> Plan:
         after = {id(t.product): t for t in tails(self.plan)}

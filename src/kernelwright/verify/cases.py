@@ -16,7 +16,7 @@ from torch import Tensor
 from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, seeded, tensors_in
 from kernelwright.verify.subject import Subject
 
-MIXED = "of mixed sizes"
+NORMAL, MIXED = "normal", "of mixed sizes"
 SIZES = 4
 
 Transform = Callable[[Tensor], Tensor]
@@ -28,7 +28,9 @@ class Case:
     """Named inputs; `must_raise` where the candidate may accept no more than the original does.
 
     `strides` tells whether those of the outputs must be eager's; where `dense`, candidates may keep
-    the layout of their inputs although eager's kernel happens to return contiguous memory.
+    the layout of their inputs although eager's kernel happens to return contiguous memory. Where
+    `by_group`, slices of the outputs are judged as well: for inputs as people have them. Extreme
+    ones leave slices of next to nothing, of which a right candidate need not be a good part.
     """
 
     name: str
@@ -36,12 +38,14 @@ class Case:
     strides: bool = True
     must_raise: bool = False
     dense: bool = False
+    by_group: bool = False
 
 
 def own(subject: Subject, batch: int | None = None) -> Case:
     """The file's own inputs, at the reduced batch unless told otherwise."""
     size = subject.small if batch is None else batch
-    return Case(f"the file's own inputs at batch {size}", partial(subject.draw, size))
+    name = f"the file's own inputs at batch {size}"
+    return Case(name, partial(subject.draw, size), by_group=True)
 
 
 def renamed(case: Case, name: str) -> Case:
@@ -57,7 +61,8 @@ def distribution(subject: Subject, name: str) -> Case:
         with seeded(subject.job.number("distribution", name, draw)):
             return map_floating(transform, inputs)
 
-    return Case(f"{name} inputs at batch {subject.small}", make)
+    by_group = name == NORMAL
+    return Case(f"{name} inputs at batch {subject.small}", make, by_group=by_group)
 
 
 def layout(subject: Subject, name: str) -> Case | None:
@@ -73,7 +78,7 @@ def layout(subject: Subject, name: str) -> Case | None:
     def make(draw: int) -> Inputs:
         return map_tensors(one, subject.draw(subject.small, draw))
 
-    return Case(f"{name} inputs at batch {subject.small}", make, dense=True)
+    return Case(f"{name} inputs at batch {subject.small}", make, dense=True, by_group=True)
 
 
 def together(case: Case, count: int, first: int = 0) -> Case:
@@ -119,7 +124,7 @@ def _mixed(x: Tensor) -> Tensor:
 NAN, INF = float("nan"), float("inf")
 
 DISTRIBUTIONS: dict[str, Transform] = {
-    "normal": torch.randn_like,
+    NORMAL: torch.randn_like,
     "1e4 times larger": lambda x: x * 1e4,
     "1e4 times smaller": lambda x: x * 1e-4,
     "offset by 100": lambda x: x + 100,

@@ -1,35 +1,48 @@
 """Is the candidate as close to float64 as eager is?
 
 In: the outputs of the candidate, of eager, and of the float64 oracle. Out: Figures, which add up
-over several draws. The one idea: the tolerance is eager's own error, times two, plus a floor of a
-few eps of the result, so that neither a fixed tolerance nor luck decides.
+over several draws, of an output as a whole and of its slices (groups.py). The one idea: the
+tolerance is eager's own error, times two, plus a floor of a few eps of the result, so that neither
+a fixed tolerance nor luck decides.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from kernelwright.verify.groups import Groups, Sums, blocks
 
 FACTOR = 2.0
 FLOOR = 4.0
 # In a float64 model the oracle is no more exact than eager: two orders of summation of a few
 # thousand terms differ by tens of eps although both are right.
 FLOOR_FLOAT64 = 128.0
+# In a slice that is small beside the rest a right candidate may be accurate to what is usual for
+# the function, as tanh by 1 - 2 / (exp(2 x) + 1) is; half precision is off by thousands of eps.
+FLOOR_OF_SLICES = 64.0
 CHUNK = 1 << 22
+
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One way of measuring the error, with what is allowed."""
+    """One way of measuring the error, with what is allowed.
+
+    `places` tells by dimension and index of which slice, if not of all of an output.
+    """
 
     name: str
     error: float
     eager: float
     allowed: float
+    places: tuple[tuple[int, int], ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -37,7 +50,9 @@ class Metric:
 
     def __str__(self) -> str:
         bounds = f"eager {self.eager:.2e}, allowed {self.allowed:.2e}"
-        return f"{self.name} error {self.error:.2e} ({bounds})"
+        where = " and ".join(f"{place} of dimension {dim}" for dim, place in self.places)
+        inside = f" in slice {where}" if where else ""
+        return f"{self.name} error {self.error:.2e}{inside} ({bounds})"
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,7 @@ class Figures:
     candidate_max: float = 0.0
     eager_max: float = 0.0
     reference_max: float = 0.0
+    groups: tuple[Groups, ...] = field(default=(), kw_only=True)
 
     def __add__(self, other: Figures) -> Figures:
         return Figures(
@@ -63,6 +79,7 @@ class Figures:
             max(self.candidate_max, other.candidate_max),
             max(self.eager_max, other.eager_max),
             max(self.reference_max, other.reference_max),
+            groups=tuple(a + b for a, b in zip(self.groups, other.groups, strict=True)),
         )
 
     def with_eager(self, samples: Sequence[Figures], luck: float = 1.0) -> Figures:
@@ -70,8 +87,12 @@ class Figures:
 
         Of the squares it is the mean, of the maxima the maximum.
         """
+        by_group = zip(*(x.groups for x in samples), strict=True)
         return replace(
             self,
+            groups=tuple(
+                own.with_eager(of, luck) for own, of in zip(self.groups, by_group, strict=True)
+            ),
             eager_squares=luck**2 * sum(x.eager_squares for x in samples) / len(samples),
             eager_max=luck * max(x.eager_max for x in samples),
         )
@@ -92,28 +113,47 @@ class Figures:
     def worst(self) -> Metric:
         return max(self.rms, self.maximum, key=lambda metric: metric.ratio)
 
+    @property
+    def worst_group(self) -> Metric | None:
+        """Of all slices; None where the output has none."""
+        found = [groups.worst(self._allowed_in_slices) for groups in self.groups]
+        metrics = [Metric(x.name, x.error, x.eager, x.allowed, x.places) for x in found]
+        return max(metrics, key=lambda metric: metric.ratio, default=None)
+
     def _metric(self, name: str, error: float, eager: float, reference: float) -> Metric:
-        limits = torch.finfo(self.dtype)
         floor = FLOOR_FLOAT64 if self.dtype == torch.float64 else FLOOR
+        return Metric(name, error, eager, self._allowed(eager, reference, floor))
+
+    def _allowed_in_slices(self, eager: Tensor, reference: Tensor) -> Tensor:
+        floor = FLOOR_FLOAT64 if self.dtype == torch.float64 else FLOOR_OF_SLICES
+        return self._allowed(eager, reference, floor)
+
+    def _allowed(self, eager: Number, reference: Number, floor: float) -> Number:
+        """For an error, from eager's and the size of the result; of numbers, or of many at once."""
+        limits = torch.finfo(self.dtype)
         spacing_of_denormals = limits.tiny * limits.eps
-        allowed = FACTOR * eager + floor * (limits.eps * reference + spacing_of_denormals)
-        return Metric(name, error, eager, allowed)
+        return FACTOR * eager + floor * (limits.eps * reference + spacing_of_denormals)
 
 
-def measure(candidate: Tensor, eager: Tensor, oracle: Tensor) -> Figures:
-    """The errors over all elements that are finite in all three."""
-    total = Figures(real(candidate).dtype)
-    for ours, theirs, exact in _chunks(candidate, eager, oracle):
-        keep = ours.isfinite() & theirs.isfinite() & exact.isfinite()
-        if not bool(keep.all()):
-            ours, theirs, exact = ours[keep], theirs[keep], exact[keep]
-        if exact.numel() == 0:
+def measure(candidate: Tensor, eager: Tensor, oracle: Tensor, by_group: bool = False) -> Figures:
+    """The errors over all elements that are finite in all three; of slices too, if `by_group`."""
+    ours = real(candidate.detach())
+    three = [real(x.detach()).reshape(ours.shape) for x in (candidate, eager, oracle)]
+    total, sums = Figures(ours.dtype), Sums(tuple(ours.shape) if by_group else ())
+    for place in blocks(ours.shape):
+        parts = [x[place].double() for x in three]
+        kept = parts[0].isfinite() & parts[1].isfinite() & parts[2].isfinite()
+        if not (count := int(kept.sum())):
             continue
-        ours, theirs = ours.double() - exact, theirs.double() - exact
-        squares = [float(x.square().sum()) for x in (ours, theirs, exact)]
-        maxima = [float(x.abs().max()) for x in (ours, theirs, exact)]
-        total += Figures(total.dtype, exact.numel(), *squares, *maxima)
-    return total
+        if count < kept.numel():
+            parts = [x.where(kept, 0.0) for x in parts]
+        exact = parts[2]
+        values = [parts[0] - exact, parts[1] - exact, exact]
+        squares = [float(x.square().sum()) for x in values]
+        maxima = [float(x.abs().max()) for x in values]
+        total += Figures(total.dtype, count, *squares, *maxima)
+        sums.add(place, values, kept)
+    return replace(total, groups=sums.groups())
 
 
 def first_misplaced(candidate: Tensor, eager: Tensor, oracle: Tensor) -> int | None:
@@ -145,6 +185,17 @@ def first_above(candidate: Tensor, oracle: Tensor, limit: float) -> int:
             worst, worst_at = float(error.max()), start + int(error.argmax())
         start += ours.numel()
     return worst_at
+
+
+def first_above_in(candidate: Tensor, oracle: Tensor, metric: Metric) -> int:
+    """The same within the slice that a metric is of; the index is that in the whole."""
+    ours = real(candidate.detach())
+    parts = [ours, real(oracle.detach()).reshape(ours.shape)]
+    for dim, place in metric.places:
+        parts = [x.narrow(dim, place, 1) for x in parts]
+    inside = first_above(parts[0], parts[1], metric.allowed)
+    index = dict(enumerate(coordinates(inside, parts[0].shape))) | dict(metric.places)
+    return sum(index[d] * math.prod(ours.shape[d + 1 :]) for d in range(ours.ndim))
 
 
 def first_unequal(candidate: Tensor, eager: Tensor, oracle: Tensor) -> int | None:

@@ -27,8 +27,9 @@ from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import (
     Figures,
+    Metric,
     coordinates,
-    first_above,
+    first_above_in,
     first_misplaced,
     first_unequal,
     measure,
@@ -71,10 +72,22 @@ class Trial:
         return max((figures.worst.ratio for figures in self.figures), default=0.0)
 
     @property
+    def worst_group(self) -> tuple[int, Metric] | None:
+        """The output and the slice of it that is furthest over what is allowed for it."""
+        found = [(i, x.worst_group) for i, x in enumerate(self.figures)]
+        told = [(i, metric) for i, metric in found if metric is not None]
+        return max(told, key=lambda pair: pair[1].ratio, default=None)
+
+    @property
+    def right(self) -> bool:
+        group = self.worst_group
+        return self.ratio <= 1.0 and (group is None or group[1].ratio <= 1.0)
+
+    @property
     def close(self) -> bool:
-        """Whether more draws may turn the verdict."""
+        """Whether more draws may turn the verdict: in a slice eager may be exact by any luck."""
         lenient = self.by_eager or self.by_rounding
-        return self.ratio > 1.0 and (lenient or self.ratio < HOPELESS)
+        return not self.right and (lenient or self.ratio < HOPELESS)
 
 
 def judge(subject: Sides, case: Case, act: Act = ONCE) -> Finding:
@@ -98,7 +111,7 @@ def _pooled(subject: Sides, case: Case, act: Act, first: Trial) -> Finding:
     until = time.monotonic() + AFFORDABLE_SECONDS
     trial = replace(first, figures=_nudged(subject, case, 0, act, first, until))
     for draw in range(1, DRAWS):
-        if trial.ratio <= 1.0 or time.monotonic() > until:
+        if trial.right or time.monotonic() > until:
             break
         more = attempt(subject, case, draw, act)
         if isinstance(more, Finding):
@@ -150,7 +163,7 @@ def _nudged(
 def _sampled(case: Case, eager: Any, trial: Trial) -> list[list[Figures]]:
     if isinstance(eager, Exception):
         return []
-    compared = trial_of(case.name, eager, eager, trial.exact)
+    compared = trial_of(case.name, eager, eager, trial.exact, by_group=case.by_group)
     return [compared.figures] if isinstance(compared, Trial) else []
 
 
@@ -176,13 +189,15 @@ def attempt(subject: Sides, case: Case, draw: int, act: Act = ONCE) -> Trial | F
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Raised):
         return Finding(None, f"there is no oracle: the original in float64 raised {exact}")
-    trial = trial_of(case.name, ours, theirs, exact)
+    trial = trial_of(case.name, ours, theirs, exact, by_group=case.by_group)
     if isinstance(trial, Finding):
         return trial
     return replace(trial, drew=drew, by_rounding=subject.may_round)
 
 
-def trial_of(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
+def trial_of(
+    name: str, ours: Any, theirs: Any, exact: Any, *, by_group: bool = False
+) -> Trial | Finding:
     """Outputs of the same structure: exact where they must be, figures for the rest."""
     triples = zip(*(_leaves(x) for x in (ours, theirs, exact)), strict=True)
     trial = Trial(exact, [], [], [], [])
@@ -199,7 +214,7 @@ def trial_of(name: str, ours: Any, theirs: Any, exact: Any) -> Trial | Finding:
             trial.labels.append(label)
             trial.candidate.append(a)
             trial.oracle.append(c)
-            trial.figures.append(measure(a, b, c))
+            trial.figures.append(measure(a, b, c, by_group))
     return trial
 
 
@@ -212,13 +227,23 @@ def conclude(name: str, trial: Trial) -> Finding:
     index = max(range(len(trial.figures)), key=lambda i: trial.figures[i].worst.ratio)
     figures = trial.figures[index]
     worst = figures.worst
-    passed = worst.ratio <= 1.0
-    detail = f"{worst} on {name}{_numbers(trial)}"
-    if not passed:
-        ours, exact = trial.candidate[index], trial.oracle[index]
-        bad = first_above(ours, exact, figures.maximum.allowed)
-        detail = f"on {name} {trial.labels[index]}{_element(ours, None, exact, bad)}: {worst}"
-    return Finding(passed, detail, worst.error, worst.eager, worst.allowed)
+    group = trial.worst_group
+    if trial.right:
+        detail = f"{worst} on {name}{_numbers(trial)}{_told(group)}"
+        return Finding(True, detail, worst.error, worst.eager, worst.allowed)
+    limit = figures.maximum
+    if worst.ratio <= 1.0:
+        assert group is not None
+        index, worst = group
+        limit = worst
+    ours, exact = trial.candidate[index], trial.oracle[index]
+    bad = first_above_in(ours, exact, limit)
+    detail = f"on {name} {trial.labels[index]}{_element(ours, None, exact, bad)}: {worst}"
+    return Finding(False, detail, worst.error, worst.eager, worst.allowed)
+
+
+def _told(group: tuple[int, Metric] | None) -> str:
+    return "" if group is None else f"; in its slices {group[1].ratio:.2f} of what is allowed"
 
 
 def _numbers(trial: Trial) -> str:

@@ -69,9 +69,10 @@ class Importer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return f"{self.name}{dot}{rest}" if first == OURS else dotted
 
 
-def start(root: str, name: str, fd: int) -> None:
+def start(root: str, name: str, fd: int, role: str) -> None:
+    """A server that forks (`main`), or a single process that serves the judge (`alone`)."""
     sys.meta_path.insert(0, Importer(Path(root), name))
     gc.disable()  # imports leave no garbage, and a quarter of their time is looking for it
     server = importlib.import_module(f"{name}.verify.server")
     gc.enable()
-    server.main(fd)
+    getattr(server, role)(fd)

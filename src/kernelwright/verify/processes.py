@@ -21,9 +21,9 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from kernelwright.errors import InternalError
 from kernelwright.verify import neutral
@@ -50,9 +50,46 @@ BOOTSTRAP = """
 def start():
     space = {{"__name__": {name!r}}}
     exec(compile({text!r}, "<{name}>", "exec"), space)
-    space["start"]({root!r}, {name!r}, {fd})
+    space["start"]({root!r}, {name!r}, {fd}, {role!r})
 start()
 """
+
+
+def begun(
+    prefix: Sequence[str], theirs: socket.socket, said: Any, role: str, **more: str
+) -> subprocess.Popen[bytes]:
+    """An interpreter that reads our code from its standard input, perhaps behind a tool."""
+    text = Path(neutral.__file__).read_text(encoding="utf-8")
+    root, name = Path(__file__).resolve().parents[1], "m" + secrets.token_hex(4)
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-"],
+        stdin=subprocess.PIPE,
+        stdout=said,
+        stderr=said,
+        pass_fds=[theirs.fileno()],
+        env={**neutral_environment(), **more},
+        start_new_session=True,
+    )
+    script = BOOTSTRAP.format(name=name, text=text, root=str(root), fd=theirs.fileno(), role=role)
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(script.encode())
+        process.stdin.close()
+    theirs.close()
+    return process
+
+
+class Starter(Protocol):
+    """Where processes come from, and who knows how they ended."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def fork(self, what: str, protected: bool) -> Process: ...
+
+    def status(self, pid: int) -> int | None: ...
+
+    def end(self, pid: int) -> int | None: ...
 
 
 class Ended(Exception):
@@ -64,25 +101,8 @@ class Server:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        package = Path(__file__).resolve().parents[1]
-        text = Path(neutral.__file__).read_text(encoding="utf-8")
-        name = "m" + secrets.token_hex(4)
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-"],
-            stdin=subprocess.PIPE,
-            stdout=self._said,
-            stderr=self._said,
-            pass_fds=[theirs.fileno()],
-            env=neutral_environment(),
-            start_new_session=True,
-        )
-        theirs_number = theirs.fileno()
-        assert self.process.stdin is not None
-        script = BOOTSTRAP.format(name=name, text=text, root=str(package), fd=theirs_number)
-        self.process.stdin.write(script.encode())
-        self.process.stdin.close()
-        theirs.close()
+        self.process = begun((), theirs, self._said, "main")
         self.control = Channel(ours)
         self._ready = False
         self._lock = threading.Lock()
@@ -161,7 +181,7 @@ class Process:
     """A forked process. `broken` says why it was ended, if it was."""
 
     def __init__(
-        self, server: Server, pid: int, what: str, end: socket.socket, log: IO[bytes]
+        self, server: Starter, pid: int, what: str, end: socket.socket, log: IO[bytes]
     ) -> None:
         self.server, self.pid, self.what = server, pid, what
         self.channel = Channel(end, opaque=False)

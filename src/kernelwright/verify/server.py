@@ -38,6 +38,15 @@ def main(fd: int) -> None:
     Server(control).serve()
 
 
+def alone(fd: int) -> None:
+    """A process that was not forked but started by itself, perhaps under a tool that watches it."""
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _set_limits()
+    sys.argv[:] = [""]
+    seat.main(socket.socket(fileno=fd))
+
+
 class Server:
     """`ends` has the exit status of every child that has one, as os.waitpid gives it."""
 

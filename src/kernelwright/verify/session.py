@@ -25,12 +25,13 @@ from kernelwright.loading import read_source
 from kernelwright.problem import resolve_device, resolve_precision
 from kernelwright.verify import saved
 from kernelwright.verify.blame import blamed
-from kernelwright.verify.certificate import Certificate, Check, Finding
+from kernelwright.verify.certificate import SANITIZER, Certificate, Check, Finding
 from kernelwright.verify.checks import MAIN, ROWS, TABLE, Row
 from kernelwright.verify.checks.fallbacks import count_fallbacks, judge_fallbacks
 from kernelwright.verify.inputs import Inputs
 from kernelwright.verify.judge import attempted
 from kernelwright.verify.processes import Server, printable, unreadable
+from kernelwright.verify.sanitizer import sanitized
 from kernelwright.verify.side import Broken, Raised
 from kernelwright.verify.subject import Job, Reference, Subject
 
@@ -51,6 +52,7 @@ class Session:
     weak: list[str] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
     restarts: int = 0
+    sanitize: bool = False
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.time_limit
@@ -81,18 +83,21 @@ def verify(
     only: Sequence[str] = (),
     seed: int | None = None,
     training: bool | None = None,
+    sanitize: bool = False,
 ) -> Certificate:
     """Certify that ModelNew in one file computes the same function as Model in another.
 
     `training` is the mode to start from, by default the one in which Model is constructed. `only`
-    names single checks, `thorough` gives all of them ten times the time, and `seed`, which is the
-    operating system's by default, repeats a run.
+    names single checks, `thorough` gives all of them ten times the time and makes those that take
+    much memory, `sanitize` runs the kernels under compute-sanitizer as well, and `seed`, which is
+    the operating system's by default, repeats a run.
     """
     job = job_for(model_path, candidate_path, device, precision, training, seed, thorough)
-    rows = chosen(only, quick)
+    rows = chosen(only, quick, thorough)
     limit = time_limit or (6000.0 if thorough else 600.0)
     with unreadable(), Server() as server:
-        return certify(Session(job, limit, progress), server, rows, tuple(only))
+        session = Session(job, limit, progress, sanitize=sanitize)
+        return certify(session, server, rows, tuple(only))
 
 
 def job_for(
@@ -122,7 +127,7 @@ def job_for(
     )
 
 
-def chosen(only: Sequence[str], quick: bool = False) -> list[Row]:
+def chosen(only: Sequence[str], quick: bool = False, thorough: bool = False) -> list[Row]:
     """The rows of the table to run."""
     for name in only:
         if name not in ROWS:
@@ -130,7 +135,8 @@ def chosen(only: Sequence[str], quick: bool = False) -> list[Row]:
             raise InputError(f"There is no check {name!r}; did you mean {near[0]!r}?")
     if only:
         return [row for row in TABLE if row.name in only]
-    return [row for row in TABLE if row.quick or not quick]
+    wanted = [row for row in TABLE if row.quick or not quick]
+    return [row for row in wanted if thorough or not row.thorough]
 
 
 def certify(
@@ -148,6 +154,8 @@ def certify(
             for row in session.order(rows):
                 if not _run(session, subject, row):
                     break
+            if session.sanitize:
+                session.checks.append(sanitized(job, subject.reference))
     found = {check.name: check for check in session.checks}
     checks = [
         found.get(
@@ -156,6 +164,7 @@ def certify(
         )
         for row in rows
     ]
+    checks += [found[SANITIZER]] if SANITIZER in found else []
     checks += [judge_fallbacks(checks, MAIN), _same_files(before)]
     return Certificate(
         job.model,

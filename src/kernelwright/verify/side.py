@@ -1,7 +1,7 @@
 """One process as the judge sees it: questions with an end, and answers that are only data.
 
-In: a Server and what to load. Out: answers; what the module raised, as Raised; what happened to the
-process, as Broken, with its last words.
+In: a Starter and what to load. Out: answers; what the module raised, as Raised; what happened to
+the process, as Broken, with its last words.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
 from kernelwright.verify.channel import Silent
-from kernelwright.verify.processes import Ended, Process, Server, printable
+from kernelwright.verify.processes import Ended, Process, Starter, printable
 from kernelwright.verify.seat import CANDIDATE
 from kernelwright.verify.wire import Garbled
 
@@ -40,7 +40,7 @@ class Broken(Exception):
 class Side:
     """The process of the reference or of the candidate, started when it is first asked."""
 
-    def __init__(self, server: Server, role: str, name: str) -> None:
+    def __init__(self, server: Starter, role: str, name: str) -> None:
         self.server, self.role, self.name = server, role, name
         self.process: Process | None = None
         self.deadline = float("inf")

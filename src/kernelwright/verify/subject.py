@@ -26,7 +26,7 @@ from kernelwright.problem import describe
 from kernelwright.verify import weights
 from kernelwright.verify.inputs import Inputs, map_floating, seeded, tensors_in, with_size
 from kernelwright.verify.parameters import State
-from kernelwright.verify.processes import Server
+from kernelwright.verify.processes import Server, Starter
 from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL
 from kernelwright.verify.side import Raised, Side
 from kernelwright.verify.sides import ONCE, Act
@@ -186,7 +186,7 @@ class Subject:
     """One problem and its candidate, each in its process."""
 
     def __init__(
-        self, job: Job, server: Server, reference: Reference, deadline: float = math.inf
+        self, job: Job, server: Starter, reference: Reference, deadline: float = math.inf
     ) -> None:
         self.job = job
         self.precision, self.device = job.precision, torch.device(job.device)

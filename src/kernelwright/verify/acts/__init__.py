@@ -12,9 +12,11 @@ from typing import Any
 from kernelwright.verify.acts import (
     calls,
     changes,
+    devices,
     gradients,
     hooks,
     inside,
+    large,
     memory,
     streams,
     world,
@@ -52,5 +54,9 @@ ACTS: dict[str, Callable[..., Any]] = {
     "on a stream": streams.behind_a_sleep,
     "in a graph": streams.in_a_graph,
     "unsynchronised": streams.unsynchronised,
+    "on another device": devices.elsewhere,
+    "footprint": large.footprint,
+    "of rows": large.of_rows,
+    "of many rows": large.of_many_rows,
     "inside": inside.steps,
 }

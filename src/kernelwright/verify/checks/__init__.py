@@ -24,6 +24,7 @@ from kernelwright.verify.checks import (
     execution,
     gradients,
     hooks,
+    large,
     memory,
     nulls,
     rare,
@@ -38,7 +39,7 @@ from kernelwright.verify.subject import Subject
 class Row:
     """`main` checks must run the candidate's own kernels; `quick` ones run always.
 
-    `first` ones come before all others.
+    `first` ones come before all others, `thorough` ones run only where that is asked for.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Row:
     quick: bool = False
     main: bool = False
     first: bool = False
+    thorough: bool = False
 
 
 TABLE: tuple[Row, ...] = (
@@ -76,6 +78,7 @@ TABLE: tuple[Row, ...] = (
     Row("larger batch", values.at_larger_batch),
     Row("sizes: batch", sizes.batches, quick=True),
     Row("sizes: other dimensions", sizes.other_dimensions),
+    Row("sizes: more than 2^31", large.huge, thorough=True),
     *(
         Row(f"layout: {name}", partial(values.on_layout, name=name), quick=name == "transposed")
         for name in LAYOUTS
@@ -130,6 +133,7 @@ TABLE: tuple[Row, ...] = (
     Row("stream", execution.on_another_stream, quick=True),
     Row("stream: unsynchronised", execution.unsynchronised),
     Row("graph replay", execution.replayed),
+    Row("second device", execution.on_the_second_device),
     Row("gradients", gradients.plain, quick=True, main=True),
     Row("gradients: rows", gradients.one_row),
     Row("gradients: summed", gradients.summed),

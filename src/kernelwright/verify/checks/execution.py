@@ -5,6 +5,8 @@ In: a Subject. Out: Findings; on a CPU none of this applies.
 
 from __future__ import annotations
 
+import torch
+
 from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.judge import attempted, judge
@@ -35,6 +37,22 @@ def replayed(subject: Subject) -> Finding:
     if isinstance(refused := attempted(lambda: subject.original(inputs, act)), Raised):
         return Finding(None, f"eager cannot be captured: {refused}")
     return _judged(subject, "replays of a captured graph on new data", act.name, 1 + REPLAYS)
+
+
+def on_the_second_device(subject: Subject) -> Finding:
+    """On another GPU than the current one, and back."""
+    count = torch.cuda.device_count() if subject.device.type == "cuda" else 0
+    if count < 2:
+        return Finding(None, "there is no second device of this kind here")
+    return on_device(subject, f"cuda:{((subject.device.index or 0) + 1) % count}")
+
+
+def on_device(subject: Subject, device: str) -> Finding:
+    case = cases.renamed(cases.own(subject), f"calls on {device} and back")
+    act = Act("on another device", {"device": device})
+    if isinstance(refused := attempted(lambda: subject.original(case.make(0), act)), Raised):
+        return Finding(None, f"the model cannot be called on {device}: {refused}")
+    return judge(subject, case, act)
 
 
 def _judged(subject: Subject, name: str, act: str, count: int) -> Finding:
