@@ -41,15 +41,17 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory decides how outputs lie, or that the forward refuses in another order, and `dense` those
-    of which outputs are copies if they have gaps; `changes` names what attribute every call
-    changes, and `warms` says that only the first call changes any.
+    memory decides how outputs lie, or that the forward refuses in another order; `copies` those
+    that it hands on only if they are contiguous, or takes only then. `given` says of each leaf
+    whether it is the very tensor of an input or of the module. `changes` names what attribute every
+    call changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: Strides
     follows: frozenset[int]
-    dense: frozenset[int]
+    copies: frozenset[int]
+    given: tuple[bool, ...]
     memory: Memory
     changes: str | None
     warms: bool
@@ -102,26 +104,29 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
 
     strides, memory = lie(given, outputs)
 
-    def lies(given: list[Any], outputs: list[Any]) -> tuple[Any, Any]:
-        held = {_storage(f): real for real, f in stand_ins.items() if isinstance(f, Tensor)}
-        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
-
-    strides, memory = lies(given, outputs)
-
-    def moved(places: Places, change: Change) -> tuple[Any, Any]:
+    def differs(places: Places, change: Change) -> bool:
         try:
             moved, there = lie(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
             return True
         return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows, dense = _follows(given, differs), _dense(given, differs)
+    follows, copies = _follows(given, differs), _copies(given, differs)
+    very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
-    return Sighting(known, strides, frozenset(follows), frozenset(dense), memory, changes, warms)
+    return Sighting(
+        known,
+        strides,
+        frozenset(follows),
+        frozenset(copies),
+        tuple(id(o) in very for o in outputs),
+        memory,
+        changes,
+        warms,
+    )
 
 
 def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
@@ -143,7 +148,7 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-def _dense(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+def _copies(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
     """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
     places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
     if not places or not differs(places, _with_gaps):
@@ -239,14 +244,6 @@ def _with_gaps(x: Tensor) -> Tensor:
 def _channels_last(x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim)
     return x if wanted is None else x.contiguous(memory_format=wanted)
-
-
-def _gapped(x: Tensor) -> Tensor:
-    return x.new_empty((*x.shape[:-1], x.shape[-1] + 1))[..., 1:] if x.ndim else x
-
-
-def _expanded(x: Tensor) -> Tensor:
-    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:
