@@ -2,6 +2,7 @@
 
     --level planned    the passes and the planner's programs, run by torch (fast; no compiler)
     --level compiled   built, many to a library, and run: outputs, buffers, a training step
+    --seeds 7 8 9      these models, and no others: what an earlier run found wrong
     --keep FOLDER      failures, shrunk, become model files there (tests/fuzzed: they are tests)
 
 A seed is a model. What fails is printed with its seed; the exit code is 1 if anything did.
@@ -187,6 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", help="judge these instead")
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--level", choices=("planned", "compiled"), default="compiled")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -196,7 +198,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="stop after so long")
     options = parser.parse_args()
     start, tally = time.monotonic(), Tally()
-    seeds = range(options.seed, options.seed + options.cases)
+    seeds = options.seeds or range(options.seed, options.seed + options.cases)
     shares = groups(seeds, options.together)
     late = start + options.seconds if options.seconds else None
     for verdicts in every_share(shares, options.level, options.backend, options.workers, late):

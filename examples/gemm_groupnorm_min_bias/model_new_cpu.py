@@ -69,7 +69,9 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = _KW_FUSION.again(self, x)
+        results = None
+        if not torch.compiler.is_dynamo_compiling():
+            results = _KW_FUSION.again(self, x)
         if results is None:
             memo, kind = _KW_FUSION.look(self, x)
             if kind.cause is not None:
@@ -629,7 +631,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 b8ea6afeb9328d462b7443327ce727529ce39319a0df07a00e00193c3e2c27e8
+# sha256 4e9cac6410a6ed29bb42d6a89c44a68877376b281de2d5f6703f9d05fc85101a
 # --------------------------------------------------------------------------------------------------
 
 
@@ -875,7 +877,8 @@ def _kw_gradients(fusion, module, constants, random, tensors, wanted, cotangents
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         fresh = [_kw_alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
-        written = fusion.written(module)
+        counted = [buffer for _, buffers in fusion.counted(module) for buffer in buffers]
+        written = (*fusion.written(module), *counted)
         pairs = [(w, w.detach().clone()) for w in written]
         named = zip(fusion.state(module), state, strict=True)
         pairs += [(own, given) for own, given in named if given is not None]
@@ -1468,7 +1471,8 @@ class _kw_Fusion:
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
     why the kernels cannot take a call; `state(module)` reads parameters and buffers,
-    `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
+    `written(module)` the buffers that a call gives new values, `counted(module)` pairs of a number
+    and the buffers that it is added to. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
     inputs are, where they are arguments themselves; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file.
@@ -1479,14 +1483,25 @@ class _kw_Fusion:
         self.operator = _kw_Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
         self.record = self.record_simply = _kw_recording(_kw_Recorded)
+        self.again = _kw_unknown  # gives the results of a call like one before it, None for any other
         if self.kernels and self.kernels.calls:
             self.record_simply = _kw_recording(_kw_recorded_in_cpp(self.kernels.calls))
+            self.again = self.kernels.calls.again
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
+
+    def counted(self, module):
+        """The buffers that a call counts up, by how much: none, where the file does not say."""
+        return ()
+
+    def count(self, module):
+        """Count them up."""
+        for by, buffers in self.counted(module):
+            torch._foreach_add_(buffers, by)
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -1508,14 +1523,6 @@ class _kw_Fusion:
         elif self.globals and memo.cause is None:
             memo.state = self.state(module)
         return memo
-
-    def again(self, module, *arguments):
-        """The results of a call like one before it, without a further look; None for any other."""
-        if torch.compiler.is_compiling():
-            return None
-        names = vars(module)
-        memo = names.get("_kernelwright")
-        return None if memo is None else memo.known(names, *arguments)
 
     def look(self, module, *arguments):
         """The module's record, and what is known of calls like this one."""
@@ -1552,7 +1559,7 @@ class _kw_Fusion:
         is_simple = not self.random and not self.recalled
         record = self.record_simply if is_simple else self.record
         known = (arguments, self.given, *kept, steps.sequence, record, call)
-        memo.known.add(*known, self.writes(memo.module))
+        memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))
 
     def writes(self, module):
         """The buffers that a call changes, those of one type together, and their new values."""
@@ -1662,15 +1669,17 @@ def _kw_transformed(untraceable):
 _KW_CALLS = r"""
 // A call like one before, without Python in between: is it one, memory, launches, results.
 //
-// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
+// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
 //
 //   Picture    whether everything that hangs on a module is as it was
 //   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
 //   forward    a Sequence as the forward of autograd's function
 //   Known      the results of a call like one before, or None
+//   again      the same, asked of what a module remembers
 //
-// Headers of torch's Python binding take ten seconds to compile, and these take one; so a tensor is
-// found by what its attribute `_cdata` says, and one function is declared here.
+// Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
+// Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
+// function is declared here.
 #include <Python.h>
 #include <structmember.h>
 
@@ -1832,8 +1841,10 @@ struct Torch {
   PyTypeObject* tensor = nullptr;
   PyTypeObject* parameter = nullptr;
   PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
+  Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
   PyObject* copy = nullptr;        // from a list of tensors to another
+  PyObject* add = nullptr;         // a number to each of a list of tensors
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -1843,11 +1854,41 @@ struct Torch {
   PyObject* to_save = nullptr;
   PyObject* materialize_grads = nullptr;
   PyObject* non_differentiable = nullptr;
+  PyObject* compiler = nullptr;  // the names of torch.compiler
+  PyObject* is_compiling = nullptr;
+  PyObject* memo = nullptr;  // names of what a module remembers
+  PyObject* known = nullptr;
 } torch;
 
 PyObject* looked_up(const char* module, const char* name) {
   const Ref found = checked(PyImport_ImportModule(module));
   return checked(PyObject_GetAttrString(found.get(), name)).release();
+}
+
+c10::TensorImpl* told_address(PyObject* tensor) {
+  const Ref found = checked(torch.address->get(tensor, torch.address->closure));
+  return static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(found.get()));
+}
+
+constexpr Py_ssize_t kHead = sizeof(PyObject);
+
+template <class Word>
+Word word_at(PyObject* object, Py_ssize_t offset) {
+  return *reinterpret_cast<const Word*>(reinterpret_cast<const char*>(object) + offset);
+}
+
+// The first word behind an object's head is its tensor; in earlier releases of torch the second is,
+// and the first says whether the object merely borrows it. 0 if it is neither.
+Py_ssize_t offset_of_address() {
+  const Ref tensor = called(reinterpret_cast<PyObject*>(torch.tensor));
+  const Ref parameter = called(reinterpret_cast<PyObject*>(torch.parameter));
+  for (const Py_ssize_t offset : {kHead, kHead + Py_ssize_t{sizeof(void*)}}) {
+    const auto is_there = [&](PyObject* object) {
+      return word_at<c10::TensorImpl*>(object, offset) == told_address(object);
+    };
+    if (is_there(tensor.get()) && is_there(parameter.get())) return offset;
+  }
+  return 0;
 }
 
 void look_up_torch() {
@@ -1860,8 +1901,10 @@ void look_up_torch() {
     throw PythonError();
   }
   torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
+  torch.offset = offset_of_address();
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
   torch.copy = looked_up("torch", "_foreach_copy_");
+  torch.add = looked_up("torch", "_foreach_add_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -1873,6 +1916,10 @@ void look_up_torch() {
   torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
   torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
   torch.no_level = checked(PyLong_FromLong(-1)).release();
+  torch.compiler = looked_up("torch.compiler", "__dict__");
+  torch.is_compiling = checked(PyUnicode_InternFromString("_is_compiling_flag")).release();
+  torch.memo = checked(PyUnicode_InternFromString("_kernelwright")).release();
+  torch.known = checked(PyUnicode_InternFromString("known")).release();
 }
 
 bool is_tensor(PyObject* object) {
@@ -1880,12 +1927,15 @@ bool is_tensor(PyObject* object) {
 }
 
 c10::TensorImpl& tensor_of(PyObject* object) {
+  if (is_tensor(object) && torch.offset != 0) {
+    const bool borrows = torch.offset != kHead && word_at<bool>(object, kHead);
+    if (!borrows) return *word_at<c10::TensorImpl*>(object, torch.offset);
+  }
   if (!PyObject_TypeCheck(object, torch.tensor)) {
     PyErr_SetString(PyExc_TypeError, "A kernel was given something that is no tensor.");
     throw PythonError();
   }
-  const Ref found = checked(torch.address->get(object, torch.address->closure));
-  return *static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(found.get()));
+  return *told_address(object);
 }
 
 // What a tensor is, but for its values, its place in memory and its gradient.
@@ -1913,8 +1963,20 @@ class Likeness {
 
 // ---- a picture of a module ----------------------------------------------------------------------
 
+// A number that is another one after every change of a dict; 0 where there is none.
+uint64_t version_of(PyObject* container) {
+#if PY_VERSION_HEX < 0x030D0000
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  if (PyDict_Check(container)) return reinterpret_cast<PyDictObject*>(container)->ma_version_tag;
+#pragma GCC diagnostic pop
+#endif
+  return 0;
+}
+
 // Picture(containers, modules)() is true as long as the containers hold the very same objects in
-// the same order, under the same keys, and the modules are of the same classes.
+// the same order, under the same keys, and the modules are of the same classes. A dict that was not
+// changed at all since it was last looked at is not looked at again.
 class Picture {
  public:
   explicit Picture(PyObject* args) {
@@ -1922,12 +1984,12 @@ class Picture {
     PyObject* modules = item(args, 1);
     for (Py_ssize_t i = 0; i < PyTuple_Size(containers); ++i) {
       PyObject* container = item(containers, i);
-      const size_t before = seen_.size();
+      const size_t begin = seen_.size();
       each(container, [&](PyObject* object) {
         seen_.push_back(Ref::to(object));
         return true;
       });
-      containers_.push_back({Ref::to(container), seen_.size() - before});
+      containers_.push_back({Ref::to(container), begin, seen_.size(), version_of(container)});
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(modules); ++i) {
       PyObject* module = item(modules, i);
@@ -1936,14 +1998,12 @@ class Picture {
     }
   }
 
-  bool holds() const {
-    const Ref* next = seen_.data();
-    for (const auto& [container, count] : containers_) {
-      size_t left = count;
-      const bool same = each(container.get(), [&](PyObject* object) {
-        return left != 0 && (--left, next++)->get() == object;
-      });
-      if (!same || left != 0) return false;
+  bool holds() {
+    for (Container& container : containers_) {
+      const uint64_t version = version_of(container.object.get());
+      if (version != 0 && version == container.version) continue;
+      if (!is_same(container)) return false;
+      container.version = version;
     }
     for (size_t i = 0; i < modules_.size(); ++i) {
       if (reinterpret_cast<PyObject*>(Py_TYPE(modules_[i].get())) != classes_[i].get())
@@ -1952,10 +2012,10 @@ class Picture {
     return true;
   }
 
-  PyObject* call(PyObject* const*, Py_ssize_t) const { return PyBool_FromLong(holds()); }
+  PyObject* call(PyObject* const*, Py_ssize_t) { return PyBool_FromLong(holds()); }
 
   int visit(visitproc visit, void* arg) const {
-    for (const auto& [container, count] : containers_) Py_VISIT(container.get());
+    for (const Container& container : containers_) Py_VISIT(container.object.get());
     for (const Ref& object : seen_) Py_VISIT(object.get());
     for (const Ref& object : modules_) Py_VISIT(object.get());
     for (const Ref& object : classes_) Py_VISIT(object.get());
@@ -1968,6 +2028,21 @@ class Picture {
   }
 
  private:
+  struct Container {
+    Ref object;
+    size_t begin;  // of what it held, in seen_
+    size_t end;
+    uint64_t version;  // when it was last found the same
+  };
+
+  bool is_same(const Container& container) const {
+    size_t next = container.begin;
+    const bool same = each(container.object.get(), [&](PyObject* object) {
+      return next != container.end && seen_[next++].get() == object;
+    });
+    return same && next == container.end;
+  }
+
   // Whether the function says yes to all that a container holds.
   template <class Function>
   static bool each(PyObject* container, const Function& function) {
@@ -1986,10 +2061,6 @@ class Picture {
     return true;
   }
 
-  struct Container {
-    Ref object;
-    size_t count;
-  };
   std::vector<Container> containers_;
   std::vector<Ref> seen_;
   std::vector<Ref> modules_;
@@ -2025,7 +2096,28 @@ int64_t run_launches(const int64_t* table, char* const* bases, int64_t first, in
   return 0;
 }
 
-using Values = std::vector<Ref>;
+// A tensor of a call. What only kernels touch never becomes an object of Python.
+class Value {
+ public:
+  Value() = default;
+  explicit Value(Ref object) : object_(std::move(object)) {}
+  explicit Value(at::TensorBase tensor) : tensor_(std::move(tensor)) {}
+
+  PyObject* object() {
+    if (!object_) object_ = checked(THPVariable_Wrap(tensor_));
+    return object_.get();
+  }
+
+  c10::TensorImpl& tensor() const {
+    return tensor_.defined() ? *tensor_.unsafeGetTensorImpl() : tensor_of(object_.get());
+  }
+
+ private:
+  Ref object_;
+  at::TensorBase tensor_;
+};
+
+using Values = c10::SmallVector<Value, 16>;
 
 class Step {
  public:
@@ -2036,7 +2128,7 @@ class Step {
 
   // What nobody needs behind this step is given back.
   void finish(Values& values) const {
-    for (const int64_t i : done_) values[static_cast<size_t>(i)] = Ref();
+    for (const int64_t i : done_) values[static_cast<size_t>(i)] = Value();
   }
 
  private:
@@ -2063,14 +2155,14 @@ class Empty : public Step {
   }
 
  private:
-  Ref made() const {
+  Value made() const {
     if (!is_true(called(torch.is_filling).get())) {
       try {
-        return checked(THPVariable_Wrap(allocated()));
+        return Value(allocated());
       } catch (const std::exception&) {  // torch says below what was wrong
       }
     }
-    return called(by_torch_.get());
+    return Value(called(by_torch_.get()));
   }
 
   at::TensorBase allocated() const {
@@ -2108,7 +2200,7 @@ class Launches : public Step {
     c10::SmallVector<char*, 32> bases;
     std::vector<Ref> copies;
     for (const int64_t i : bases_) {
-      bases.push_back(address(values[static_cast<size_t>(i)].get(), copies));
+      bases.push_back(address(values[static_cast<size_t>(i)], copies));
     }
     const bool on_gpu = device_.get() != Py_None;
     const Ref second =
@@ -2131,16 +2223,18 @@ class Launches : public Step {
 
  private:
   // Kernels read dense memory, aligned on a GPU; anything else is copied first.
-  char* address(PyObject* value, std::vector<Ref>& copies) const {
-    c10::TensorImpl* tensor = &tensor_of(value);
-    if (!tensor->is_contiguous()) {
-      copies.push_back(checked(PyObject_CallMethod(value, "contiguous", nullptr)));
-      value = copies.back().get();
-      tensor = &tensor_of(value);
-    }
+  char* address(Value& value, std::vector<Ref>& copies) const {
+    c10::TensorImpl* tensor = &value.tensor();
+    PyObject* copied = nullptr;
+    const auto copy = [&](const char* method) {
+      PyObject* from = copied == nullptr ? value.object() : copied;
+      copies.push_back(checked(PyObject_CallMethod(from, method, nullptr)));
+      copied = copies.back().get();
+      tensor = &tensor_of(copied);
+    };
+    if (!tensor->is_contiguous()) copy("contiguous");
     if (reinterpret_cast<intptr_t>(tensor->data()) % kAlignment != 0 && device_.get() != Py_None) {
-      copies.push_back(checked(PyObject_CallMethod(value, "clone", nullptr)));
-      tensor = &tensor_of(copies.back().get());
+      copy("clone");
     }
     return static_cast<char*>(const_cast<void*>(tensor->data()));
   }
@@ -2167,7 +2261,7 @@ class Call : public Step {
     c10::SmallVector<PyObject*, 8> given;
     std::vector<Ref> parts;
     for (size_t i = 0; i < given_.size(); ++i) {
-      given.push_back(values[static_cast<size_t>(given_[i])].get());
+      given.push_back(values[static_cast<size_t>(given_[i])].object());
       PyObject* rows = item(rows_.get(), static_cast<Py_ssize_t>(i));
       if (rows != Py_None) {
         parts.push_back(checked(PyObject_GetItem(given.back(), rows)));
@@ -2175,7 +2269,7 @@ class Call : public Step {
       }
     }
     values[index_] =
-        checked(PyObject_Vectorcall(function_.get(), given.data(), given.size(), nullptr));
+        Value(checked(PyObject_Vectorcall(function_.get(), given.data(), given.size(), nullptr)));
   }
 
   int visit(visitproc visit, void* arg) const override {
@@ -2214,10 +2308,12 @@ class Sequence {
   }
 
   PyObject* run(PyObject* const* tensors, size_t given, PyObject* frozen) const {
-    Values values(count_);
-    for (size_t i = 0; i < given; ++i) values[i] = Ref::to(tensors[i]);
+    Values values;
+    values.resize(count_);
+    for (size_t i = 0; i < given; ++i) values[i] = Value(Ref::to(tensors[i]));
     for (size_t i = 0; i < kept_.size(); ++i) {
-      values[static_cast<size_t>(kept_[i])] = Ref::to(item(frozen, static_cast<Py_ssize_t>(i)));
+      PyObject* half = item(frozen, static_cast<Py_ssize_t>(i));
+      values[static_cast<size_t>(kept_[i])] = Value(Ref::to(half));
     }
     for (const auto& step : steps_) {
       step->run(values);
@@ -2225,7 +2321,7 @@ class Sequence {
     }
     Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
     for (size_t i = 0; i < results_.size(); ++i) {
-      PyObject* result = values[static_cast<size_t>(results_[i])].get();
+      PyObject* result = values[static_cast<size_t>(results_[i])].object();
       PyTuple_SetItem(results.get(), static_cast<Py_ssize_t>(i), Py_NewRef(result));
     }
     return results.release();
@@ -2324,7 +2420,8 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that, lists of buffers with the places of the results that they take)
+  // what is handed to that, lists of buffers with the places of the results that they take, numbers
+  // with lists of the buffers that they are added to)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -2335,7 +2432,8 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))),
-        writes_(Ref::to(item(row, 10))) {
+        writes_(Ref::to(item(row, 10))),
+        counts_(Ref::to(item(row, 11))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -2373,8 +2471,8 @@ class Record {
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object :
-         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_, &writes_}) {
+    for (const Ref* object : {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_,
+                              &handed_, &writes_, &counts_}) {
       Py_VISIT(object->get());
     }
     return 0;
@@ -2399,6 +2497,10 @@ class Record {
         if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
       }
       checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(counts_.get()); ++i) {
+      PyObject* count = item(counts_.get(), i);
+      checked(PyObject_CallFunctionObjArgs(torch.add, item(count, 1), item(count, 0), nullptr));
     }
   }
 
@@ -2474,6 +2576,7 @@ class Record {
   Ref record_;
   Ref handed_;
   Ref writes_;
+  Ref counts_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
@@ -2550,7 +2653,23 @@ class Known {
   std::vector<std::shared_ptr<Record>> records_;
 };
 
+// again(module, *arguments) asks the module's Known, if it has one.
+PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  return Object<Known>::guarded([&]() -> PyObject* {
+    const Ref names = checked(PyObject_GenericGetDict(args[0], nullptr));
+    PyObject* memo = PyDict_GetItem(names.get(), torch.memo);
+    const bool is_traced = PyDict_GetItem(torch.compiler, torch.is_compiling) == Py_True;
+    if (memo == nullptr || memo == Py_None || is_traced) Py_RETURN_NONE;
+    const Ref known = checked(PyObject_GetAttr(memo, torch.known));
+    c10::SmallVector<PyObject*, 8> handed(args, args + count);
+    handed[0] = names.get();
+    return PyObject_Vectorcall(known.get(), handed.data(), handed.size(), nullptr);
+  });
+}
+
 PyMethodDef functions[] = {
+    {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)), METH_FASTCALL,
+     nullptr},
     {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(forward)), METH_FASTCALL,
      nullptr},
     {nullptr, nullptr, 0, nullptr}};

@@ -179,6 +179,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         given=seen.given,
         memory=memory,
         sizes=tuple(_example_sizes(problem, graph).items()),
+        device=str(problem.device),
         refused=graph.contract.refused or changes,
     )
 
@@ -223,9 +224,9 @@ class _Reader:
             tuple(self.nodes),
             outputs,
             mutations,
-            self.targets,
-            constants,
-            self.sizes,
+            targets=self.targets,
+            constants=constants,
+            symbols=self.sizes,
             contract=contract,
         )
         return graph.with_nodes(list(graph.nodes))

@@ -356,12 +356,12 @@ class Contract:
     `guards` are conditions on sizes. `random` says that the forward draws random numbers, `refused`
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
-    eager lays it out (None: unknown); `follows` names inputs whose order in memory the outputs take
-    over, or that eager refuses in another order, `copies` those that it hands on only if they are
-    contiguous. `memory` names for each leaf the source whose memory eager's result lies in; results
-    that lie in the same memory of their own have the same other name. `given` tells for each
-    whether it is the very tensor of a source. `sizes` are those of the free axes when all of this
-    was seen.
+    eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
+    outputs lie, or that eager refuses in another order, `copies` those that it hands on, or takes,
+    only if they are contiguous. `memory` names for each leaf the source whose memory eager's result
+    lies in; results that lie in the same memory of their own have the same other name. `given`
+    tells for each whether it is the very tensor of a source. `sizes` are those of the free axes
+    when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -375,21 +375,34 @@ class Contract:
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A buffer, by its place in the module, that a call adds a number to; `source` said so."""
+
+    buffer: str
+    by: int
+    source: str
 
 
 @dataclass(frozen=True)
 class Graph:
     """Nodes in running order, what is returned, and which buffers are written at the end.
 
-    `targets` gives a source's place in the module (`gemm.weight`; for a tensor that is no parameter
-    or buffer, a Python expression: see places.py), `symbols` the input and axis that decide a
-    symbolic size, `constants` the tensors that the forward itself creates, `mode` whether the graph
-    holds in training mode, in eval mode, or in any, `contract` what holds around the values.
+    `mutations` are buffers with the values that they get, `counters` those that are counted up
+    instead (counters.py). `targets` gives a source's place in the module (`gemm.weight`; for a
+    tensor that is no parameter or buffer, a Python expression: see places.py), `symbols` the input
+    and axis that decide a symbolic size, `constants` the tensors that the forward itself creates,
+    `mode` whether the graph holds in training mode, in eval mode, or in any, `contract` what holds
+    around the values.
     """
 
     nodes: tuple[Node, ...]
     outputs: Any
     mutations: tuple[tuple[str, str], ...] = ()
+    counters: tuple[Counter, ...] = ()
     targets: dict[str, str] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     symbols: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -456,6 +469,7 @@ class Graph:
     def __str__(self) -> str:
         lines = [str(n) for n in self.nodes]
         lines += [f"{buffer} <- %{value}" for buffer, value in self.mutations]
+        lines += [f"{c.buffer} += {c.by}" for c in self.counters]
         return "\n".join([*lines, f"return {self.outputs}"])
 
 
@@ -557,6 +571,14 @@ def hint(dim: Dim, batch: int = 1024) -> int:
     return int(dim.subs({s: batch for s in dim.free_symbols}))
 
 
+def never_negative(dim: Dim) -> bool:
+    """Whether this is known to be at least zero, however few samples there are, even none."""
+    if isinstance(dim, int):
+        return dim >= 0
+    polynomial = dim.as_poly(*dim.free_symbols)
+    return polynomial is not None and all(c.is_number and c >= 0 for c in polynomial.coeffs())
+
+
 # Batches so small that a slice of them may be empty, or outside of them; indices are small numbers.
 FEW_SAMPLES = 64
 
@@ -564,7 +586,8 @@ FEW_SAMPLES = 64
 def smallest_batch(graph: Graph) -> int:
     """The smallest batch from which on no size is negative, and slices lie inside of values.
 
-    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps.
+    torch.export takes a batch to be at least two; eager refuses `x[0]` of none, or clamps. What
+    repeats the edges of an image refuses none too, but with deterministic algorithms it does not.
     """
 
     def lies_inside(node: Node, view: View, batch: int) -> bool:
@@ -584,4 +607,11 @@ def smallest_batch(graph: Graph) -> int:
         )
 
     few = [b for b in range(FEW_SAMPLES) if not fits(b)]
-    return max(few, default=-1) + 1
+    return max(*few, -1, 0 if any(map(_repeats_edges, graph)) else -1) + 1
+
+
+def _repeats_edges(node: Node) -> bool:
+    call = node.payload
+    if not isinstance(call, Call) or call.target != "torch.ops.aten.pad.default":
+        return False
+    return bool(call.args[2] != "constant")

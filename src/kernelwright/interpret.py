@@ -47,6 +47,7 @@ def run(graph: Graph, module: nn.Module, inputs: Sequence[Any]) -> tuple[Any, di
     """The outputs, in the structure that forward gives them, and the buffers after the call."""
     values, look = _carried_out(graph, module, inputs)
     written = {buffer: values[value] for buffer, value in graph.mutations}
+    written |= {c.buffer: module.get_buffer(c.buffer) + c.by for c in graph.counters}
     return look(graph.outputs), written
 
 

@@ -31,11 +31,18 @@ class LedgerRow:
     module: str = ""
 
 
+COUNTED = "a counter goes up in place, one call for all of them"
+
+
 def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[LedgerRow, ...]:
     homes, shared = _homes(plan), _shared(plan)
+    counters = {c.source for c in plan.graph.counters}
     rows = []
     for node in captured:
-        if node.op not in SOURCES and node.op != "getitem":
+        if node.name in counters:
+            where = (node.origin.op, node.origin.place, "aten", "_foreach_add_")
+            rows.append(LedgerRow(*where, COUNTED, module=node.origin.module))
+        elif node.op not in SOURCES and node.op != "getitem":
             found = _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
             rows += [replace(row, module=node.origin.module) for row in found]
     return tuple(rows)

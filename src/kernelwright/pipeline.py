@@ -19,6 +19,7 @@ from torch import nn
 from kernelwright import gauge, spec
 from kernelwright.accuracy import Accuracies
 from kernelwright.capture import capture
+from kernelwright.counters import counted
 from kernelwright.emit import emit
 from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
@@ -211,7 +212,7 @@ def plan_problem(
     fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
     report("capture", f"{_count(captured)} operators, {captured.mode} mode{fixed}")
 
-    rewritten, rewrites = rewrite(captured, ALL_RULES)
+    rewritten, rewrites = rewrite(counted(captured), ALL_RULES)
     spec.check_graph(rewritten, "rewrite")
     report("rewrite", f"{len(rewrites)} laws applied")
 

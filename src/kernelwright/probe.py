@@ -20,16 +20,17 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
+from kernelwright.fakes import CHANNELS_LAST, Layouts
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
 Places = tuple[int, ...]
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+Strides = tuple[tuple[int, ...] | None, ...]
+Memory = tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,18 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory outputs take over, or that forward copies or refuses in another order; `copies` those
-    that it hands on only if they are contiguous. `given` says of each leaf whether it is
-    the very tensor of an input or of the module. `changes` names what attribute every call changes,
-    and `warms` says that only the first call changes any.
+    memory decides how outputs lie, or that the forward refuses in another order; `copies` those
+    that it hands on only if they are contiguous, or takes only then. `given` says of each leaf
+    whether it is the very tensor of an input or of the module. `changes` names what attribute every
+    call changes, and `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
-    strides: tuple[tuple[int, ...] | None, ...]
+    strides: Strides
     follows: frozenset[int]
     copies: frozenset[int]
     given: tuple[bool, ...]
-    memory: tuple[int | None, ...]
+    memory: Memory
     changes: str | None
     warms: bool
 
@@ -80,7 +81,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     arguments = (problem.inputs, dict(problem.kwargs))
 
     def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
-        layouts = _Layouts()  # type: ignore[no-untyped-call]
+        layouts = Layouts()  # type: ignore[no-untyped-call]
         with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
@@ -95,27 +96,22 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     given, outputs = call()
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
 
-    def lies(given: list[Any], outputs: list[Any]) -> tuple[Any, Any]:
-        held = {_storage(f): real for real, f in stand_ins.items() if isinstance(f, Tensor)}
-        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+    def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+        held = owned | {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
         return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
 
-    strides, memory = lies(given, outputs)
+    strides, memory = lie(given, outputs)
 
-    def moved(places: Places, change: Change) -> tuple[Any, Any]:
+    def differs(places: Places, change: Change) -> bool:
         try:
-            return lies(*call(places, change))
+            moved, there = lie(*call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
-            return None, None
+            return True
+        return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows = _follows(given, lambda *changed: moved(*changed) != (strides, memory))
-    copies = {
-        m
-        for m in memory
-        if m is not None and 0 <= m < len(given)
-        if any(moved((m,), change)[1] != memory for change in (_gapped, _expanded))
-    }
+    follows, copies = _follows(given, differs), _copies(given, differs)
     very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
@@ -152,19 +148,12 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-class _Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The CPU's BatchNorm does not take over the order of its input, as a fake one does."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        results = func(*args, **(kwargs or {}))
-        if func.overloadpacket is not torch.ops.aten.native_batch_norm:
-            return results
-        if args[0].device.type != "cpu":
-            return results
-        wanted = CHANNELS_LAST.get(args[0].ndim, torch.contiguous_format)
-        kept = args[0].is_contiguous(memory_format=wanted)
-        order = wanted if kept else torch.contiguous_format
-        return (results[0].contiguous(memory_format=order), *results[1:])
+def _copies(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+    """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
+    places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
+    if not places or not differs(places, _with_gaps):
+        return set()
+    return {i for i in places if differs((i,), _with_gaps)} or {*places}
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -248,17 +237,13 @@ def _reversed(x: Tensor) -> Tensor:
     return x.permute(order).contiguous().permute(order)
 
 
+def _with_gaps(x: Tensor) -> Tensor:
+    return x.new_empty([n + 1 for n in x.shape])[tuple(map(slice, x.shape))]
+
+
 def _channels_last(x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim)
     return x if wanted is None else x.contiguous(memory_format=wanted)
-
-
-def _gapped(x: Tensor) -> Tensor:
-    return x.new_empty((*x.shape[:-1], x.shape[-1] + 1))[..., 1:] if x.ndim else x
-
-
-def _expanded(x: Tensor) -> Tensor:
-    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:

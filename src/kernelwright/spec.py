@@ -52,7 +52,7 @@ def check_graph(graph: Graph, stage: str) -> None:
         if name not in seen:
             raise SpecError(f"after {stage}: the result %{name} is not computed")
     buffers = {graph.targets.get(n.name) for n in graph if n.op == "buffer"}
-    for buffer, _ in graph.mutations:
+    for buffer in [*(b for b, _ in graph.mutations), *(c.buffer for c in graph.counters)]:
         if buffer not in buffers:
             raise SpecError(f"after {stage}: {buffer} is written, but is no buffer of the graph")
 

@@ -2,20 +2,22 @@
 
 In: a Graph and the name of a view. Out: a tensor without memory that has its strides. Reshapes that
 no strides can express are copies in torch; whoever has to know can ask. What ATen computes lies as
-ATen lays it, which a call without memory tells.
+ATen lays it on that device, which a call on fake tensors tells.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from kernelwright.fakes import Layouts
 from kernelwright.graph import Call, Graph, Node, Payload, Ref, View, as_dim, hint
 from kernelwright.interpret import carry_out
 from kernelwright.walk import Opened, fold
@@ -67,6 +69,19 @@ def as_seen(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+@contextlib.contextmanager
+def on_fakes() -> Iterator[None]:
+    """In here `handed_out` and `stored` make tensors that lie as eager's do, without memory."""
+    with FakeTensorMode(allow_non_fake_inputs=True), Layouts():  # type: ignore[no-untyped-call]
+        yield
+
+
+def stored(graph: Graph, node: Node) -> torch.Tensor:
+    """The value, row by row."""
+    sizes, device = [hint(d) for d in node.type.shape], graph.contract.device
+    return torch.empty(sizes, dtype=node.type.dtype, device=device)
+
+
 def handed_out(graph: Graph, name: str, known: dict[str, Any]) -> torch.Tensor:
     """The value as emitted code has it: kernels store row by row, calls to ATen as those do.
 
@@ -76,13 +91,13 @@ def handed_out(graph: Graph, name: str, known: dict[str, Any]) -> torch.Tensor:
     def opened(name: str) -> Opened[str, Any]:
         node = graph[name]
         parts = node.inputs if node.op in ("view", "opaque") else ()
-        return parts, lambda found: _handed_out(node, dict(zip(parts, found, strict=True)))
+        return parts, lambda found: _handed_out(graph, node, dict(zip(parts, found, strict=True)))
 
     made: torch.Tensor = fold(name, opened, known)
     return made
 
 
-def _handed_out(node: Node, operands: Mapping[str, Any]) -> Any:
+def _handed_out(graph: Graph, node: Node, operands: Mapping[str, Any]) -> Any:
     """What a view or a call gives of operands that lie so; a call, one or several tensors."""
 
     def look(value: Any) -> Any:
@@ -95,7 +110,7 @@ def _handed_out(node: Node, operands: Mapping[str, Any]) -> Any:
     with contextlib.suppress(Exception):  # whatever a call raises that needs the numbers themselves
         if operands:
             return carry_out(node, look)
-    return torch.empty([hint(d) for d in node.type.shape], dtype=node.type.dtype, device="meta")
+    return stored(graph, node)
 
 
 def shares_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

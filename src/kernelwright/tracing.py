@@ -25,6 +25,8 @@ import sympy
 import torch
 from sympy.logic.boolalg import BooleanAtom
 from torch import nn
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import Dim as ExportDim
 from torch.fx import graph as fx_graph
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -101,7 +103,7 @@ def _quietly(module: nn.Module) -> Iterator[None]:
     """Without gradients, without torch's warnings, and without a trace on the user's module."""
     with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
         warnings.simplefilter("ignore")
-        with _any_names(), recurrences.whole(module):
+        with _any_names(), _norms_by_axis(), recurrences.whole(module):
             yield
 
 
@@ -124,6 +126,34 @@ def _any_names() -> Iterator[None]:
         yield
     finally:
         fx_graph._format_target = write
+
+
+@contextlib.contextmanager
+def _norms_by_axis() -> Iterator[None]:
+    """Some releases of torch keep an axis of one in the shape of a norm that counts from the end.
+
+    Eager drops it. Distances are such norms.
+    """
+    norm = torch.ops.aten.linalg_vector_norm.default
+    rule = decomposition_table[norm]
+
+    def counted(x: Any, order: Any = 2, dim: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if dim is not None:
+            axes = dim if isinstance(dim, tuple | list) else (dim,)
+            dim = [axis % max(x.ndim, 1) for axis in axes]
+        return rule(x, order, dim, *args, **kwargs)
+
+    def fake(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return counted(*args, **kwargs)
+
+    decomposition_table[norm] = counted
+    op_implementations_dict[norm] = fake
+    try:
+        yield
+    finally:
+        decomposition_table[norm] = rule
+        del op_implementations_dict[norm]
 
 
 @contextlib.contextmanager

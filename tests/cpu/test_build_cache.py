@@ -1,7 +1,8 @@
 """The build of an emitted file survives what happens to builds: company, kills, damage, full disks.
 
-Each process is a plain Python that runs one emitted file. The compiler is a script around the real
-one, which counts, can be made to hang, and gives the same object for the same text and flags.
+Each process runs one emitted file, most of them as forks of a Python that has imported torch. The
+compiler is a script around the real one, which counts, can be made to hang, and gives the same
+object for the same text and flags.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from checking import LOAD
+from nursery import Born, Nursery
 
 from kernelwright.files import locked
 from kernelwright.pipeline import compile_problem
@@ -68,9 +70,9 @@ exec {real} "$@"
 class Place:
     """A folder with an emitted file, a compiler, and a cache that is empty at first."""
 
-    def __init__(self, folder: Path, emitted: str, script: Path, root: str = "cache") -> None:
+    def __init__(self, folder: Path, emitted: str, script: Path, nursery: Nursery) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self.root = folder, folder / root
+        self.folder, self.root, self.nursery = folder, folder / "cache", nursery
         self.file = folder / "emitted.py"
         self.file.write_text(emitted + CHECK)
         kept = {n: v for n, v in os.environ.items() if n not in ("PYTHONPATH", "XDG_CACHE_HOME")}
@@ -81,18 +83,20 @@ class Place:
             "OBJECTS": str(script.parent),
         }
 
-    def start(self, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", LOAD, str(self.file)]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(
-            command, env=self.environment, preexec_fn=before, start_new_session=True, **pipes
-        )  # type: ignore[call-overload, no-any-return]
+    def start(self) -> Born:
+        return self.nursery.bear(self.file, self.environment)
 
-    def run(self, before: Callable[[], None] | None = None) -> str:
+    def run(self) -> str:
         """What the process complained of, or nothing."""
-        process = self.start(before)
-        _, said = process.communicate(timeout=300)
-        return said if process.returncode else ""
+        return self.start().outcome()
+
+    def run_limited(self, before: Callable[[], None]) -> str:
+        """The same for a plain Python: some limits hold from its start on."""
+        done = subprocess.run(
+            [sys.executable, "-c", LOAD, str(self.file)],
+            env=self.environment, preexec_fn=before, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        return done.stderr if done.returncode else ""
 
     @property
     def compilations(self) -> int:
@@ -123,15 +127,21 @@ def script(extensions: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    found = Nursery()
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def place(tmp_path: Path, emitted: str, script: Path) -> Place:
-    return Place(tmp_path, emitted, script)
+def place(tmp_path: Path, emitted: str, script: Path, nursery: Nursery) -> Place:
+    return Place(tmp_path, emitted, script, nursery)
 
 
 def test_eight_processes_at_once_build_once(place: Place) -> None:
     processes = [place.start() for _ in range(8)]
-    said = [p.communicate(timeout=300)[1] for p in processes]
-    assert [p.returncode for p in processes] == [0] * 8, said
+    assert [p.outcome() for p in processes] == [""] * 8
     assert place.compilations == LIBRARIES == len(place.libraries)
 
 
@@ -142,7 +152,7 @@ def test_a_killed_builder_blocks_nobody(place: Place) -> None:
     while not place.compilations and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
+    assert killed.outcome() == "it was killed"
     (place.folder / "hang").unlink()
     assert place.run() == ""
     assert len(place.libraries) == LIBRARIES
@@ -183,7 +193,7 @@ def test_a_full_disk_leaves_nothing_that_is_believed(place: Place) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     place.environment["OBJECTS"] = str(place.folder)  # where there are none yet
-    assert "Error" in place.run(limit)
+    assert "Error" in place.run_limited(limit)
     assert not place.libraries
     assert place.run() == ""
 
@@ -195,7 +205,7 @@ def test_a_home_that_cannot_be_written(place: Place) -> None:
     spare.mkdir()
     del place.environment["TORCH_EXTENSIONS_DIR"]
     place.environment |= {"HOME": str(home), "TMPDIR": str(spare)}
-    assert place.run(without_privileges) == ""
+    assert place.run_limited(without_privileges) == ""
     (private,) = spare.iterdir()
     assert private.stat().st_mode & 0o777 == 0o700
     assert len(list(private.rglob("*.so"))) == LIBRARIES
@@ -203,7 +213,7 @@ def test_a_home_that_cannot_be_written(place: Place) -> None:
     place.file.write_text(
         f"from kernelwright import cache\nassert str(cache.root()) == {str(private)!r}"
     )
-    assert place.run(without_privileges) == ""
+    assert place.run_limited(without_privileges) == ""
 
 
 def without_privileges() -> None:
@@ -214,9 +224,9 @@ def without_privileges() -> None:
 
 
 @pytest.mark.parametrize("name", ["$HOME ${x} $", 'it\'s "quoted"', "a b;c&d", "back\\slash:colon"])
-def test_odd_paths(name: str, tmp_path: Path, emitted: str, script: Path) -> None:
+def test_odd_paths(name: str, tmp_path: Path, emitted: str, script: Path, nursery: Nursery) -> None:
     """Of the cache and of the file itself; the compiler stands elsewhere, as it would."""
-    plain = Place(tmp_path / "plain", emitted, script)
+    plain = Place(tmp_path / "plain", emitted, script, nursery)
     odd = tmp_path / name
     odd.mkdir()
     plain.file = Path(shutil.move(plain.file, odd / f"{name}.py"))

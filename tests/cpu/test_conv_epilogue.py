@@ -165,6 +165,17 @@ def test_a_norm_turns_channels_around() -> None:
     assert "bool turned(const Args& a, int channel)" in made.source
 
 
+def test_a_scale_that_is_found_by_the_batch_turns_no_channels() -> None:
+    """The kernel is told where a channel's sign stands, as a number."""
+    case = Case(
+        lambda m, x: F.max_pool2d(m.n(m.c(x)) * x.flatten(1)[-1, :20, None, None], 4),
+        c=conv(),
+        n=nn.GroupNorm(4, 20),
+    )
+    kernels = [k for k in compiled(case, AGAIN).kernels if isinstance(k, ConvKernel)]
+    assert kernels and not any(k.largest.signs for k in kernels)
+
+
 @pytest.mark.parametrize(
     "forward",
     [

@@ -6,8 +6,10 @@ import contextlib
 import copy
 import gc
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelwright
+from kernelwright.embedded.memo import Picture
 from kernelwright.plan import ALWAYS
 
 
@@ -163,6 +166,47 @@ def test_changes_of_a_module_are_seen(
     for module in pair:
         change(module)
     check(*pair, torch.randn(5, 24), known=False)
+
+
+def test_what_is_put_back_is_known_and_a_change_after_it_is_seen(pair: tuple[Any, Model]) -> None:
+    before = pair[0].power
+    pair[0].power = 3.0
+    pair[0].power = before
+    check(*pair, torch.randn(5, 24), known=True)
+    for module in pair:
+        module.power = 3.0
+    check(*pair, torch.randn(5, 24), known=False)
+
+
+def _write(held: tuple[Any, ...], values: list[object], random: Random) -> None:
+    """Something that changes one of the containers, or nothing: what was there is written again."""
+    table, ordered, row, bag = held
+    value = random.choice(values)
+    match random.randrange(6):
+        case 0:
+            table[random.choice("abc")] = value
+        case 1:
+            ordered["a"] = value
+        case 2:
+            row[random.randrange(2)] = value
+        case 3:
+            bag.add(value)
+        case 4:
+            table["b"] = table.pop("b")
+        case 5:
+            table.pop("c", None)
+
+
+def test_both_pictures_see_the_same(pair: tuple[Any, Model]) -> None:
+    in_cpp = type(pair[0]).forward.__globals__["_KW_KERNEL_LIBRARY"].calls.Picture
+    values, random, seen = [object() for _ in range(2)], Random(0), set()
+    for _ in range(300):
+        held = ({"a": values[0], "b": values[1]}, OrderedDict(a=values[0]), [*values], {values[0]})
+        pictures = in_cpp(held, ()), Picture(held, ())
+        for _ in range(4):
+            _write(held, values, random)
+            seen.add(tuple(picture() for picture in pictures))
+    assert seen == {(True, True), (False, False)}
 
 
 def test_a_global_hook_is_seen(pair: tuple[Any, Model]) -> None:

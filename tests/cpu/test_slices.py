@@ -83,6 +83,32 @@ def test_what_is_needed_as_a_whole_is_not_sliced(forward: Forward) -> None:
     assert not planned(forward, 4, 3, 9, 8, target="cpu", conv=conv).lowered.slices
 
 
+# What a kernel does with a sample, told by which it is of all samples, or by how many there are.
+OF_ALL: dict[str, Callable[[Tensor], Any]] = {
+    "the first": lambda x: x[:1],
+    "the last": lambda x: x[-1:],
+    "which": lambda x: torch.arange(x.shape[0]).reshape(-1, *[1] * (x.ndim - 1)),
+    "how many": lambda x: x.shape[0],
+}
+
+
+@pytest.mark.parametrize("of_all", OF_ALL)
+@pytest.mark.parametrize("product", ["convolution", "matrix"])
+def test_parts_of_the_batch_do_not_know_the_whole(product: str, of_all: str) -> None:
+    """A slice, or a panel of rows, is handed to the kernel as if it were all that there is."""
+    parts: dict[str, nn.Module]
+    if product == "convolution":
+        shape, parts = (48, 16, 64, 64), {"by": nn.Conv2d(16, 16, 3, padding=1)}
+    else:
+        shape, parts = (9000, 256), {"by": nn.Linear(256, 256)}
+    module = Written(lambda m, x: torch.relu(m.by(x)) * OF_ALL[of_all](x), **parts).eval()
+    x = torch.randn(*shape)
+    fused = compile_problem(problem_from_module(module, (x,))).instantiate()
+    with torch.no_grad():
+        torch.testing.assert_close(fused(x), module(x))
+    assert not fused.fallbacks
+
+
 def test_a_generated_way_has_no_slices() -> None:
     compiled = planned(lambda m, x: m.conv(x).relu(), 4, 3, 9, 8, conv=nn.Conv2d(3, 6, 3))
     assert not compiled.lowered.slices

@@ -11,6 +11,7 @@ import sympy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._decomp import decomposition_table
 
 from kernelwright.capture import capture
 from kernelwright.errors import UnsupportedError
@@ -235,8 +236,47 @@ class Viewed(nn.Module):
 
 
 def test_an_order_that_eager_refuses_is_left_to_it() -> None:
-    assert captured(Viewed(), torch.randn(4, 3, 2)).contract.follows == {"x"}
-    assert not captured(nn.Flatten(), torch.randn(4, 3, 2)).contract.follows
+    contract = captured(Viewed(), torch.randn(4, 3, 2)).contract
+    assert contract.follows == contract.copies == {"x"}
+    contract = captured(nn.Sequential(nn.Flatten(), nn.ReLU()), torch.randn(4, 3, 2)).contract
+    assert not contract.follows and not contract.copies
+
+
+class Filled(nn.Module):
+    """The very input, or a copy of it."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.contiguous()[:, 1:], y.tanh()
+
+
+def test_an_input_that_eager_would_copy_is_left_to_it() -> None:
+    """A slice of the copy has the strides that a slice of the input has, but is elsewhere."""
+    contract = captured(Filled(), torch.randn(4, 3, 2), torch.randn(4, 3)).contract
+    assert contract.memory == ("x", "-3")
+    assert contract.follows == {"x", "y"} and contract.copies == {"x"}
+
+
+class Distances(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.mean((1, 2), keepdim=True)
+        return F.triplet_margin_loss(y, x, y + 1, swap=True, reduction="none"), y.norm(dim=-1)
+
+
+@pytest.mark.parametrize("samples", [4, 1])
+def test_a_norm_drops_its_axis(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In releases whose rule, as this one, takes no axis from the end for one of those of one."""
+    norm = torch.ops.aten.linalg_vector_norm.default
+    rule = decomposition_table[norm]
+
+    def older(x: Tensor, order: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+        if dim and not keepdim and all(x.shape[d] == 1 for d in dim):
+            return x.view([size for d, size in enumerate(x.shape) if d not in dim])
+        return rule(x, order, dim, keepdim, **kwargs)
+
+    monkeypatch.setitem(decomposition_table, norm, older)
+    graph = captured(Distances(), torch.randn(samples, 2, 3))
+    assert [str(graph[name].type) for name in graph.results] == ["f32[batch, 2]", "f32[batch, 1]"]
+    assert decomposition_table[norm] is older
 
 
 class Signs(nn.Module):

@@ -13,12 +13,14 @@ import hypothesis
 import pytest
 import torch
 from fuzzing.choices import Drawn, Seeded
+from fuzzing.compiled import check_refused
 from fuzzing.grammar import GRAMMAR
 from fuzzing.judge import Noise, Truth, Wrong, check, module_of
 from fuzzing.planned import check_planned, problem_of
 from fuzzing.recipe import Recipe
 from fuzzing.writer import Writer
 from hypothesis import strategies
+from torch import nn
 from torch._export.utils import _collect_all_valid_cia_ops
 
 from kernelwright import composites, tracing
@@ -89,6 +91,24 @@ def test_a_truth_value_may_be_another_one_where_rounding_decides() -> None:
         check("near", ((value, far), state), truth, eps=2.0**-23)
     with pytest.raises(Wrong):
         check("far", ((near, ~far), state), truth, eps=2.0**-23)
+
+
+class Raising(nn.Module):
+    def forward(self, error: Exception | None) -> None:
+        if error is not None:
+            raise error
+
+
+def test_what_eager_raises_is_raised() -> None:
+    """Of whatever type: torch may give None for no samples, which nothing can be done with."""
+    for error in (TypeError(), RuntimeError()):
+        for batch in (5, 0):
+            check_refused(Raising(), (error,), error, batch)
+            with pytest.raises(KeyError):
+                check_refused(Raising(), (KeyError(),), error, batch)
+        check_refused(Raising(), (None,), error, 0)
+        with pytest.raises(Wrong):
+            check_refused(Raising(), (None,), error, 5)
 
 
 def test_noise_moves_every_number() -> None:

@@ -28,7 +28,8 @@ class Fusion:
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
     why the kernels cannot take a call; `state(module)` reads parameters and buffers,
-    `written(module)` the buffers that a call changes. `reaches` gives for each result the tensors
+    `written(module)` the buffers that a call gives new values, `counted(module)` pairs of a number
+    and the buffers that it is added to. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
     inputs are, where they are arguments themselves; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file.
@@ -39,14 +40,25 @@ class Fusion:
         self.operator = Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
         self.record = self.record_simply = recording(Recorded)
+        self.again = unknown  # gives the results of a call like one before it, None for any other
         if self.kernels and self.kernels.calls:
             self.record_simply = recording(recorded_in_cpp(self.kernels.calls))
+            self.again = self.kernels.calls.again
 
     def register(self, module):
         """Every ModelNew comes by here when it is made."""
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
+
+    def counted(self, module):
+        """The buffers that a call counts up, by how much: none, where the file does not say."""
+        return ()
+
+    def count(self, module):
+        """Count them up."""
+        for by, buffers in self.counted(module):
+            torch._foreach_add_(buffers, by)
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -68,14 +80,6 @@ class Fusion:
         elif self.globals and memo.cause is None:
             memo.state = self.state(module)
         return memo
-
-    def again(self, module, *arguments):
-        """The results of a call like one before it, without a further look; None for any other."""
-        if torch.compiler.is_compiling():
-            return None
-        names = vars(module)
-        memo = names.get("_kernelwright")
-        return None if memo is None else memo.known(names, *arguments)
 
     def look(self, module, *arguments):
         """The module's record, and what is known of calls like this one."""
@@ -112,7 +116,7 @@ class Fusion:
         is_simple = not self.random and not self.recalled
         record = self.record_simply if is_simple else self.record
         known = (arguments, self.given, *kept, steps.sequence, record, call)
-        memo.known.add(*known, self.writes(memo.module))
+        memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))
 
     def writes(self, module):
         """The buffers that a call changes, those of one type together, and their new values."""

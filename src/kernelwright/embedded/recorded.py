@@ -74,7 +74,8 @@ def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         fresh = [alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
-        written = fusion.written(module)
+        counted = [buffer for _, buffers in fusion.counted(module) for buffer in buffers]
+        written = (*fusion.written(module), *counted)
         pairs = [(w, w.detach().clone()) for w in written]
         named = zip(fusion.state(module), state, strict=True)
         pairs += [(own, given) for own, given in named if given is not None]

@@ -203,6 +203,16 @@ class ForwardWriter(Names):
         names = [self.attribute(target) for target, _ in self.graph.mutations]
         return [*lines, *listed("    ", "return (", names, ")", margin=0)]
 
+    def counted_reader(self) -> list[str]:
+        if not self.graph.counters:
+            return []
+        lines = [f"def counted({self.local['module']}):"]
+        lines += ['    """The buffers that a call counts up, by how much."""', "    return ("]
+        for by in dict.fromkeys(c.by for c in self.graph.counters):
+            names = [self.attribute(c.buffer) for c in self.graph.counters if c.by == by]
+            lines += indented(indented(filled(f"({by}, [", names, "]),")))
+        return [*lines, "    )"]
+
     # ---- results -----------------------------------------------------------------------------
 
     def _undone(self, name: str, text: str) -> str:
@@ -346,10 +356,15 @@ class ForwardWriter(Names):
             f"    return {self._original_forward()}",
             f"{results} = {fusion}.run({called})",
             *self._written_buffers(results),
+            *([f"{fusion}.count(self)"] if self.graph.counters else []),
         ]
         if self.given() is not None:
-            known = f"{results} = {fusion}.again({handed})"
-            lines = [known, f"if {results} is None:", *indented(lines)]
+            known = [
+                f"{results} = None",
+                "if not torch.compiler.is_dynamo_compiling():",
+                f"    {results} = {fusion}.again({handed})",
+            ]
+            lines = [*known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"

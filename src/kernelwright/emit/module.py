@@ -148,6 +148,7 @@ def _functions(writer: ForwardWriter) -> list[str]:
         writer.state_types(),
         writer.state_reader(),
         writer.written_reader(),
+        writer.counted_reader(),
     )
     return ["\n".join(lines) for lines in functions if lines]
 
@@ -181,6 +182,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "        blank=blank,",
             "        state=state,",
             "        written=written,",
+            *(["        counted=counted,"] if writer.graph.counters else []),
             "        baked_in=BAKED_IN,",
             f"        inputs={len(writer.leaves)},",
             f"        given={writer.given()},",

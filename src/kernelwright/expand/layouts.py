@@ -31,10 +31,9 @@ from kernelwright.graph import (
     TensorType,
     View,
     fresh_name,
-    hint,
 )
 from kernelwright.interpret import resolve
-from kernelwright.strides import as_seen, handed_out, shares_memory
+from kernelwright.strides import as_seen, handed_out, on_fakes, shares_memory, stored
 
 Order = tuple[int, ...]
 Outputs = dict[str, tuple[int, ...]]  # names, and eager's strides
@@ -57,6 +56,13 @@ def lay_out(graph: Graph) -> Graph:
     strides, memory = contract.strides or (), contract.memory or ()
     if not len(strides) == len(memory) == len(leaves):
         return graph  # the run on fake tensors took another way, or none
+    with on_fakes():
+        return _laid_out(graph, leaves)
+
+
+def _laid_out(graph: Graph, leaves: list[Any]) -> Graph:
+    memory = graph.contract.memory
+    assert memory is not None
     seen, taken = as_seen(graph), set(graph.by_name)
     nodes, moved = list(graph.nodes), dict[tuple[str, str | None], str]()
     turned, times = _turned(seen), Counter(leaf.name for leaf in leaves if isinstance(leaf, Ref))
@@ -64,12 +70,12 @@ def lay_out(graph: Graph) -> Graph:
         claimed |= {n for n in outputs if times[n] > 1 and _is_copy(seen, n)}
         claimed |= {n for n, s in outputs.items() if not _fits(graph, seen, n, dict(turned), s)}
         for place, names in _places(graph, seen, outputs, claimed):
-            stored = _stored(graph[place.name], place.order, taken)
-            nodes += stored
+            copied = _stored(graph[place.name], place.order, taken)
+            nodes += copied
             for name in names:
-                again = _viewed(graph, name, place.name, stored[-1].name, taken)
+                again = _viewed(graph, name, place.name, copied[-1].name, taken)
                 nodes += again
-                moved[name, home] = [*stored, *again][-1].name
+                moved[name, home] = [*copied, *again][-1].name
     laid = [
         Ref(moved.get((leaf.name, home), leaf.name)) if isinstance(leaf, Ref) else leaf
         for leaf, home in zip(leaves, memory, strict=True)
@@ -83,8 +89,9 @@ def _turned(seen: Graph) -> dict[str, Any]:
 
     Here one may: what ATen computes of it, where a mean over one place is none.
     """
-    inputs = [n for n in seen if n.op == "input" and n.name not in seen.contract.follows]
-    return {n.name: _in_memory(n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
+    settled = seen.contract.follows | seen.contract.copies
+    inputs = [n for n in seen if n.op == "input" and n.name not in settled]
+    return {n.name: _in_memory(seen, n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
 
 
 def _handed_on(graph: Graph) -> Graph:
@@ -170,7 +177,7 @@ def _place(graph: Graph, seen: Graph, outputs: Outputs) -> Place | None:
         node = graph[name]
         orders = [_order(node, outputs[name])] if name in outputs else _orders(node)
         for order in orders:
-            known = {name: _in_memory(seen[name], order)}
+            known = {name: _in_memory(seen, seen[name], order)}
             if _all_fit(graph, seen, outputs, known):
                 return Place(name, order)
     return None
@@ -184,10 +191,10 @@ def _chain(graph: Graph, name: str) -> list[str]:
     return found
 
 
-def _in_memory(node: Node, order: Order) -> torch.Tensor:
+def _in_memory(graph: Graph, node: Node, order: Order) -> torch.Tensor:
     """The value, stored in an order."""
-    shape = [hint(node.type.shape[i]) for i in order]
-    made = torch.empty(shape, dtype=node.type.dtype, device="meta")
+    shape = tuple(node.type.shape[i] for i in order)
+    made = stored(graph, replace(node, type=replace(node.type, shape=shape)))
     return made.permute([order.index(i) for i in range(len(order))])
 
 

@@ -214,6 +214,9 @@ template cudaError_t kw::split_all<1, Major::kDepth, false, 0>(const Operand&, c
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvDense>(const ConvOperands&,
                                                                        const ConvKept::Args&,
                                                                        cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvBoxed>(const ConvOperands&,
+                                                                         const ConvKept::Args&,
+                                                                         cudaStream_t);
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvDense>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);

@@ -38,6 +38,12 @@ struct ConvDense {
   static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
   static constexpr int kEpilogueThreads = 32, kUnscaled = 1;
+  static constexpr int kBoxed = 0, kBoxDeep = 1, kBoxTall = 1;
+};
+
+// The same of 20 columns, whose rows are fetched in boxes of six.
+struct ConvBoxed : ConvDense {
+  static constexpr int kInW = 20, kOutW = 20, kBoxed = 1, kBoxTall = 6;
 };
 
 // The same for what is multiplied as it is in memory.

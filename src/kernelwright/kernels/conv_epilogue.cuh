@@ -375,9 +375,15 @@ struct ConvEpilogue {
   // shuffles. The first row of a slice that is alive exists.
   template <bool kWhole>
   KW_FN void rows(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
-    for (int r = thread / kRowThreads; r < rounded(P::kRows); r += kThreads / kRowThreads) {
-      TileRow<P, C, kWhole> row{a,  tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams,
-                                {}, {}};
+    using Row = TileRow<P, C, kWhole>;
+    constexpr int kAtOnce = kThreads / kRowThreads;
+    // Rows for whole warps, so that the threads of a warp go through as many. Rows of one chunk
+    // wait for their loads side by side.
+    constexpr int kTimes = (P::kRows + kAtOnce - 1) / kAtOnce;
+    KW_UNROLL(Row::kKeeps && Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
+    for (int n = 0; n < kTimes; ++n) {
+      const int r = n * kAtOnce + thread / kRowThreads;
+      Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, {}, {}};
       row.at.row = r;
       const bool there = r < P::kRows && (kWhole || P::has_row(row.at));
       if (kRowThreads == 1 && !there) continue;
@@ -386,12 +392,6 @@ struct ConvEpilogue {
       row.template stages<0>();
       if (there) row.store();
     }
-  }
-
-  // Rows for whole warps, so that the threads of a warp go through as many.
-  KW_FN static constexpr int rounded(int rows) {
-    constexpr int kAtOnce = kThreads / kRowThreads;
-    return (rows + kAtOnce - 1) / kAtOnce * kAtOnce;
   }
 };
 

@@ -441,7 +441,7 @@ struct ConvConsumer {
   // What the epilogue multiplies the slice's sums by.
   __device__ __forceinline__ void note_factors(float* factors, const RowScale* scales) const {
 #pragma unroll 1
-    for (int c = static_cast<int>(threadIdx.x) % kThreads; c < S::kTileChannels; c += kThreads) {
+    for (int c = static_cast<int>(threadIdx.x % kThreads); c < S::kTileChannels; c += kThreads) {
       factors[c] = scales[c].scale * sums.down;
     }
   }
@@ -478,7 +478,7 @@ struct ConvConsumer {
       }
     }
     if (exists) {
-      ConvEpilogue<P, C>{a}.run(tile, static_cast<int>(threadIdx.x) % kThreads);
+      ConvEpilogue<P, C>{a}.run(tile, static_cast<int>(threadIdx.x % kThreads));
     }
     detail::sync_epilogue<kThreads>(tile.barrier);
   }
@@ -541,7 +541,8 @@ struct ConvConsumer {
 
 template <class Loop, class P, class C>
 __global__ void __launch_bounds__(384, 1)
-    conv_kernel(const ConvOperands g, const typename P::Args a, const int64_t items) {
+    conv_kernel(const ConvOperands g, const typename P::Args a, const int64_t items,
+                const __grid_constant__ CUtensorMap map) {
 #ifdef KW_HOPPER
   using S = ConvShape<C>;
   using M = ConvMemory<Loop, S>;
@@ -555,9 +556,13 @@ __global__ void __launch_bounds__(384, 1)
       hopper::init(barriers.empty[s], 8);
     }
     hopper::init(barriers.weights, 1);
+    for (int s = 0; M::kBoxed && s < S::kAhead; ++s) {
+      hopper::init(barriers.come[s], 1);
+      hopper::init(barriers.read[s], 4);
+    }
     hopper::publish_barriers();
   }
-  ConvFeeder<Loop, S>::tabulate(shared);
+  ConvFeeder<Loop, S>::Elements::tabulate(shared);
   if constexpr (S::kListed) {
     auto* const table = reinterpret_cast<uint32_t*>(shared + M::kTableAt);
     for (int p = static_cast<int>(threadIdx.x); p <= S::kPhases; p += 384) {
@@ -582,13 +587,54 @@ __global__ void __launch_bounds__(384, 1)
   const int warpgroup = static_cast<int>(threadIdx.x / 128);
   if (warpgroup == 0) {
     hopper::give_registers<88>();
-    ConvFeeder<Loop, S>{g, shared, barriers, stages, vote, items}.run();
+    ConvFeeder<Loop, S>{g, &map, shared, barriers, stages, vote, items}.run();
   } else {
     hopper::take_registers<208>();
     ConvConsumer<Loop, P, S>{g, a, items, {shared, barriers, stages, warpgroup - 1}}.run();
   }
 #endif
 }
+
+namespace detail {
+
+// All that the map of an input is made from. Libraries share what they have under the same name,
+// and another one's convolution may be called the same: nothing may be left out.
+struct InputKey {
+  void* at;
+  cuuint64_t sizes[4];
+  cuuint32_t box[4];
+
+  bool operator==(const InputKey& other) const {
+    bool same = at == other.at;
+    for (int i = 0; i < 4; ++i) {
+      same = same && sizes[i] == other.sizes[i] && box[i] == other.box[i];
+    }
+    return same;
+  }
+};
+
+// The input as (x, y, z, channel of all samples), which is fetched in boxes.
+template <class Loop, class S>
+bool describe_input(CUtensorMap& map, const ConvOperands& g) {
+  using M = ConvMemory<Loop, S>;
+  const InputKey key{const_cast<void*>(g.input),
+                     {S::kInW, S::kInH, S::kInD, static_cast<cuuint64_t>(g.batch) * S::kCin},
+                     {M::kBoxWide, S::kBoxTall, S::kBoxDeep, M::kBoxChannels}};
+  thread_local Recent<InputKey, CUtensorMap, 8> known;
+  return known.find(key, map, [](const InputKey& k, CUtensorMap& made) {
+    cuuint64_t strides[3];  // of all axes but the first, in bytes
+    for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? 4 : strides[i - 1]) * k.sizes[i];
+    const cuuint32_t step[] = {1, 1, 1, 1};
+    const hopper::EncodeMap encode = hopper::encode_map();
+    return encode != nullptr &&
+           encode(&made, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, k.at, k.sizes, strides, k.box, step,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  });
+}
+
+}  // namespace detail
 
 template <class Loop, class P, class C>
 cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t stream) {
@@ -606,6 +652,8 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   const auto kernel = conv_kernel<Loop, P, C>;
   error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
   if (error != cudaSuccess) return error;
+  CUtensorMap map{};
+  if (M::kBoxed && !detail::describe_input<Loop, S>(map, g)) return cudaErrorInvalidValue;
   const int64_t items = g.batch * S::kPlaceTiles * S::kChannelTiles;
   static const int processors = [] {
     int device = 0;
@@ -618,7 +666,7 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   const int64_t most =
       S::kResident != 0 ? processors / S::kChannelTiles * S::kChannelTiles : processors;
   const Grid grid{static_cast<unsigned>(items < most ? items : most), 384, stream, M::kAll};
-  return launch(kernel, grid, g, a, items);
+  return launch(kernel, grid, g, a, items, map);
 }
 
 }  // namespace kw

@@ -753,19 +753,6 @@ __global__ void __launch_bounds__(GemmShape<Loop, C>::kThreads, 1)
 
 namespace detail {
 
-using EncodeMap = decltype(&cuTensorMapEncodeTiled);
-
-inline EncodeMap encode_map() {
-  static const EncodeMap found = [] {
-    void* at = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
-                                     &result);
-    return reinterpret_cast<EncodeMap>(at);
-  }();
-  return found;
-}
-
 // All that a tensor map is made from, besides what a loop knows.
 struct MapKey {
   void* at;
@@ -812,7 +799,7 @@ bool describe(CUtensorMap& map, const Operand& x, const Batch& batch, const void
   return known.find(key, map, [](const MapKey& k, CUtensorMap& made) {
     const cuuint32_t box[] = {128 / Loop::kBytes, kPanel, 1, 1};
     const cuuint32_t step[] = {1, 1, 1, 1};
-    const EncodeMap encode = encode_map();
+    const hopper::EncodeMap encode = hopper::encode_map();
     return encode != nullptr &&
            encode(&made, Loop::kMapType, 4, k.at, k.sizes, k.strides, box, step,
                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

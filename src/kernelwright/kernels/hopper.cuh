@@ -129,6 +129,20 @@ __device__ __forceinline__ uint32_t read_from(const uint32_t& word, int block) {
 
 // ---- bulk tensor copies ------------------------------------------------------------------------
 
+using EncodeMap = decltype(&cuTensorMapEncodeTiled);
+
+// Makes a tensor map; a function of the driver, which is asked for it.
+inline EncodeMap encode_map() {
+  static const EncodeMap found = [] {
+    void* at = nullptr;
+    cudaDriverEntryPointQueryResult result;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &at, 12000, cudaEnableDefault,
+                                     &result);
+    return reinterpret_cast<EncodeMap>(at);
+  }();
+  return found;
+}
+
 // What the L2 cache is told of a copy: that the data may go first when room is needed, or nothing.
 __device__ __forceinline__ uint64_t cache_policy(bool goes_first) {
   uint64_t policy;

@@ -494,7 +494,7 @@ inline bool describe(CUtensorMap& map, CUtensorMapDataType type, cuuint64_t byte
   cuuint64_t strides[3];
   for (int i = 0; i < 3; ++i) strides[i] = (i == 0 ? bytes : strides[i - 1]) * sizes[i];
   const cuuint32_t each[] = {1, 1, 1, 1};
-  const detail::EncodeMap encode = detail::encode_map();
+  const hopper::EncodeMap encode = hopper::encode_map();
   return encode != nullptr && encode(&map, type, 4, const_cast<void*>(at), sizes, strides, box,
                                      each, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,

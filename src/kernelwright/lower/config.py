@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelwright.graph import Dim, Graph, as_dim, hint
+from kernelwright.graph import Dim, Graph, as_dim
 from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
@@ -351,8 +351,7 @@ def certain(program: Program, config: Config) -> set[Range]:
         if reach is None or not isinstance(step, int) or step <= 0:
             continue
         first, last = reach[0] + step * numbers["kLow"], reach[1] + step * (numbers["kHigh"] - 1)
-        low, high = part.low, part.high
-        if (low is None or first >= hint(low)) and (high is None or last < hint(high)):
+        if part.always(first, last):
             found.add(part)
     return found
 

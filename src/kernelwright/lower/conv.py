@@ -38,6 +38,9 @@ MOST_ACCUMULATORS = 144
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 SLICE_BYTES = 72 << 10
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
+MOST_BOX = 256  # elements of a box along an axis
+BOX_BYTES = 12 << 10  # of a box, so that several are on their way
+RAW_BYTES = 36 << 10  # of them all
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,11 @@ class Axis:
 
     def taps(self, phase: int) -> int:
         return len(self.shifts[phase]) if self.transposed else -(-self.kernel // self.pack)
+
+    @property
+    def first(self) -> int:
+        """Where in the input a tile begins, seen from its first place."""
+        return min(x for met in self.shifts for x in met) if self.transposed else -self.pad
 
     @cached_property
     def reach(self) -> int:
@@ -423,7 +431,7 @@ def _sensible(choice: Choice, needs: Needs) -> bool:
         choice.group_out <= choice.channels or needs.channels_together > choice.channels
     ):
         return False
-    if choice.along and choice.axes[1].out > 1 and choice.axes[2].places < 8 * choice.rows:
+    if choice.along and choice.axes[1].out > 1 and choice.axes[2].places <= 4 * choice.rows:
         return False
     if choice.blocks == (1, 1, 1) and choice.split == "Y" and not choice.along:
         return True  # the smallest tile, for outputs that are smaller still
@@ -448,7 +456,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
-    time, bound = _tile_time(choice, used, memory, writing, needs.operations)
+    time, bound = _tile_time(choice, used, memory, stages, writing, needs.operations)
     form = choice.form
     times = dict(zip("ZYX", choice.times, strict=True))
     each = {
@@ -488,6 +496,9 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         "kChunks": choice.chunks,
         "kStages": stages,
         "kAhead": ahead,
+        "kBoxed": int(memory.box is not None),
+        "kBoxDeep": memory.box[0] if memory.box is not None else 1,
+        "kBoxTall": memory.box[1] if memory.box is not None else 1,
         "kResident": int(choice.resident),
         "kPromote": PROMOTE if choice.promotes else 0,
         "kTileChannels": channels,
@@ -576,6 +587,46 @@ class _Memory:
         return self.choice.chunks * math.prod(self.halo)
 
     @cached_property
+    def box(self) -> Extents | None:
+        """The part of a chunk's halo that the copy engine brings at once, if rows allow that."""
+        z, y, x = self.halo
+        last = self.choice.axes[2]
+        across = self.used[2] * self.choice.times[2]
+        one_lead = across >= last.places or across * last.step % 4 == 0
+        lead = last.first % 4 if one_lead else 3  # a box begins at a multiple of 16 bytes
+        wide = -(-(lead + x + (last.pack - 1) * last.dilation) // 4) * 4
+        if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
+            return None
+        row = min(8 // self.choice.pack, self.choice.group_in) * wide * 4
+        most = BOX_BYTES // row
+        tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= most), default=1)
+        deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= most))
+        return deep, tall, wide
+
+    @property
+    def boxes(self) -> int:
+        """Of a stage."""
+        assert self.box is not None
+        deep, tall, _ = self.box
+        return self.choice.chunks * (self.halo[0] // deep) * (self.halo[1] // tall)
+
+    @property
+    def rounds(self) -> int:
+        """Units of a stage that a feeding thread converts."""
+        if self.box is None:
+            return -(-self.units // 128)
+        deep, tall, _ = self.box
+        return self.boxes * -(-deep * tall * self.halo[2] // 128)
+
+    @cached_property
+    def piece(self) -> int:
+        """Bytes of a box, or of what all feeding threads copy in a round."""
+        if self.box is None:
+            return (2 if self.units > 128 else 1) * 4096 if self.choice.loop.scaled else 0
+        channels = min(8 // self.choice.pack, self.choice.group_in)
+        return -(-channels * math.prod(self.box) * 4 // 128) * 128
+
+    @cached_property
     def stage(self) -> int:
         z, y, x = self.halo
         step = self.choice.axes[2].step
@@ -601,20 +652,23 @@ class _Memory:
     def fixed(self) -> int:
         c = self.choice
         kept = c.stages_of_tile * self.weights if c.resident else 0
-        lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + math.prod(self.halo) * 8
+        places = math.prod(self.halo) * 8
+        if self.box is not None:
+            places = self.box[0] * self.box[1] * self.halo[2] * 4 + 8
+        lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8
         return kept + self.slices + lists + scales
 
     def total(self, stages: int, ahead: int) -> int:
-        at_once = 2 if self.units > 128 else 1
-        raw = ahead * at_once * 4096 if self.choice.loop.scaled else 0
-        return self.fixed + raw + stages * (self.stage + self.ring)
+        ring = -(-stages * (self.stage + self.ring) // 128) * 128
+        return self.fixed + ring + 128 + ahead * self.piece
 
     def rings(self) -> tuple[int, int]:
-        """Stages, and rounds that a feeding thread has on their way; no stages if nothing fits."""
-        most = CONVOLVING.shared_bytes
-        for stages, ahead in ((4, 4), (3, 4), (2, 4), (2, 3), (2, 2)):
-            if self.total(stages, ahead) <= most:
+        """Stages, and pieces of the input that are on their way; no stages if nothing fits."""
+        enough = 4 if self.box is None else max(2, min(8, RAW_BYTES // self.piece))
+        fewer = [(2, n) for n in range(enough - 1, 1, -1)]
+        for stages, ahead in ((4, enough), (3, enough), (2, enough), *fewer):
+            if self.total(stages, ahead) <= CONVOLVING.shared_bytes:
                 return stages, ahead
         return 0, 0
 
@@ -634,18 +688,18 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
 
 
 def _tile_time(
-    choice: Choice, used: Extents, memory: _Memory, writing: float, operations: int
+    choice: Choice, used: Extents, memory: _Memory, stages: int, writing: float, operations: int
 ) -> tuple[float, str]:
-    """Microseconds that a block's tile takes, and what bounds it."""
+    """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
     clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
     steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
     products = 2 * choice.parts * steps * clocks
     visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
-    rounds = -(-memory.units // 128) * choice.stages_of_tile * visits
-    feeding = rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
-    feeding += m.feed_stage * choice.stages_of_tile * visits
+    feeding = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
+    feeding += memory.rounds * m.copied if memory.box is None else memory.boxes * m.box
+    feeding = (feeding + m.feed_stage) * choice.stages_of_tile * visits
     fetched = memory.units * choice.stages_of_tile * visits * 8 * choice.loop.bytes
     if not choice.resident:
         fetched += memory.weights * choice.stages_of_tile
@@ -662,7 +716,7 @@ def _tile_time(
         working = products + ending
     bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
     slowest, *others = sorted(bounds, key=lambda name: -bounds[name])
-    took = bounds[slowest] + m.shared * bounds[others[0]] + m.per_tile
+    took = bounds[slowest] + m.shared[stages - 2] * bounds[others[0]] + m.per_tile
     return took / m.clock, slowest
 
 

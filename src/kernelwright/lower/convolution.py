@@ -194,7 +194,7 @@ def _operations(program: Program) -> int:
 
 
 def _unrolled(program: Program, vec: int) -> int:
-    return next((n for n in (4, 2) if n * vec * _operations(program) <= LOOP_BODY), 1)
+    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= LOOP_BODY), 1)
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:

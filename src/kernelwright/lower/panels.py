@@ -59,15 +59,13 @@ def _walks_batch(graph: Graph, node: Node, program: Program) -> bool:
     if len(shape) != 2 or [str(shape[0])] != list(graph.symbols) or not program.rows:
         return False
     first, size = program.rows[0], shape[0]
-    if program.sizes[first] != size or len([s for s in program.sizes.values() if s == size]) != 1:
+    if program.sizes[first] != size or not program.is_local(first):
         return False
     for access in program.loads:
         if (access.buffer == node.name) != (first in access.atoms):
             return False
         if access.buffer == node.name and access.stride(first) != shape[1]:
             return False
-    if any(first in r.at.atoms for r in program.ranges):
-        return False
     return all(_outermost(graph, store, first, size) for store in program.stores)
 
 

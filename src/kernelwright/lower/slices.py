@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.expr import leaves
 from kernelwright.graph import Dim, Graph, hint, product
-from kernelwright.plan import Access, Coordinate, Plan, Program, Region
+from kernelwright.plan import Access, Plan, Region
 
 SLICE_BYTES = 2 << 20  # of the convolution's result, for each thread
 LARGE_BYTES = 10 << 20  # of the whole of it, from which on it is made in slices
@@ -107,31 +106,21 @@ def _slices(graph: Graph, region: Region, batch: Dim, made: set[str]) -> bool:
     if program is None or not program.rows or program.sizes[program.rows[0]] != batch:
         return False
     first = program.rows[0]
-    if [s for a, s in program.sizes.items() if a != first and not isinstance(s, int)]:
-        return False
-    if any(leaves(e, "size") for e in program.exprs) or _asks(program, first):
+    if not program.is_local(first):
         return False
     stores = all(_begins(graph, s.access, first, batch) for s in program.stores)
     return stores and all(
         _begins(graph, a, first, batch) and _is_plain(graph, a.buffer, made)
         if first in a.atoms
-        else a.buffer not in made
+        else graph[a.buffer].type.shape[:1] != (batch,)  # a sample of its own is no slice of it
         for a in program.loads
     )
-
-
-def _asks(program: Program, first: int) -> bool:
-    """Whether a condition or a number depends on which sample it is."""
-    places = [leaf.value for e in program.exprs for leaf in leaves(e, "index")]
-    asked = [*(r.at for r in program.ranges), *(p for p in places if isinstance(p, Coordinate))]
-    return any(first in at.atoms for at in asked)
 
 
 def _begins(graph: Graph, access: Access, first: int, batch: Dim) -> bool:
     """Whether a buffer has a sample after the other, each dense."""
     shape = graph[access.buffer].type.shape
-    whole = shape[:1] == (batch,) and access.stride(first) == product(shape[1:])
-    return whole and isinstance(access.offset, int)
+    return shape[:1] == (batch,) and access.stride(first) == product(shape[1:])
 
 
 def _is_plain(graph: Graph, buffer: str, made: set[str]) -> bool:

@@ -167,7 +167,8 @@ class Atoms:
     ) -> Access:
         """The strides of a contiguous tensor along the atoms of its layout.
 
-        A range in which all places have the same address says nothing about it.
+        A range in which all places have the same address says nothing about it, unless it has none:
+        a place that does not move may be beyond what is there.
         """
         strides: dict[int, Dim] = {}
         offset: Dim = 0
@@ -175,7 +176,7 @@ class Atoms:
         for dim, axis in zip(reversed(shape), reversed(layout), strict=True):
             offset = as_dim(offset + self._spread(axis, step, strides))
             step = as_dim(step * dim)
-        decisive = tuple(r for r in within if r.at.atoms & strides.keys())
+        decisive = tuple(r for r in within if not r.at.atoms or r.at.atoms & strides.keys())
         return Access(buffer, Coordinate(tuple(sorted(strides.items())), offset), decisive)
 
     def coordinate(self, axis: Axis) -> Coordinate:

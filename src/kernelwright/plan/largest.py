@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, leaves
-from kernelwright.graph import hint
 from kernelwright.plan.convolutions import ConvForm, Extents
 from kernelwright.plan.model import Access, Coordinate, Program
 from kernelwright.plan.walks import CHANNEL, Digit, Walk, moved, split
@@ -183,8 +182,11 @@ class _Order:
         digits = self.walk.of(CHANNEL)
         if not access.atoms <= {d.atom for d in digits} or not digits:
             raise _Unordered
-        last = digits[-1]
-        step, rest = divmod(hint(access.stride(last.atom)), last.step)
-        if rest or any(access.stride(d.atom) != d.step * step for d in digits):
+        last, first = digits[-1], access.offset
+        pitch = access.stride(last.atom)
+        if not isinstance(first, int) or not isinstance(pitch, int) or pitch % last.step:
             raise _Unordered
-        return ByChannel(access.buffer, hint(access.offset), step)
+        step = pitch // last.step
+        if any(access.stride(d.atom) != d.step * step for d in digits):
+            raise _Unordered
+        return ByChannel(access.buffer, first, step)

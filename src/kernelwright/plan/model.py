@@ -15,7 +15,7 @@ import sympy
 import torch
 
 from kernelwright.expr import Expr, cost, leaves, show
-from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, product
+from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
 from kernelwright.targets import ConvLoop, Loop
@@ -56,6 +56,16 @@ class Range:
     def limits(self) -> list[Dim]:
         """The places at which the answer changes."""
         return [limit for limit in (self.low, self.high) if limit is not None]
+
+    def always(self, first: int, last: int) -> bool:
+        """Whether a coordinate that goes from first to last is inside, whatever the batch."""
+        above = self.low is None or never_negative(as_dim(first - self.low))
+        return above and (self.high is None or never_negative(as_dim(self.high - last - 1)))
+
+    def never(self, first: int, last: int) -> bool:
+        """Whether a coordinate that goes from first to last is outside, whatever the batch."""
+        below = self.low is not None and never_negative(as_dim(self.low - last - 1))
+        return below or (self.high is not None and never_negative(as_dim(first - self.high)))
 
     def __str__(self) -> str:
         low = f"{self.low} <= " if self.low is not None else ""
@@ -176,11 +186,29 @@ class Program:
         return list(found)
 
     @cached_property
-    def coordinates(self) -> list[Coordinate]:
-        """Everything that a place of the loop nest is turned into."""
+    def asked(self) -> list[Coordinate]:
+        """The places that conditions and numbers depend on."""
         places = [leaf.value for expr in self.exprs for leaf in leaves(expr, "index")]
         used = [at for at in places if isinstance(at, Coordinate)]
-        return [*(a.at for a in self.accesses), *(r.at for r in self.ranges), *used]
+        return [*(r.at for r in self.ranges), *used]
+
+    @cached_property
+    def coordinates(self) -> list[Coordinate]:
+        """Everything that a place of the loop nest is turned into."""
+        return [*(a.at for a in self.accesses), *self.asked]
+
+    def is_local(self, axis: int) -> bool:
+        """Whether it does with some places along an axis what it does with these among all.
+
+        So no number depends on which places they are, nor on how many there are.
+        """
+        at = self.coordinates
+        numbers: list[object] = [n for c in at for n in (c.offset, *(s for _, s in c.strides))]
+        numbers += [limit for part in self.ranges for limit in part.limits]
+        numbers += [leaf.value for expr in self.exprs for leaf in leaves(expr, "size")]
+        others = [size for atom, size in self.sizes.items() if atom != axis]
+        known = all(isinstance(n, int) for n in (*numbers, *others))
+        return known and not any(axis in place.atoms for place in self.asked)
 
     @cached_property
     def lanes(self) -> tuple[int, ...]:

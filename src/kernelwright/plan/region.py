@@ -503,8 +503,8 @@ class Builder:
             stop = as_dim(start + size)
             last = position == len(node.inputs) - 1
             own = Range(at, None if position == 0 else start, None if last else stop)
-            if span is None or (span[0] < hint(stop) and span[1] >= hint(start)):
-                alone = span is not None and span[0] >= hint(start) and span[1] < hint(stop)
+            if span is None or not own.never(*span):
+                alone = span is not None and own.always(*span)
                 window = self.atoms.window(layout[axis], as_dim(-start), 1, size)
                 part = (*layout[:axis], window, *layout[axis + 1 :])
                 ranges.append(own)

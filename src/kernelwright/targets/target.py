@@ -269,12 +269,14 @@ class Convolving:
 
     A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
     product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
-    two planes), a stage `feed_stage` more. A thread's result takes the epilogue `ending` and
+    two planes), `copied` more if the thread copies it for itself, and else a box `box` more; a
+    stage takes `feed_stage` besides. A thread's result takes the epilogue `ending` and
     `operation` for each of its program's, `phases` more where phases meet; where only the largest
     of a window goes on, it takes that for each window, and `windows` for a result. Writing a run of
     results takes `run`, or `broken_run` if it begins and ends within sectors; the L2 delivers
     `fetch_rate` bytes. Of what the second slowest of these takes, `shared` is not hidden behind the
-    slowest; a tile takes `per_tile` besides. `memory_rate` is in bytes a us, for the whole device.
+    slowest, with two, three and four stages; a tile takes `per_tile` besides. `memory_rate` is in
+    bytes a us, for the whole device.
     """
 
     processors: int
@@ -284,6 +286,8 @@ class Convolving:
     least_product: float
     feed: float
     feed_split: float
+    copied: float
+    box: float
     feed_stage: float
     ending: float
     operation: float
@@ -292,7 +296,7 @@ class Convolving:
     run: float
     broken_run: float
     fetch_rate: float
-    shared: float
+    shared: tuple[float, float, float]
     per_tile: float
     memory_rate: float
     overhead: float

@@ -157,6 +157,9 @@ struct Conv2dMinTanhConfig {
   static constexpr int kChunks = 1;
   static constexpr int kStages = 4;
   static constexpr int kAhead = 4;
+  static constexpr int kBoxed = 0;
+  static constexpr int kBoxDeep = 1;
+  static constexpr int kBoxTall = 1;
   static constexpr int kResident = 1;
   static constexpr int kPromote = 0;
   static constexpr int kTileChannels = 8;

@@ -16,9 +16,9 @@ class ModelNew(Model):
     mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
                                                          kernel for 3 operator(s) over the same
                                                          rows
-    add (linear_multiply_batch_norm_train.py:15)         left to ATen: add.Tensor; add on int64
-                                                         elements: only float32, float16 and
-                                                         bfloat16 are fused
+    add (linear_multiply_batch_norm_train.py:15)         left to ATen: _foreach_add_; a counter
+                                                         goes up in place, one call for all of
+                                                         them
     batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
                                                          kernel for 3 operator(s) over the same
                                                          rows
@@ -28,7 +28,9 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = _KW_FUSION.again(self, x)
+        results = None
+        if not torch.compiler.is_dynamo_compiling():
+            results = _KW_FUSION.again(self, x)
         if results is None:
             memo, kind = _KW_FUSION.look(self, x)
             if kind.cause is not None:
@@ -39,8 +41,8 @@ class ModelNew(Model):
                 [self.norm.running_mean, self.norm.running_var],
                 [results[1], results[2]],
             )
-            self.norm.num_batches_tracked.copy_(results[3])
-        (norm_2_affine, norm_2_3, norm_2_4, norm) = results
+            _KW_FUSION.count(self)
+        (norm_2_affine, norm_2_3, norm_2_4) = results
         return norm_2_affine
 
     @property
@@ -61,15 +63,11 @@ def _kw_linear(run, batch, x, linear_weight):
 
 def _kw_fused(
     run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
-    norm_running_var, norm_num_batches_tracked,
+    norm_running_var,
 ):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
     linear_product = _kw_linear(run, batch, x, linear_weight)
-    norm = run.call(
-        lambda norm_num_batches_tracked: torch.add(norm_num_batches_tracked, 1, alpha=1),
-        norm_num_batches_tracked,
-    )
     norm_2_affine = run.empty((batch, 24), torch.float32)
     norm_2_running_mean = run.empty((24,), torch.float32)
     norm_2_running_var = run.empty((24,), torch.float32)
@@ -83,7 +81,7 @@ def _kw_fused(
         ],
         batch,
     )
-    return (norm_2_affine, norm_2_running_mean, norm_2_running_var, norm)
+    return (norm_2_affine, norm_2_running_mean, norm_2_running_var)
 
 
 def _kw_outside(state, x):
@@ -119,7 +117,7 @@ def _kw_original(module, x):
 
 def _kw_blank(
     x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
-    norm_running_var, norm_num_batches_tracked,
+    norm_running_var,
 ):
     """Results without values, for tracers."""
     batch = x.shape[0]
@@ -127,7 +125,6 @@ def _kw_blank(
         torch.empty((batch, 24), dtype=torch.float32, device=x.device),
         torch.empty((24,), dtype=torch.float32, device=x.device),
         torch.empty((24,), dtype=torch.float32, device=x.device),
-        torch.empty((), dtype=torch.int64, device=x.device),
     )
 
 
@@ -139,7 +136,6 @@ _KW_STATE_TYPES = (
     (torch.float32, (24,), None),  # norm.bias
     (torch.float32, (24,), None),  # norm.running_mean
     (torch.float32, (24,), None),  # norm.running_var
-    (torch.int64, (), None),  # norm.num_batches_tracked
 )
 
 
@@ -148,13 +144,19 @@ def _kw_state(module):
     return (
         module.scale, module.linear.weight, module.linear.bias, module.norm.weight,
         module.norm.bias, module.norm.running_mean, module.norm.running_var,
-        module.norm.num_batches_tracked,
     )
 
 
 def _kw_written(module):
     """The buffers that a call changes."""
-    return (module.norm.running_mean, module.norm.running_var, module.norm.num_batches_tracked)
+    return (module.norm.running_mean, module.norm.running_var)
+
+
+def _kw_counted(module):
+    """The buffers that a call counts up, by how much."""
+    return (
+        (1, [module.norm.num_batches_tracked]),
+    )
 
 
 # What tracing took for granted of the modules at these places: class, what is there,
@@ -201,11 +203,12 @@ def _kw_together():
         blank=_kw_blank,
         state=_kw_state,
         written=_kw_written,
+        counted=_kw_counted,
         baked_in=_KW_BAKED_IN,
         inputs=1,
         given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5), (), (), ()],
-        rewritten=[6, 7, 8],
+        reaches=[(0, 1, 2, 3, 4, 5), (), ()],
+        rewritten=[6, 7],
         recalled=[],
         random=False,
         refused=None,

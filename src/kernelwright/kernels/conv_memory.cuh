@@ -1,0 +1,99 @@
+// What a block of a convolution is at, and where things lie in its shared memory.
+#pragma once
+
+#include "conv_weights.cuh"
+#include "hopper.cuh"
+
+namespace kw {
+
+// What the consumers are told of a stage: what undoes its scale, and, times a weight's scale, the
+// magnitude below which a result is computed again.
+struct alignas(8) ConvStage {
+  float down;
+  float doubt;
+};
+
+// Stages are full or empty; boxes of the input have come, and have been read.
+template <class S>
+struct ConvBarriers {
+  hopper::Barrier full[S::kStages];
+  hopper::Barrier empty[S::kStages];
+  hopper::Barrier weights;
+  hopper::Barrier come[S::kAhead];
+  hopper::Barrier read[S::kAhead];
+};
+
+// A tile of a block: its channels (of kChannelTiles), and its first place.
+struct ConvItem {
+  int64_t sample;
+  int channels;
+  int z, y, x;
+
+  template <class S>
+  static __device__ __forceinline__ ConvItem at(int64_t index, S) {
+    ConvItem item;
+    const auto all = static_cast<uint32_t>(index);
+    item.channels = static_cast<int>(all % S::kChannelTiles);
+    const uint32_t rest = all / S::kChannelTiles;
+    item.x = static_cast<int>(rest % S::kTilesX) * S::kBlockW;
+    item.y = static_cast<int>(rest / S::kTilesX % S::kTilesY) * S::kBlockH;
+    item.z = static_cast<int>(rest / (S::kTilesX * S::kTilesY) % S::kTilesZ) * S::kBlockD;
+    item.sample = rest / S::kPlaceTiles;
+    return item;
+  }
+};
+
+// Where things lie in the block's shared memory, in bytes.
+template <class Loop, class S>
+struct ConvMemory {
+  static constexpr int kPlane = S::kChunks * S::kPlane * 16;
+  static constexpr int kStage = Loop::kPlanes * kPlane;
+  // A tile of several stages goes through them again for every phase.
+  static constexpr bool kRevisits = S::kPhases > 1 && S::kSteps > 1;
+  static constexpr int kVisits = kRevisits ? S::kPhases : 1;
+  static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kBlockChannels * 16;
+  static constexpr int kWeightsStep = Loop::kPlanes * kWeightsPlane;  // of one stage, all phases
+  static constexpr int kRingPlane =
+      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kBlockChannels * 16;
+  static constexpr int kRing = Loop::kPlanes * kRingPlane;
+
+  // Input on its way: boxes of it, or what each thread copies for itself.
+  static constexpr bool kBoxed = Loop::kScaled && S::kBoxed != 0;
+  // A box begins at a multiple of 16 bytes, so many elements before what is wanted.
+  static constexpr bool kOneLead =  // the same for all tiles
+      S::kTilesX == 1 || S::kBlockW * S::kStepX % 4 == 0;
+  static constexpr int kMostLead = kOneLead ? S::kFirstX & 3 : 3;
+  static constexpr int kBoxWide =
+      (kMostLead + S::kHaloW + (S::kPack - 1) * S::kDilationW + 3) / 4 * 4;
+  static constexpr int kBoxChannels =
+      S::kLaneChannels < S::kGroupIn ? S::kLaneChannels : S::kGroupIn;
+  static constexpr int kBoxChannel = S::kBoxDeep * S::kBoxTall * kBoxWide;  // elements
+  static constexpr int kBoxBytes = kBoxChannels * kBoxChannel * 4;
+  static constexpr int kBoxSlot = (kBoxBytes + 127) / 128 * 128;
+  static constexpr int kBoxPlaces = S::kBoxDeep * S::kBoxTall * S::kHaloW;
+  static constexpr int kBoxesDown = S::kHaloH / S::kBoxTall;
+  static constexpr int kBoxes = S::kHaloD / S::kBoxDeep * kBoxesDown;  // of a chunk
+  static constexpr int kAtOnce = S::kUnits > 128 ? 2 : 1;              // units of a thread's round
+  static constexpr int kRounds = (S::kUnits + kAtOnce * 128 - 1) / (kAtOnce * 128);
+  static constexpr int kRaw = S::kAhead * (kBoxed          ? kBoxSlot
+                                           : Loop::kScaled ? kAtOnce * 128 * 32
+                                                           : 0);
+  static constexpr int kPlacesTable = kBoxed ? kBoxPlaces * 4 : S::kHalo * 8;
+
+  static constexpr int kUnits = 256 / S::kEpilogueThreads;  // that run an epilogue at once
+  static constexpr int kTile = S::kTileChannels * S::kTilePitch * 4;
+
+  static constexpr int kWeightsAt = S::kStages * kStage;
+  static constexpr int kWeightsEnd =
+      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
+  static constexpr int kRawAt = (kWeightsEnd + 127) / 128 * 128;
+  static constexpr int kTilesAt = kRawAt + kRaw;
+  static constexpr int kFactorsAt = kTilesAt + kUnits * kTile;
+  static constexpr int kTableAt = kFactorsAt + kUnits * S::kTileChannels * 4;
+  static constexpr int kHaloAt = (kTableAt + (S::kDepthSteps + S::kPhases + 1) * 4 + 7) / 8 * 8;
+  static constexpr int kScalesAt = kHaloAt + (kPlacesTable + 7) / 8 * 8;
+  static constexpr int kAll =
+      kScalesAt + (Loop::kScaled ? S::kChannelTiles * S::kBlockChannels * 8 : 0);
+};
+
+}  // namespace kw
