@@ -11,6 +11,7 @@ too: nobody who writes to it may change an input, or another output.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
@@ -30,6 +31,7 @@ from kernelwright.graph import (
     TensorType,
     View,
     fresh_name,
+    map_refs,
 )
 from kernelwright.interpret import resolve
 from kernelwright.strides import as_seen, handed_out, on_fakes, shares_memory, stored
@@ -64,8 +66,9 @@ def _laid_out(graph: Graph, leaves: list[Any]) -> Graph:
     assert memory is not None
     seen, taken = as_seen(graph), set(graph.by_name)
     nodes, moved = list(graph.nodes), dict[tuple[str, str | None], str]()
-    turned = _turned(seen)
+    turned, times = _turned(seen), Counter(leaf.name for leaf in leaves if isinstance(leaf, Ref))
     for home, outputs, claimed in _by_memory(graph, leaves):
+        claimed |= {n for n in outputs if times[n] > 1 and _is_copy(seen, n)}
         claimed |= {n for n, s in outputs.items() if not _fits(graph, seen, n, dict(turned), s)}
         for place, names in _places(graph, seen, outputs, claimed):
             copied = _stored(graph[place.name], place.order, taken)
@@ -87,7 +90,7 @@ def _turned(seen: Graph) -> dict[str, Any]:
 
     Here one may: what ATen computes of it, where a mean over one place is none.
     """
-    settled = seen.contract.follows | seen.contract.dense
+    settled = seen.contract.follows | seen.contract.copies
     inputs = [n for n in seen if n.op == "input" and n.name not in settled]
     return {n.name: _in_memory(seen, n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
 
@@ -134,16 +137,8 @@ def _by_memory(graph: Graph, leaves: list[Any]) -> list[tuple[str, Outputs, set[
 
 
 def _owner(graph: Graph, name: str) -> str:
-    """Whose memory a value lies in: a call that stays with ATen may give a view, as diagonal."""
-    while True:
-        name = graph.base(name)
-        call = graph[name].payload
-        if graph[name].op != "opaque" or not isinstance(call, Call) or call.target == "getitem":
-            return name
-        returned = resolve(call.target)._schema.returns
-        if not returned or returned[0].alias_info is None or not graph[name].inputs:
-            return name
-        name = graph[name].inputs[0]
+    """Whose memory a value lies in."""
+    return _chain(graph, name)[-1]
 
 
 def _places(
@@ -183,10 +178,25 @@ def _place(graph: Graph, seen: Graph, outputs: Outputs) -> Place | None:
 
 def _chain(graph: Graph, name: str) -> list[str]:
     """A value, what it is a view of, and so on."""
-    found = [name]
-    while graph[found[-1]].op == "view":
-        found.append(graph[found[-1]].inputs[0])
+    found, inner = [name], _seen_through(graph, name)
+    while inner is not None:
+        found.append(inner)
+        inner = _seen_through(graph, inner)
     return found
+
+
+def _seen_through(graph: Graph, name: str) -> str | None:
+    """What a value is a view of: a call that stays with ATen may give one, as diagonal."""
+    node = graph[name]
+    if node.op == "view":
+        return node.inputs[0]
+    call = node.payload
+    if node.op != "opaque" or not isinstance(call, Call) or call.target == "getitem":
+        return None
+    returned = resolve(call.target)._schema.returns
+    if not returned or returned[0].alias_info is None or not node.inputs:
+        return None
+    return node.inputs[0]
 
 
 def _in_memory(graph: Graph, node: Node, order: Order) -> torch.Tensor:
@@ -208,6 +218,13 @@ def _copied(seen: Graph, name: str, known: dict[str, Any]) -> bool:
         inner in known and not shares_memory(known[view], known[inner])
         for view, inner in pairwise(_chain(seen, name))
     )
+
+
+def _is_copy(seen: Graph, name: str) -> bool:
+    """Whether it is made by a reshape that copies: returned twice, it would be two copies."""
+    known: dict[str, Any] = {}
+    handed_out(seen, name, known)
+    return _copied(seen, name, known)
 
 
 def _fits(
@@ -269,6 +286,18 @@ def _viewed(graph: Graph, name: str, base: str, copied: str, taken: set[str]) ->
     added = list[Node]()
     for view in reversed(chain[: chain.index(base)]):
         again = fresh_name(f"{view}_returned", taken)
-        added.append(replace(graph[view], name=again, args=(Ref(copied),)))
+        added.append(_of_another(graph[view], copied, again))
         copied = again
     return added
+
+
+def _of_another(view: Node, operand: str, name: str) -> Node:
+    """The same view of another value."""
+    call = view.payload
+    if not isinstance(call, Call):
+        return replace(view, name=name, args=(Ref(operand),))
+    args, kwargs = (
+        map_refs(x, lambda ref: Ref(operand) if ref.name == view.inputs[0] else ref)
+        for x in (call.args, call.kwargs)
+    )
+    return replace(view, name=name, payload=replace(call, args=args, kwargs=kwargs))
