@@ -11,7 +11,6 @@ too: nobody who writes to it may change an input, or another output.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
@@ -66,9 +65,8 @@ def _laid_out(graph: Graph, leaves: list[Any]) -> Graph:
     assert memory is not None
     seen, taken = as_seen(graph), set(graph.by_name)
     nodes, moved = list(graph.nodes), dict[tuple[str, str | None], str]()
-    turned, times = _turned(seen), Counter(leaf.name for leaf in leaves if isinstance(leaf, Ref))
+    turned = _turned(seen)
     for home, outputs, claimed in _by_memory(graph, leaves):
-        claimed |= {n for n in outputs if times[n] > 1 and _is_copy(seen, n)}
         claimed |= {n for n, s in outputs.items() if not _fits(graph, seen, n, dict(turned), s)}
         for place, names in _places(graph, seen, outputs, claimed):
             copied = _stored(graph[place.name], place.order, taken)
@@ -90,7 +88,7 @@ def _turned(seen: Graph) -> dict[str, Any]:
 
     Here one may: what ATen computes of it, where a mean over one place is none.
     """
-    settled = seen.contract.follows | seen.contract.copies
+    settled = seen.contract.follows | seen.contract.dense
     inputs = [n for n in seen if n.op == "input" and n.name not in settled]
     return {n.name: _in_memory(seen, n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
 
@@ -218,13 +216,6 @@ def _copied(seen: Graph, name: str, known: dict[str, Any]) -> bool:
         inner in known and not shares_memory(known[view], known[inner])
         for view, inner in pairwise(_chain(seen, name))
     )
-
-
-def _is_copy(seen: Graph, name: str) -> bool:
-    """Whether it is made by a reshape that copies: returned twice, it would be two copies."""
-    known: dict[str, Any] = {}
-    handed_out(seen, name, known)
-    return _copied(seen, name, known)
 
 
 def _fits(
