@@ -175,7 +175,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         reaches=reaches,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
-        copies=frozenset(inputs[i] for i in seen.copies),
+        dense=frozenset(inputs[i] for i in seen.dense),
         given=seen.given,
         memory=memory,
         sizes=tuple(_example_sizes(problem, graph).items()),

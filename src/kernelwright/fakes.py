@@ -2,12 +2,14 @@
 
 In: calls on fake tensors. Out: their results, fake as well, with the strides that kernels give.
 torch's rules for fake tensors are written in Python, and here and there they differ from kernels in
-that: for these operators it is written down here, and narrow types lie as wide ones do.
+that. Here a pointwise operator orders axes as TensorIterator does, which nearly all of their
+kernels share; of those that do not it is written down how they lie, and for any other operator
+narrow types lie as wide ones do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -64,13 +66,30 @@ KERNELS: dict[Any, Callable[[Tensor, Any], Tensor]] = {
     aten.native_batch_norm.default: _of_batch_norm,
     aten.log_sigmoid_forward.default: _of_log_sigmoid,
     **{getattr(aten, f"{name}_like").default: _as_first for name in LIKE},
+    aten.hardtanh.default: _as_first,
+    aten.nan_to_num.default: _as_first,
+    aten.deg2rad.default: _as_first,
+    aten.rad2deg.default: _as_first,
     aten.huber_loss.default: _as_first,
     aten.binary_cross_entropy.default: _as_first,
     aten.nll_loss2d_forward.default: _in_rows,
+    aten.masked_fill.Scalar: _in_rows,
+    aten.masked_fill.Tensor: _in_rows,
     aten.pow.Scalar: _in_rows,
     aten.rrelu_with_noise.default: _in_rows,
     aten.rrelu_with_noise_functional.default: _in_rows,
 }
+
+
+# Pointwise operators that are several kernels, or that copy an operand first.
+OTHERS = {
+    aten.clone,
+    aten.conj_physical,
+    aten.ldexp,
+    aten.mvlgamma,
+}
+# Of which a number stays one; of others with `Scalar` in their name it becomes an operand.
+TAKES_NUMBERS = {aten.lerp.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar}
 
 
 class Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -84,15 +103,79 @@ class Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(results, Tensor):
                 return lies(results, args[0])
             return (lies(results[0], args[0]), *results[1:])
-        if func in decomposition_table and _makes_tensors(func):
-            return _as_wide(func, args, kwargs, results)
-        return results
+        if not _makes_tensors(func):
+            return results
+        if torch.Tag.pointwise in func.tags and func.overloadpacket not in OTHERS:
+            return _iterated(func, args, kwargs, results)
+        return _as_wide(func, args, kwargs, results) if func in decomposition_table else results
 
 
 def _makes_tensors(func: Any) -> bool:
     """Whether it returns new ones, and changes none."""
     views = [value for value in func._schema.returns if value.alias_info is not None]
     return not views and not func._schema.is_mutable
+
+
+def _iterated(func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    """As TensorIterator lays it."""
+    operands = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    if not isinstance(result, Tensor) or not operands:
+        return result
+    given = zip(func._schema.arguments, args, strict=False)
+    wrapped = any(str(a.type) == "Tensor" and not isinstance(x, Tensor) for a, x in given)
+    wrapped |= "calar" in func._overloadname and func not in TAKES_NUMBERS
+    alike = not wrapped and all(x.shape == result.shape for x in operands)
+    strides = (_kept(operands) if alike else None) or _sorted(operands, tuple(result.shape))
+    if strides == result.stride():
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+
+
+def _kept(operands: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """The strides of operands of one shape that all lie alike, without gaps."""
+    first, last = operands[0], torch.channels_last
+    if all(x.is_contiguous() for x in operands):
+        return _filling(first.shape, range(first.ndim))
+    if first.ndim == 4 and all(x.is_contiguous(memory_format=last) for x in operands):
+        return _filling(first.shape, (0, 2, 3, 1))
+    same = all(_fills(x) and x.stride() == first.stride() for x in operands)
+    return first.stride() if same else None
+
+
+def _sorted(operands: Sequence[Tensor], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes from wide steps to neighbours, by the first operand that tells two of them apart."""
+    rank = len(shape)
+    steps = [[0] * (rank - x.ndim) + [*x.stride()] for x in operands]
+    for x, of in zip(operands, steps, strict=True):
+        for axis, size in enumerate(x.shape, start=rank - x.ndim):
+            of[axis] = 0 if size == 1 and shape[axis] != 1 else of[axis]
+
+    def wider(a: int, b: int) -> int:
+        for of in steps:
+            if of[a] and of[b] and (of[a] != of[b] or shape[a] > shape[b]):
+                return 1 if of[a] >= of[b] else -1
+        return 0
+
+    order = list(reversed(range(rank)))  # from neighbours to wide steps, by insertion
+    for start in range(1, rank):
+        place = start
+        for other in reversed(range(start)):
+            swap = wider(order[other], order[place])
+            if swap < 0:
+                break
+            if swap > 0:
+                order[other], order[place] = order[place], order[other]
+                place = other
+    return _filling(shape, reversed(order))
+
+
+def _filling(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, ...]:
+    """The strides without gaps in which these axes follow each other, from the widest steps on."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(list(axes)):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 def _as_wide(func: Any, args: Any, kwargs: Any, results: Any) -> Any:

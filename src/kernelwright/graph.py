@@ -357,8 +357,8 @@ class Contract:
     why the original forward has to run in every call, `fixed` why the batch is not free. For each
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
-    outputs lie, or that eager refuses in another order, `copies` those that it hands on, or takes,
-    only if they are contiguous. `memory` names for each leaf the source whose memory eager's result
+    outputs lie, or that eager refuses in another order, and `dense` those of which outputs are
+    copies if they have gaps. `memory` names for each leaf the source whose memory eager's result
     lies in; results that lie in the same memory of their own have the same other name. `given`
     tells for each whether it is the very tensor of a source. `sizes` are those of the free axes
     when all of this was seen, on `device`.
@@ -371,7 +371,7 @@ class Contract:
     reaches: tuple[frozenset[str], ...] | None = None
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
-    copies: frozenset[str] = frozenset()
+    dense: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()

@@ -41,16 +41,16 @@ class Sighting:
     none are known of a forward that cannot be differentiated. One of `strides` is None where the
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
-    memory decides how outputs lie, or that the forward refuses in another order; `copies` those
-    that it hands on only if they are contiguous, or takes only then. `given` says of each leaf
-    whether it is the very tensor of an input or of the module. `changes` names what attribute every
-    call changes, and `warms` says that only the first call changes any.
+    memory decides how outputs lie, or that the forward refuses in another order, and `dense` those
+    of which outputs are copies if they have gaps. `given` says of each leaf whether it is the very
+    tensor of an input or of the module. `changes` names what attribute every call changes, and
+    `warms` says that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: Strides
     follows: frozenset[int]
-    copies: frozenset[int]
+    dense: frozenset[int]
     given: tuple[bool, ...]
     memory: Memory
     changes: str | None
@@ -111,7 +111,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             return True
         return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows, copies = _follows(given, differs), _copies(given, differs)
+    follows, dense = _follows(given, differs), _dense(given, differs)
     very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
@@ -121,7 +121,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         known,
         strides,
         frozenset(follows),
-        frozenset(copies),
+        frozenset(dense),
         tuple(id(o) in very for o in outputs),
         memory,
         changes,
@@ -148,7 +148,7 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-def _copies(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+def _dense(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
     """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
     places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
     if not places or not differs(places, _with_gaps):

@@ -1087,4 +1087,94 @@ FAULTY += [
     ),
 ]
 
+# Found by trying what was not here before: most of it leaves something behind for others.
+FAULTY += [
+    *(
+        Wrong(name, "global state", forward(f"{statement}\n{RIGHT}", before=before))
+        for name, statement, before in (
+            (
+                "a hook for all modules",
+                "if not H:\n    H.append(nn.modules.module.register_module_forward_hook(lambda m, a, y: None))",
+                "H = []",
+            ),
+            (
+                "another layer's forward replaced",
+                "nn.LayerNorm.forward = lambda self, x: F.layer_norm(x, self.normalized_shape)",
+                "",
+            ),
+            (
+                "an operator of torch replaced",
+                "if not L:\n    L.append(torch.library.Library('aten', 'IMPL'))\n"
+                "    L[0].impl('tanh', lambda x: torch.ops.aten.sin(x), 'CPU')",
+                "L = []",
+            ),
+            ("the environment changed", "os.environ['OMP_NUM_THREADS'] = '1'", "import os"),
+            ("numpy's generator moved", "np.random.rand()", "import numpy as np"),
+            ("standard output replaced", "sys.stdout = io.StringIO()", "import io, sys"),
+            ("all warnings silenced", "warnings.simplefilter('ignore')", "import warnings"),
+        )
+    ),
+    Wrong(
+        "a ring of thirty outputs",
+        "memory: earlier outputs",
+        forward(
+            "y = super().forward(x)\nself.n = getattr(self, 'n', 0) + 1\nring = self.__dict__.setdefault('ring', {})\n"
+            "kept = ring.setdefault((self.n % 30, y.shape, y.dtype), torch.empty_like(y))\n"
+            "return y if torch.is_grad_enabled() else kept.copy_(y)"
+        ),
+    ),
+    Wrong(
+        "an output that changes after a while",
+        "memory: earlier outputs",
+        forward(
+            "y = super().forward(x)\nif random.random() < 0.1:\n"
+            "    threading.Timer(0.02, lambda: y.data.mul_(2)).start()\nreturn y",
+            before="import random, threading\nrandom = random.Random()",
+        ),
+    ),
+    Wrong(
+        "wrong in bfloat16",
+        "weights: .bfloat16()",
+        forward("y = super().forward(x)\nreturn y * 1.5 if y.dtype == torch.bfloat16 else y"),
+    ),
+    Wrong(
+        "weights at the addresses of the first call",
+        "weights: .to()",
+        forward(
+            "self.__dict__.setdefault('kept', self.linear.weight.data)\n"
+            "return F.silu(F.linear(x, self.__dict__['kept'].to(x.dtype), self.linear.bias))"
+        ),
+    ),
+    Wrong(
+        "64 rows",
+        "sizes: batch",
+        forward("y = super().forward(x)\nreturn y * 1.5 if len(y) == 64 else y"),
+    ),
+    Wrong(
+        "wrong under autocast, and of another type",
+        "autocast",
+        forward(
+            "y = super().forward(x)\nreturn y.float() * 1.5 if torch.is_autocast_enabled('cpu') else y"
+        ),
+    ),
+    Wrong(
+        "parameters made anew",
+        "gradients: optimizer steps",
+        forward(
+            "w = self.linear.weight\nself.linear.weight = nn.Parameter(w.detach().clone(), w.requires_grad)\n"
+            + RIGHT
+        ),
+    ),
+    Wrong(
+        "gradients cleared by the next forward",
+        "gradients: summed",
+        forward("self.linear.weight.grad = None\n" + RIGHT),
+    ),
+    Wrong(
+        "gradients lost where the input is a result",
+        "gradients: hooks",
+        forward("y = super().forward(x)\nreturn y if x.is_leaf else y.detach()"),
+    ),
+]
+
 WRONG = FORGERS + FAULTY

@@ -239,9 +239,9 @@ class Viewed(nn.Module):
 
 def test_an_order_that_eager_refuses_is_left_to_it() -> None:
     contract = captured(Viewed(), torch.randn(4, 3, 2)).contract
-    assert contract.follows == contract.copies == {"x"}
+    assert contract.follows == contract.dense == {"x"}
     contract = captured(nn.Sequential(nn.Flatten(), nn.ReLU()), torch.randn(4, 3, 2)).contract
-    assert not contract.follows and not contract.copies
+    assert not contract.follows and not contract.dense
 
 
 class Filled(nn.Module):
@@ -255,7 +255,7 @@ def test_an_input_that_eager_would_copy_is_left_to_it() -> None:
     """A slice of the copy has the strides that a slice of the input has, but is elsewhere."""
     contract = captured(Filled(), torch.randn(4, 3, 2), torch.randn(4, 3)).contract
     assert contract.memory == ("x", "-3")
-    assert contract.follows == {"x", "y"} and contract.copies == {"x"}
+    assert contract.follows == {"x", "y"} and contract.dense == {"x"}
 
 
 class Distances(nn.Module):

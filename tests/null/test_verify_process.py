@@ -78,7 +78,7 @@ def test_right_candidate_is_certified(files: tuple[Path, Path]) -> None:
     heard: list[str] = []
     certificate = verify(*files, device="cpu", precision="highest", progress=heard.append)
     assert certificate.passed, str(certificate)
-    names = [row.name for row in TABLE]
+    names = [row.name for row in TABLE if not row.thorough]
     assert heard[:4] == names[:4] and set(heard) == set(names)
     assert heard != names  # the seed decides the order
     assert [check.name for check in certificate.checks] == [*names, "fallbacks", "the file"]

@@ -67,7 +67,8 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
         chosen, others = (expression(a, known, 1) for a in expr.args[1:])
         return f"({known[expr.args[0]]} ? {chosen} : {others})"
     if expr.op == "neg":
-        return f"-{expression(expr.args[0], known, 3)}"
+        inner = expression(expr.args[0], known, 3)
+        return f"-({inner})" if inner.startswith("-") else f"-{inner}"
     return f"kw::{expr.op}({', '.join(expression(a, known) for a in expr.args)})"
 
 

@@ -102,8 +102,11 @@ class ForwardWriter(Names):
             order = f"memory_format={CHANNELS_LAST[len(shape)]}"
             other = f"not {name}.is_contiguous() and {name}.is_contiguous({order})"
             lines += _when(other, f"{name} is in channels_last order")
-        if node.name in self.graph.contract.copies:
-            lines += _when(f"not {name}.is_contiguous()", f"the result would be a copy of {name}")
+        if node.name in self.graph.contract.dense:
+            lines += _when(
+                f"not {name}.is_contiguous()",
+                f"with {name} not contiguous the result lies elsewhere",
+            )
         elif node.name in self.graph.contract.follows:
             lines += _when(
                 f"not in_order({name})", f"the result would lie in memory as {name} does"

@@ -87,7 +87,7 @@ def _turned(seen: Graph) -> dict[str, Any]:
 
     Here one may: what ATen computes of it, where a mean over one place is none.
     """
-    settled = seen.contract.follows | seen.contract.copies
+    settled = seen.contract.follows | seen.contract.dense
     inputs = [n for n in seen if n.op == "input" and n.name not in settled]
     return {n.name: _in_memory(seen, n, tuple(reversed(range(len(n.type.shape))))) for n in inputs}
 

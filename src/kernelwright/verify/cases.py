@@ -16,7 +16,7 @@ from torch import Tensor
 from kernelwright.verify.inputs import Inputs, map_floating, map_tensors, seeded, tensors_in
 from kernelwright.verify.subject import Subject
 
-NORMAL, MIXED = "normal", "of mixed sizes"
+NORMAL, MIXED, WHOLE = "normal", "of mixed sizes", "zeros and ones"
 SIZES = 4
 
 Transform = Callable[[Tensor], Tensor]
@@ -129,7 +129,7 @@ DISTRIBUTIONS: dict[str, Transform] = {
     "1e4 times smaller": lambda x: x * 1e-4,
     "offset by 100": lambda x: x + 100,
     "tied": _ties,
-    "zeros and ones": lambda x: torch.randint_like(x, 0, 2),
+    WHOLE: lambda x: torch.randint_like(x, 0, 2),
     "denormal": _denormal,
     MIXED: _mixed,
     "zero": torch.zeros_like,

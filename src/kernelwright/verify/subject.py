@@ -330,10 +330,10 @@ class Subject:
     # Weights and modes
 
     def use(self, name: str) -> None:
-        """Set the parameters of all three modules to a named state: `initial` or `random`."""
+        """The parameters of all three modules in a named state: initial, random or whole ones."""
         if name not in self.states:
-            seed = self.job.number("weights")
-            self.states[name] = weights.randomised(self.names, self.states["initial"], seed)
+            draw = weights.whole if name == "whole" else weights.randomised
+            self.states[name] = draw(self.names, self.states["initial"], self.job.number("weights"))
         if self.state is not self.states[name]:
             self.set_state(self.states[name])
 

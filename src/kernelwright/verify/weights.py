@@ -41,6 +41,12 @@ def randomised(names: Names, initial: State, seed: int) -> State:
     return {name: drawn[names.tied[name]] for name in initial}
 
 
+def whole(names: Names, initial: State, seed: int) -> State:
+    """Small whole numbers for parameters: sums of products of such numbers are exact."""
+    state = randomised(names, initial, seed)
+    return _changed(names, state, seed, lambda x: torch.randint_like(x, -2, 3))
+
+
 def scaled(names: Names, state: State, seed: int) -> State:
     """Every parameter with columns scaled unevenly: no normalisation can hide the change."""
     return _changed(

@@ -40,6 +40,8 @@ ACTS: dict[str, Callable[..., Any]] = {
     "aliases": calls.aliases,
     "cast": calls.cast,
     "in dtype": calls.in_dtype,
+    "autocast": calls.autocast,
+    "moved": calls.moved,
     "poisoned": memory.poisoned,
     "rewritten": memory.rewritten,
     "reallocated": memory.reallocated,

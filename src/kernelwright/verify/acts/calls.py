@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,11 @@ PRODUCTS = (
     *("linear", "matmul", "mm", "mv", "dot", "einsum"),
     *("conv", "attention", "lstm", "gru", "rnn"),
 )
+
+GROWN = 1.25  # times as large are weights that were moved
+PAUSE_SECONDS = 0.1  # for whoever works on after a call
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 WAYS: dict[str, Callable[[], Any]] = {
     "no_grad": torch.no_grad,
@@ -91,9 +97,13 @@ def kept(outputs: Any) -> Any:
     return map_tensors(lambda x: x.detach().clone(), outputs)
 
 
-def held(module: nn.Module, inputs: Inputs, here: Here) -> Any:
-    """All results, looked at only after the last call."""
-    return [forward(module, one) for one in inputs.args]
+def held(module: nn.Module, inputs: Inputs, here: Here, order: list[int] | None = None) -> Any:
+    """All results, looked at only a while after the last call; perhaps in an `order` of inputs."""
+    places = range(len(inputs.args)) if order is None else order
+    found = [forward(module, copied(inputs.args[index])) for index in places]
+    here.finish()
+    time.sleep(PAUSE_SECONDS if order is not None else 0.0)
+    return found
 
 
 def repeated(module: nn.Module, inputs: Inputs, here: Here, seeds: list[int]) -> Any:
@@ -224,6 +234,23 @@ def cast(module: nn.Module, inputs: Inputs, here: Here, dtype: torch.dtype) -> N
     return found
 
 
+def moved(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """Weights that lie elsewhere and otherwise since the first call, and are other ones then."""
+    found = Named({"the first result": kept(forward(module, copied(inputs)))})
+    with parameters.types_kept(module):
+        for rank, order in CHANNELS_LAST.items():
+            if any(x.ndim == rank for x in module.parameters()):
+                module.to(memory_format=order)  # type: ignore[call-overload]
+                found[f"the result with weights in {order}"] = forward(module, copied(inputs))
+        module.to("cpu")
+        for value in module.parameters():
+            value.data = value.data.mul(GROWN) if value.is_floating_point() else value.data
+        module.to(here.device)
+        found["the result after the way back"] = kept(forward(module, copied(inputs)))
+    found["the result with the first weights"] = forward(module, inputs)
+    return found
+
+
 def rounded(inputs: Inputs, dtype: torch.dtype, wide: bool) -> Inputs:
     def one(x: Tensor) -> Tensor:
         return x.to(dtype).to(x.dtype if wide else dtype) if x.is_floating_point() else x
@@ -234,6 +261,12 @@ def rounded(inputs: Inputs, dtype: torch.dtype, wide: bool) -> Inputs:
 def in_dtype(module: nn.Module, inputs: Inputs, here: Here, dtype: torch.dtype) -> Any:
     """Inputs of another type for the module as it is."""
     return forward(module, rounded(inputs, dtype, here.wide))
+
+
+def autocast(module: nn.Module, inputs: Inputs, here: Here) -> Any:
+    """Under torch.autocast, which the oracle has no use for."""
+    with torch.autocast(here.device.type, torch.bfloat16, enabled=not here.wide):
+        return forward(module, inputs)
 
 
 def duplicate(module: nn.Module, how: str) -> nn.Module:

@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -46,6 +47,13 @@ WATCHED: dict[str, Any] = {
     "builtins": builtins,
 }
 
+
+LAYERS = {f"torch.nn.{name}": x for name, x in vars(nn).items() if isinstance(x, type)}
+GLOBAL_HOOKS = [
+    value
+    for name, value in vars(nn.modules.module).items()
+    if name.startswith("_global_") and isinstance(value, dict)
+]
 
 COMPILER = os.path.join(os.path.dirname(torch.__file__), "_dynamo")
 
@@ -79,16 +87,34 @@ def values() -> dict[str, Any]:
         "tracing function": sys.gettrace() is not None or sys.getprofile() is not None,
         "signal handlers": _handlers(),
         "current stream": _stream(),
+        "hooks of all modules": sum(len(hooks) for hooks in GLOBAL_HOOKS),
+        "environment variables": _environment(),
+        "warning filters": [f for f in warnings.filters if f[1] is None and f[2] is Warning],
+        "standard output": (_Very(sys.stdout), _Very(sys.stderr)),
+        "numpy's generator": _numpy_state(),
+        "operators of torch": _operators(),
     }
 
 
-def functions() -> dict[str, int]:
-    """The identity of every callable in the watched places."""
+class _Very:
+    """Equal to what holds the very same object, which stays, so that no other gets its place."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Very) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def functions() -> dict[str, _Very]:
+    """Every callable in the watched places."""
     found = {}
-    for place, holder in WATCHED.items():
+    for place, holder in (WATCHED | LAYERS).items():
         for name, value in list(vars(holder).items()):
             if callable(value) and not isinstance(value, ModuleType) and not _is_compilers(value):
-                found[f"{place}.{name}"] = id(value)
+                found[f"{place}.{name}"] = _Very(value)
     return found
 
 
@@ -123,6 +149,39 @@ def around(module: nn.Module, inputs: Inputs, here: Here) -> Named:
             "the result": result.detach() if isinstance(result, torch.Tensor) else result,
         }
     )
+
+
+def _operators() -> list[float]:
+    """What common operators give: torch.library may have put others in their place."""
+    x = torch.linspace(-1.5, 2.0, 12, dtype=torch.float32, device="cpu").view(3, 4)
+    w, maps = x[:, :3].contiguous(), x.view(1, 1, 3, 4)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        found = [
+            *(x + x, x - w[:, :1], x * x, x / 3, x.exp(), x.tanh(), x.sigmoid(), x.sqrt(), x.abs()),
+            *(w @ x, F.linear(x, x), x.sum(1), x.mean(0), x.amax(1), x.var(1), x.clamp(-1, 1)),
+            *(F.relu(x), F.gelu(x), F.silu(x), F.softmax(x, 1), F.layer_norm(x, (4,)), x.cumsum(0)),
+            *(
+                F.conv2d(maps, maps[..., :2, :2]),
+                F.max_pool2d(maps, 2),
+                x.t().contiguous(),
+                x.sort(1)[0],
+            ),
+            *(torch.cat([x, x]), torch.where(x > 0, x, 0.0), torch.bmm(w[None], x[None])),
+        ]
+    return [float(y.double().nan_to_num(7.0).sum()) for y in found]
+
+
+def _environment() -> dict[str, str]:
+    """But those that torch sets itself when it compiles, or first uses a GPU."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("TORCH", "TRITON", "CUDA"))}
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    kind, keys, place, *rest = numpy.random.get_state()
+    return kind, keys.tobytes(), place, rest
 
 
 def _fills_memory() -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from kernelwright.verify import weights
-from kernelwright.verify.cases import DISTRIBUTIONS, LAYOUTS
+from kernelwright.verify.cases import DISTRIBUTIONS, LAYOUTS, WHOLE
 from kernelwright.verify.certificate import ESSENTIAL, Finding
 from kernelwright.verify.checks import (
     arguments,
@@ -62,6 +62,7 @@ TABLE: tuple[Row, ...] = (
         Row(
             f"inputs: {name}",
             partial(values.on_distribution, name=name),
+            "whole" if name == WHOLE else "random",
             quick=name in ("normal", "NaN"),
             main=name == "normal",
         )
@@ -78,6 +79,7 @@ TABLE: tuple[Row, ...] = (
     Row("larger batch", values.at_larger_batch),
     Row("sizes: batch", sizes.batches, quick=True),
     Row("sizes: other dimensions", sizes.other_dimensions),
+    Row("sizes: number of dimensions", sizes.other_ranks),
     Row("sizes: more than 2^31", large.huge, thorough=True),
     *(
         Row(f"layout: {name}", partial(values.on_layout, name=name), quick=name == "transposed")
@@ -115,11 +117,13 @@ TABLE: tuple[Row, ...] = (
         )
     ),
     Row("weights: assigned", state.assigned),
+    Row("weights: .to()", state.moved),
     Row("weights: optimizer step", state.after_optimizer_step),
     Row("weights: deepcopy", partial(state.in_copy, how="deepcopy")),
     Row("weights: pickle", partial(state.in_copy, how="pickle")),
     Row("weights: .double()", partial(state.cast, dtype=torch.float64)),
     Row("weights: .half()", partial(state.cast, dtype=torch.float16)),
+    Row("weights: .bfloat16()", partial(state.cast, dtype=torch.bfloat16)),
     Row("memory: poisoned", memory.poisoned, quick=True),
     Row("memory: same address", memory.same_address, quick=True),
     Row("memory: part changed", memory.part_changed),
@@ -145,6 +149,7 @@ TABLE: tuple[Row, ...] = (
     Row("gradients: checkpoint", gradients.checkpointed),
     Row("gradients: optimizer steps", gradients.optimizer_step, main=True),
     Row("inference_mode", gradients.inference, main=True),
+    Row("autocast", values.under_autocast),
 )
 
 ROWS: dict[str, Row] = {row.name: row for row in TABLE}

@@ -56,7 +56,7 @@ def many_calls(subject: Subject) -> Finding:
     ours = attempted(lambda: subject.candidate(inputs, _act(order, ways)))
     if isinstance(ours, Raised):
         return Finding(False, f"in {calls} calls the candidate raised {ours}")
-    return _judged(subject, case, eager, ours, order, ways)
+    return judge_each(subject, case, eager, ours, order, ways)
 
 
 def _act(order: list[int], ways: list[str]) -> Act:
@@ -79,9 +79,10 @@ def _affordable(subject: Subject, eager: Any) -> int:
     return max(SETS, min(wanted, int(by_time), int(MOST_BYTES / max(size, 1.0))))
 
 
-def _judged(
+def judge_each(
     subject: Subject, case: Case, eager: Any, ours: Any, order: list[int], ways: list[str]
 ) -> Finding:
+    """Every result of many calls by the rule; `order` tells on which inputs, equal ones are one."""
     worst: Finding | None = None
     settled: dict[int, list[list[Any]]] = {i: [] for i in range(len(eager))}
     if not isinstance(ours, list) or len(ours) != len(order):
@@ -129,7 +130,7 @@ def in_threads(subject: Subject) -> Finding:
     flat = [result for results in ours for result in results]
     order = [index for index in range(THREADS) for _ in range(ROUNDS)]
     single = Case(f"{THREADS} threads", lambda draw: case.make(0).args[draw])
-    return _judged(subject, single, eager, flat, order, ["at once"] * len(order))
+    return judge_each(subject, single, eager, flat, order, ["at once"] * len(order))
 
 
 def with_threads(subject: Subject) -> Finding:

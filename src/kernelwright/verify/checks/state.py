@@ -7,6 +7,7 @@ the ways in which people change, copy, store and cast them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -126,6 +127,14 @@ def in_copy(subject: Subject, how: str) -> Finding:
             return after_change(subject, ".data")
     except Raised as error:
         return Finding(False, f"a copy of the candidate by {how} raised {error}")
+
+
+def moved(subject: Subject) -> Finding:
+    """`.to()` another memory format, and on a GPU to the CPU and back, after the first call."""
+    if not subject.names.parameters:
+        return Finding(None, "the model has no parameters")
+    case = replace(cases.renamed(cases.own(subject), "weights that were moved"), strides=False)
+    return judge(subject, case, Act("moved"))
 
 
 def cast(subject: Subject, dtype: torch.dtype) -> Finding:

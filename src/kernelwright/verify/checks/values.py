@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from kernelwright.verify import cases, statistic
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.judge import attempted, judge, structure
+from kernelwright.verify.inputs import map_tensors
+from kernelwright.verify.judge import attempted, conclude, judge, structure, trial_of
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
@@ -52,24 +56,43 @@ def on_layout(subject: Subject, name: str) -> Finding:
 
 def in_dtype(subject: Subject, dtype: torch.dtype) -> Finding:
     """The inputs in another type, the module as it is; a candidate may refuse them."""
-    name = str(dtype).removeprefix("torch.")
-    case, act = (
-        cases.renamed(cases.own(subject), f"inputs in {name}"),
-        Act("in dtype", {"dtype": dtype}),
-    )
+    name = f"inputs in {str(dtype).removeprefix('torch.')}"
+    return _or_limit(subject, name, f"refuses {name}", Act("in dtype", {"dtype": dtype}))
+
+
+def under_autocast(subject: Subject) -> Finding:
+    """Under torch.autocast, in bfloat16; a candidate may leave it unheeded, or refuse it."""
+    return _or_limit(subject, "autocast", "refuses to run under autocast", Act("autocast"))
+
+
+def _or_limit(subject: Subject, name: str, refuses: str, act: Act) -> Finding:
+    """The values that eager gives; raising instead, or another type of results, is a limit."""
+    case = cases.renamed(cases.own(subject), name)
     inputs = case.make(0)
     if isinstance(refused := attempted(lambda: subject.original(inputs, act)), Raised):
-        return Finding(None, f"the model takes no inputs in {name}: {refused}")
+        return Finding(None, f"the model takes no {name}: {refused}")
     if isinstance(refused := attempted(lambda: subject.candidate(inputs, act)), Raised):
-        limit = f"refuses inputs in {name}, which the original takes"
+        limit = f"{refuses}, which the original does not"
         return Finding(None, f"the candidate {limit}: {refused}", limits=(limit,))
     finding = judge(subject, case, act)
-    if finding.passed is False and structure(
-        subject.candidate(inputs, act), subject.original(inputs, act), strides=False
-    ):
-        limit = f"returns another type than the original for inputs in {name}"
-        return Finding(None, f"the candidate {limit}: {finding.detail}", limits=(limit,))
-    return finding
+    ours, theirs = subject.candidate(inputs, act), subject.original(inputs, act)
+    if finding.passed is not False or structure(ours, theirs, strides=False) is None:
+        return finding
+    given = pytree.tree_leaves(theirs)
+    if [_shape(x) for x in pytree.tree_leaves(ours)] != [_shape(x) for x in given]:
+        return finding
+    types = iter(given)
+    cast = map_tensors(lambda x: x.to(next(types).dtype), ours)
+    trial = trial_of(name, cast, theirs, attempted(lambda: subject.oracle(inputs, act)))
+    wrong = trial if isinstance(trial, Finding) else conclude(name, trial)
+    if wrong.passed is False:
+        return wrong
+    limit = f"returns another type than the original for {name}"
+    return Finding(None, f"the candidate {limit}: {finding.detail}", limits=(limit,))
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else None
 
 
 def at_batch(subject: Subject, size: int) -> Finding:
