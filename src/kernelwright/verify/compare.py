@@ -82,19 +82,23 @@ class Figures:
             groups=tuple(a + b for a, b in zip(self.groups, other.groups, strict=True)),
         )
 
-    def with_eager(self, samples: Sequence[Figures], luck: float = 1.0) -> Figures:
+    def with_eager(
+        self, samples: Sequence[Figures], luck: float = 1.0, rounded: Sequence[Figures] = ()
+    ) -> Figures:
         """The same, with eager's error from several runs, times `luck`.
 
-        Of the squares it is the mean, of the maxima the maximum.
+        Of the squares it is the mean, of the maxima the maximum; what runs with rounded operands
+        are off by is eager's by right, however many others there are.
         """
-        by_group = zip(*(x.groups for x in samples), strict=True)
+        by_group = zip(*(x.groups for x in (*samples, *rounded)), strict=True)
+        mean = luck**2 * sum(x.eager_squares for x in samples) / len(samples)
         return replace(
             self,
             groups=tuple(
                 own.with_eager(of, luck) for own, of in zip(self.groups, by_group, strict=True)
             ),
-            eager_squares=luck**2 * sum(x.eager_squares for x in samples) / len(samples),
-            eager_max=luck * max(x.eager_max for x in samples),
+            eager_squares=max(mean, *(x.eager_squares for x in rounded), 0.0),
+            eager_max=luck * max(x.eager_max for x in (*samples, *rounded)),
         )
 
     @property

@@ -142,8 +142,8 @@ def _nudged(
 ) -> list[Figures]:
     """The trial's figures with eager's error sampled on inputs that differ in the last bit.
 
-    Where torch may round products to TF32, a run that does so is a sample as well: whether eager
-    itself does is up to an algorithm that may differ for another layout.
+    Where torch may round products to TF32, what a run that does so is off by is eager's error by
+    right: whether eager itself does is up to an algorithm that may differ for another layout.
     """
     samples = [trial.figures]
     inputs = case.make(draw)
@@ -153,11 +153,18 @@ def _nudged(
         with seeded(nudge):
             other = map_floating(_nudge, inputs)
         samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
+    rounded = []
     if subject.may_round:
-        samples += _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
-    by_output = list(zip(*samples, strict=True))
-    luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
-    return [own.with_eager(of, luck) for own, of in zip(trial.figures, by_output, strict=True)]
+        rounded = _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
+    luck = (
+        1.0
+        if any(len({x.eager_max for x in of}) > 1 for of in zip(*samples, strict=True))
+        else UNSAMPLED
+    )
+    return [
+        own.with_eager([of[i] for of in samples], luck, [of[i] for of in rounded])
+        for i, own in enumerate(trial.figures)
+    ]
 
 
 def _sampled(case: Case, eager: Any, trial: Trial) -> list[list[Figures]]:

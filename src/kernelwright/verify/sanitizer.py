@@ -27,7 +27,9 @@ from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Job, Reference, Subject
 
 TOOL = "compute-sanitizer"
-OPTIONS = ("--tool", "memcheck", "--report-api-errors", "no", "--target-processes", "all")
+# Blocks of a whole number of pages lie one behind the other; padding keeps them apart.
+PADDING = ("--padding", "512")
+OPTIONS = ("--tool", "memcheck", *PADDING, "--report-api-errors", "no", "--target-processes", "all")
 # Otherwise blocks lie beside each other in memory that torch has taken for all of them.
 ENVIRONMENT = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 SECONDS = 300.0
