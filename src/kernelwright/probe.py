@@ -80,9 +80,11 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         module = copy.deepcopy(problem.module, dict(stand_ins))
     arguments = (problem.inputs, dict(problem.kwargs))
 
-    def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
+    def call(
+        places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
+    ) -> tuple[list[Any], list[Any]]:
         layouts = Layouts()  # type: ignore[no-untyped-call]
-        with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
+        with mode, layouts, torch.set_grad_enabled(recorded), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
@@ -93,9 +95,10 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             return given, pytree.tree_leaves(outputs)
 
     before = _plain_state(module)
-    given, outputs = call()
+    given, outputs = call(recorded=gradients)
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    given, outputs = call()  # a product may lie otherwise while it is recorded
     owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
 
     def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
