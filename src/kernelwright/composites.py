@@ -1,29 +1,39 @@
 """Composite operators stay whole in a trace, and torch prepares that once, not for every trace.
 
-In: nothing. Out: a context in which ExportedProgram.run_decompositions is quick. To keep operators
-whole torch lists those that it has, once for each namespace, and gives every one of five hundred
-some twenty other kernels for the time being: most of the time of a small model's trace. Here they
-are listed once a trace, registered without ceremony, and given what they had the last time. That
+In: an exported program. Out: the same, functional and not decomposed. torch has
+ExportedProgram.run_decompositions for that, which traces the program once more. Where that would
+leave every operator as it is, it is left out. Else it is made quick: to keep operators whole torch
+lists those that it has, once for each namespace, and gives every one of five hundred some twenty
+other kernels for the time being: most of the time of a small model's trace. Here they are listed
+once a trace, registered without ceremony, and given what they had the last time. All of that
 reaches into torch, so it is done in releases that the tests have run with.
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+from torch import _decomp
 from torch._C import DispatchKey
 from torch._export import utils as export_utils
-from torch._ops import OperatorBase
+from torch._ops import OperatorBase, OpOverload
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import exported_program
 
 Kernels = dict[Any, Any]
 TRIED = ("2.13.",)
+# Constants of the forward: a copy by the time that the program is functional.
+LIFTS = (
+    torch.ops.aten.lift.default,
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.aten.lift_fresh_copy.default,
+)
 LISTING, OVERRIDE = "_materialize_cpp_cia_ops", "_override_composite_implicit_decomp"
 
 
@@ -38,11 +48,37 @@ class Prepared:
 _known: dict[frozenset[tuple[Any, Callable[..., Any]]], Prepared] = {}
 
 
+def functional(program: Any) -> Any:
+    """The program without operators that write into tensors, its composites whole."""
+    if _is_tried() and all(map(_stays, program.graph.nodes)):
+        return program
+    with _kept_whole():
+        return program.run_decompositions({})
+
+
+def _is_tried() -> bool:
+    return torch.__version__.startswith(TRIED)
+
+
+def _stays(node: Any) -> bool:
+    """Whether tracing a program once more leaves this node as it is."""
+    if node.op in ("placeholder", "output") or node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, OpOverload) or node.target in LIFTS:
+        return False
+    if export_utils._is_cia_op(node.target):
+        return bool(export_utils._check_valid_to_preserve(node.target))
+    unsafe = _decomp._should_decompose_because_unsafe_op(node.target)
+    # A softshrink is made of other operators, in Python.
+    in_python = set(node.target.py_kernels) - {DispatchKey.Meta}
+    return not (node.target._schema.is_mutable or unsafe or in_python)
+
+
 @contextlib.contextmanager
-def kept_whole() -> Iterator[None]:
+def _kept_whole() -> Iterator[None]:
     """Meanwhile programs are functionalised so; another release of torch does as it likes."""
     with contextlib.ExitStack() as stack:
-        if torch.__version__.startswith(TRIED):
+        if _is_tried():
             listing = getattr(export_utils, LISTING)
             override = getattr(exported_program, OVERRIDE)
             stack.enter_context(_instead(export_utils, LISTING, cache(listing)))

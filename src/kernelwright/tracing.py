@@ -35,7 +35,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import modes, recurrences
 from kernelwright.borrowed import unfused, untouched
-from kernelwright.composites import kept_whole
+from kernelwright.composites import functional
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
@@ -80,9 +80,7 @@ def trace(problem: Problem, free: bool) -> Trace:
             root = _Forward(problem.module)
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
-            with kept_whole():
-                functional = program.run_decompositions({})
-            return Trace(functional, tuple(asked), modes.matters(wondered), free)
+            return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
     except Exception as error:
         raise UnsupportedError(_explain(error)) from error
 

@@ -20,7 +20,7 @@ from kernelwright.bench.timings import CANDIDATE
 from kernelwright.bench.witness import MOST_CALLS, Burst, Rounds, Witness
 from kernelwright.errors import BuildError, InputError, VerificationError
 from kernelwright.problem import problem_from_module
-from kernelwright.report import timings_table
+from kernelwright.report import notices, timings_table
 from kernelwright.verify.inputs import Inputs
 
 MODEL = """
@@ -202,6 +202,12 @@ def test_a_model_that_writes_to_its_inputs_is_no_false_alarm(model: Path, rows: 
     model.write_text(text)
     timings = run(model, text + WRITING)
     assert timings.verified is True and not timings.problems, timings
+
+
+def test_a_degenerate_model_is_said_to_be_one(model: Path) -> None:
+    assert run(model, RIGHT).conditions["degenerate"] is False
+    model.write_text(MODEL.replace("return ", "return 0 * ", 1))
+    assert "the same for other inputs" in notices.of_timings(run(model, RIGHT))[-1]
 
 
 def test_a_set_is_refilled_in_place_as_a_number_decides() -> None:

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch._decomp import decomposition_table
+from torch.export import ExportedProgram
 
+from kernelwright import composites
 from kernelwright.capture import capture
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Graph, Node, Ref
@@ -294,3 +296,48 @@ def test_memory_is_known_without_gradients() -> None:
 
 def test_a_number_read_out_of_a_tensor_hides_no_gradient() -> None:
     assert captured(ByItem(), torch.randn(4, 6)).contract.reaches == (frozenset({"x"}),)
+
+
+class Flat(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x.flatten(), 0)
+
+
+class InPlace(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(x).add_(1.0)
+
+
+class Picks(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, torch.tensor([1, 0])]
+
+
+@pytest.mark.parametrize(
+    ("module", "again"),
+    [
+        (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Softmax(-1)), 0),
+        (nn.Flatten(0), 1),
+        (Flat(), 1),
+        (InPlace(), 1),
+        (Picks(), 1),
+        (nn.Softshrink(), 1),
+        (nn.Dropout(), 1),
+        (nn.BatchNorm1d(6), 1),
+    ],
+)
+def test_a_program_is_traced_again_where_that_changes_it(
+    module: nn.Module, again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced: list[ExportedProgram] = []
+    decompose = ExportedProgram.run_decompositions
+
+    def run(program: ExportedProgram, *rest: Any) -> ExportedProgram:
+        traced.append(program)
+        return decompose(program, *rest)
+
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", run)
+    graph = captured(module, torch.rand(5, 6))
+    assert len(traced) == (again if composites._is_tried() else 1)
+    monkeypatch.setattr(composites, "_stays", lambda node: False)
+    assert captured(module, torch.rand(5, 6)).nodes == graph.nodes

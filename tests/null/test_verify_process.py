@@ -86,6 +86,15 @@ def test_right_candidate_is_certified(files: tuple[Path, Path]) -> None:
     _assert_readable(certificate)
 
 
+def test_who_is_slow_is_not_spared_the_rest(files: tuple[Path, Path]) -> None:
+    """Right in all that there was time for; that is no certificate, and no failure either."""
+    slow = MODEL + RIGHT.replace("print(", "import time; time.sleep(0.3); print(")
+    files[1].write_text(slow)
+    certificate = verify(*files, device="cpu", precision="highest", time_limit=25)
+    assert not certificate.passed and certificate.unrun
+    assert certificate.verdict.startswith("NOT CERTIFIED: nothing failed, but there was no time")
+
+
 def _assert_readable(certificate: Certificate) -> None:
     assert json.loads(json.dumps(certificate.to_json()))["passed"] is certificate.passed
     console = Console(width=80, record=True, file=io.StringIO())

@@ -122,6 +122,17 @@ class Isolated:
             raise InputError(f"The model's own forward raised {error}.") from error
         return Work(found["flops"], found["bytes"], found["convolves"]), str(found["level"])
 
+    def degenerate(self) -> bool:
+        """Whether eager gives the same on other inputs: then whatever is fast is so for nothing."""
+        size = self.subject.small
+        first, second = (self.subject.draw(size, draw) for draw in range(2))
+        if equal_leaves(pytree.tree_leaves(first), pytree.tree_leaves(second)):
+            return False  # the file gives the same inputs always
+        results = [attempted(lambda: self.subject.original(x)) for x in (first, second)]  # noqa: B023
+        if self.subject.drew or any(isinstance(x, Raised) for x in results):
+            return False
+        return equal_leaves(*map(pytree.tree_leaves, results))
+
     def prepare(self, name: str) -> Timing | None:
         """A row with a note if the variant cannot be had."""
         side = self.candidate if name in (CANDIDATE, CANDIDATE_GRAPH) else self.original

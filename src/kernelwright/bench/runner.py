@@ -147,6 +147,7 @@ def _time_apart(
             "flushed_bytes": stands.about["flush_bytes"],
             "clock": f"{stands.about['clock']}, held against the judge's",
             "threads": stands.about["threads"],
+            "degenerate": stands.degenerate(),
             "flops": work.flops,
             "bytes": work.bytes,
         },

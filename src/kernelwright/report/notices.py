@@ -1,4 +1,4 @@
-"""What a user must not overlook, each in one line: nothing was fused, it is slower, it is not used.
+"""What a user must not overlook, each in one line: nothing was fused, it is slower or for nothing.
 
 In: a Compiled or Timings. Out: sentences for a loud line on the terminal, and for the JSON.
 """
@@ -24,9 +24,14 @@ def of_compiled(compiled: Compiled) -> list[str]:
 
 
 def of_timings(timings: Timings | None) -> list[str]:
-    ratio = timings.over_eager if timings is not None else None
-    # What rounds to 1.00x is a tie.
-    return [f"Slower than eager: {ratio:.2f}x."] if ratio is not None and ratio < 0.995 else []
+    if timings is None:
+        return []
+    found, ratio = [], timings.over_eager
+    if ratio is not None and ratio < 0.995:  # what rounds to 1.00x is a tie
+        found.append(f"Slower than eager: {ratio:.2f}x.")
+    if timings.conditions.get("degenerate"):
+        found.append("Degenerate: the model's result is the same for other inputs.")
+    return found
 
 
 def _why_not(compiled: Compiled) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 ESSENTIAL = "oracle"
 SUMMARIES = ("fallbacks", "the file")  # checks that are made of all the others
 SANITIZER = "memory: sanitizer"  # a check that is run where it is asked for
+UNRUN = 3  # names that a verdict quotes
 MARKS = {True: "pass", False: "FAIL", None: "n/a"}
 
 
@@ -58,7 +59,8 @@ class Certificate:
     """Every check of one candidate against one model, and what weakens or limits the evidence.
 
     `sha256` is that of the candidate's file, taken before it was run; `seed` gives the same numbers
-    again. A certificate of a selection of checks (`only`) never passes as a whole.
+    again. A certificate of a selection of checks (`only`), or with checks for which there was no
+    time (`unrun`), never passes as a whole.
     """
 
     model: str
@@ -73,6 +75,7 @@ class Certificate:
     sha256: str = ""
     model_sha256: str = ""
     only: tuple[str, ...] = ()
+    unrun: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -86,7 +89,7 @@ class Certificate:
     def passed(self) -> bool:
         """Nothing failed, and the values on the file's own inputs were really compared."""
         compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
-        return compared and not self.failures and not self.only
+        return compared and not self.failures and not self.only and not self.unrun
 
     @property
     def verdict(self) -> str:
@@ -95,6 +98,11 @@ class Certificate:
             return f"FAILED: {len(self.failures)} of {len(self.checks)} checks ({names})"
         if self.only:
             return f"NOT CERTIFIED: nothing failed, but only {', '.join(self.only)} ran"
+        if self.unrun:
+            names = ", ".join(self.unrun[:UNRUN])
+            more = f" and {len(self.unrun) - UNRUN} more" if len(self.unrun) > UNRUN else ""
+            told = f"there was no time for {names}{more}; use --thorough, or a machine at rest"
+            return f"NOT CERTIFIED: nothing failed, but {told}"
         if not self.passed:
             return "NOT CERTIFIED: nothing failed, but the values could not be compared"
         passed = sum(check.passed is True for check in self.checks)

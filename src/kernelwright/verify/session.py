@@ -35,6 +35,7 @@ from kernelwright.verify.sanitizer import sanitized
 from kernelwright.verify.side import Broken, Raised
 from kernelwright.verify.subject import Job, Reference, Subject
 
+SECONDS, THOROUGH_SECONDS = 1200.0, 6000.0
 RESTARTS = 4
 FIRST = TABLE[0].name
 FILE = "the file"
@@ -60,8 +61,11 @@ class Session:
 
     def patience(self, check: str) -> float:
         """Until when a check may take: none may take all of the time from the others."""
-        share = 0.5 if check == FIRST else 0.25
-        return min(self.deadline, time.monotonic() + self.time_limit * share)
+        return min(self.deadline, time.monotonic() + self.share(check))
+
+    def share(self, check: str) -> float:
+        """The seconds that a check may have of its own; the first one builds."""
+        return self.time_limit * (0.5 if check == FIRST else 0.25)
 
     def order(self, rows: Sequence[Row]) -> list[Row]:
         """Those that are first, then the others as the seed has it."""
@@ -94,7 +98,7 @@ def verify(
     """
     job = job_for(model_path, candidate_path, device, precision, training, seed, thorough)
     rows = chosen(only, quick, thorough)
-    limit = time_limit or (6000.0 if thorough else 600.0)
+    limit = time_limit or (THOROUGH_SECONDS if thorough else SECONDS)
     with unreadable(), Server() as server:
         session = Session(job, limit, progress, sanitize=sanitize)
         return certify(session, server, rows, tuple(only))
@@ -160,10 +164,11 @@ def certify(
     checks = [
         found.get(
             row.name,
-            Check(row.name, None, "not run: the candidate ended or outlasted its processes"),
+            Check(row.name, None, "not run: the time was over, or the candidate's processes were"),
         )
         for row in rows
     ]
+    unrun = tuple(row.name for row in rows if row.name not in found)
     checks += [found[SANITIZER]] if SANITIZER in found else []
     checks += [judge_fallbacks(checks, MAIN), _same_files(before)]
     return Certificate(
@@ -179,6 +184,7 @@ def certify(
         before[job.candidate],
         before[job.model],
         only,
+        unrun,
     )
 
 
@@ -223,6 +229,8 @@ def _run(session: Session, subject: Subject, row: Row) -> bool:
         subject.side.ask("reset")
     except Broken as error:
         seconds = time.perf_counter() - start
+        if time.monotonic() >= session.deadline and seconds < session.share(row.name):
+            return False  # all of the time is over, which is nobody's fault
         _charge(session, row.name, error, f"running the check {row.name}", seconds)
         return _restarted(session, subject)
     except Raised as error:
