@@ -114,7 +114,8 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             return True
         return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows, copies = _follows(given, differs), _copies(given, differs)
+    follows = _follows(given, differs)
+    copies = _copies(given, follows, differs)
     very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
@@ -151,9 +152,16 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-def _copies(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
-    """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
-    places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
+def _copies(
+    given: list[Any], follows: set[int], differs: Callable[[Places, Change], bool]
+) -> set[int]:
+    """The inputs whose gaps matter: contiguous() of one without gaps is the very input.
+
+    Then their order does too, if they have more than one axis.
+    """
+    places = tuple(
+        i for i, x in enumerate(given) if isinstance(x, Tensor) and (x.ndim == 1 or i in follows)
+    )
     if not places or not differs(places, _with_gaps):
         return set()
     return {i for i in places if differs((i,), _with_gaps)} or {*places}
