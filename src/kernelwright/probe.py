@@ -80,9 +80,11 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         module = copy.deepcopy(problem.module, dict(stand_ins))
     arguments = (problem.inputs, dict(problem.kwargs))
 
-    def call(places: Places = (), change: Change = lambda x: x) -> tuple[list[Any], list[Any]]:
+    def call(
+        places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
+    ) -> tuple[list[Any], list[Any]]:
         layouts = Layouts()  # type: ignore[no-untyped-call]
-        with mode, layouts, torch.set_grad_enabled(gradients), recurrences.whole(module):
+        with mode, layouts, torch.set_grad_enabled(recorded), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
@@ -93,9 +95,10 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             return given, pytree.tree_leaves(outputs)
 
     before = _plain_state(module)
-    given, outputs = call()
+    given, outputs = call(recorded=gradients)
     between = _plain_state(module)
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    given, outputs = call()  # a product may lie otherwise while it is recorded
     owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
 
     def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
@@ -111,7 +114,8 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             return True
         return there != memory or (change is not _with_gaps and moved != strides)
 
-    follows, copies = _follows(given, differs), _copies(given, differs)
+    follows = _follows(given, differs)
+    copies = _copies(given, follows, differs)
     very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
@@ -148,9 +152,16 @@ def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set
     return follows
 
 
-def _copies(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
-    """The inputs whose gaps matter: contiguous() of one without gaps is the very input."""
-    places = tuple(i for i, x in enumerate(given) if isinstance(x, Tensor) and x.ndim)
+def _copies(
+    given: list[Any], follows: set[int], differs: Callable[[Places, Change], bool]
+) -> set[int]:
+    """The inputs whose gaps matter: contiguous() of one without gaps is the very input.
+
+    Then their order does too, if they have more than one axis.
+    """
+    places = tuple(
+        i for i, x in enumerate(given) if isinstance(x, Tensor) and (x.ndim == 1 or i in follows)
+    )
     if not places or not differs(places, _with_gaps):
         return set()
     return {i for i in places if differs((i,), _with_gaps)} or {*places}
