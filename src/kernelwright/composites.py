@@ -67,7 +67,9 @@ def _stays(node: Any) -> bool:
     if not isinstance(node.target, OpOverload) or node.target in LIFTS:
         return False
     if export_utils._is_cia_op(node.target):
-        return bool(export_utils._check_valid_to_preserve(node.target))
+        # Tracing a loss once more makes a constant of how many classes there are.
+        kept = export_utils._check_valid_to_preserve(node.target)
+        return bool(kept) and "loss" not in node.target._schema.name
     unsafe = _decomp._should_decompose_because_unsafe_op(node.target)
     # A softshrink is made of other operators, in Python.
     in_python = set(node.target.py_kernels) - {DispatchKey.Meta}

@@ -44,7 +44,7 @@ def graph(
         call = None if op == "getitem" else aten_call(op, tuple(args))
         origin = Origin(op, "model.py", line + 1)
         nodes.append(Node(name, op, tuple(args), F32, origin, call, (name,)))
-    made = Graph(tuple(nodes), outputs, mutations, {"w": "w"})
+    made = Graph(tuple(nodes), outputs, mutations, targets={"w": "w"})
     check_graph(made, "capture")
     return made
 

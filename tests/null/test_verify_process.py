@@ -92,7 +92,10 @@ def test_who_is_slow_is_not_spared_the_rest(files: tuple[Path, Path]) -> None:
     files[1].write_text(slow)
     certificate = verify(*files, device="cpu", precision="highest", time_limit=25)
     assert not certificate.passed and certificate.unrun
-    assert certificate.verdict.startswith("NOT CERTIFIED: nothing failed, but there was no time")
+    late = tuple(c for c in certificate.failures if "no answer in the time" in c.detail)
+    assert late == certificate.failures, str(certificate)  # the seed decides what has its turn
+    if not late:
+        assert certificate.verdict.startswith("NOT CERTIFIED: nothing failed, but there was no t")
 
 
 def _assert_readable(certificate: Certificate) -> None:
