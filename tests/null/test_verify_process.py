@@ -86,16 +86,17 @@ def test_right_candidate_is_certified(files: tuple[Path, Path]) -> None:
     _assert_readable(certificate)
 
 
-def test_who_is_slow_is_not_spared_the_rest(files: tuple[Path, Path]) -> None:
+def test_who_is_slow_is_not_spared_the_rest(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Right in all that there was time for; that is no certificate, and no failure either."""
+    # The seed decides what has its turn, and many calls would take more than their share.
+    monkeypatch.setattr(session.Session, "share", lambda self, check: self.time_limit)
     slow = MODEL + RIGHT.replace("print(", "import time; time.sleep(0.3); print(")
     files[1].write_text(slow)
     certificate = verify(*files, device="cpu", precision="highest", time_limit=25)
     assert not certificate.passed and certificate.unrun
-    late = tuple(c for c in certificate.failures if "no answer in the time" in c.detail)
-    assert late == certificate.failures, str(certificate)  # the seed decides what has its turn
-    if not late:
-        assert certificate.verdict.startswith("NOT CERTIFIED: nothing failed, but there was no t")
+    assert certificate.verdict.startswith("NOT CERTIFIED: nothing failed, but there was no time")
 
 
 def _assert_readable(certificate: Certificate) -> None:

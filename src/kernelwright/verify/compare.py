@@ -90,15 +90,16 @@ class Figures:
         Of the squares it is the mean, of the maxima the maximum; what runs with rounded operands
         are off by is eager's by right, however many others there are.
         """
-        by_group = zip(*(x.groups for x in (*samples, *rounded)), strict=True)
+        every = (*samples, *rounded)
+        by_group = zip(*(x.groups for x in every), strict=True)
         mean = luck**2 * sum(x.eager_squares for x in samples) / len(samples)
         return replace(
             self,
             groups=tuple(
                 own.with_eager(of, luck) for own, of in zip(self.groups, by_group, strict=True)
             ),
-            eager_squares=max(mean, *(x.eager_squares for x in rounded), 0.0),
-            eager_max=luck * max(x.eager_max for x in (*samples, *rounded)),
+            eager_squares=max([mean, *(x.eager_squares for x in rounded)]),
+            eager_max=luck * max(x.eager_max for x in every),
         )
 
     @property

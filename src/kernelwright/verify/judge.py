@@ -153,17 +153,14 @@ def _nudged(
         with seeded(nudge):
             other = map_floating(_nudge, inputs)
         samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
-    rounded = []
+    runs = len(samples)
     if subject.may_round:
-        rounded = _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
-    luck = (
-        1.0
-        if any(len({x.eager_max for x in of}) > 1 for of in zip(*samples, strict=True))
-        else UNSAMPLED
-    )
+        samples += _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
+    by_output = list(zip(*samples, strict=True))
+    luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
     return [
-        own.with_eager([of[i] for of in samples], luck, [of[i] for of in rounded])
-        for i, own in enumerate(trial.figures)
+        own.with_eager(of[:runs], luck, rounded=of[runs:])
+        for own, of in zip(trial.figures, by_output, strict=True)
     ]
 
 
