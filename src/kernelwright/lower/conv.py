@@ -458,6 +458,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     writing = _writing(choice, used, width) if needs.stores else 0.0
     time, bound = _tile_time(choice, used, memory, stages, writing, needs.operations)
     form = choice.form
+    deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
     each = {
         f"k{name}{axis}": numbers[at]
@@ -497,8 +498,8 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
         "kStages": stages,
         "kAhead": ahead,
         "kBoxed": int(memory.box is not None),
-        "kBoxDeep": memory.box[0] if memory.box is not None else 1,
-        "kBoxTall": memory.box[1] if memory.box is not None else 1,
+        "kBoxDeep": deep,
+        "kBoxTall": tall,
         "kResident": int(choice.resident),
         "kPromote": PROMOTE if choice.promotes else 0,
         "kTileChannels": channels,
@@ -597,11 +598,15 @@ class _Memory:
         wide = -(-(lead + x + (last.pack - 1) * last.dilation) // 4) * 4
         if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
             return None
-        row = min(8 // self.choice.pack, self.choice.group_in) * wide * 4
+        row = self.box_channels * wide * 4
         most = BOX_BYTES // row
         tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= most), default=1)
         deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= most))
         return deep, tall, wide
+
+    @property
+    def box_channels(self) -> int:
+        return min(8 // self.choice.pack, self.choice.group_in)
 
     @property
     def boxes(self) -> int:
@@ -623,8 +628,7 @@ class _Memory:
         """Bytes of a box, or of what all feeding threads copy in a round."""
         if self.box is None:
             return (2 if self.units > 128 else 1) * 4096 if self.choice.loop.scaled else 0
-        channels = min(8 // self.choice.pack, self.choice.group_in)
-        return -(-channels * math.prod(self.box) * 4 // 128) * 128
+        return -(-self.box_channels * math.prod(self.box) * 4 // 128) * 128
 
     @cached_property
     def stage(self) -> int:
