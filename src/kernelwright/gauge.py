@@ -19,12 +19,12 @@ import torch
 
 from kernelwright import cache
 from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
+from kernelwright.fakes import CHANNELS_LAST
 from kernelwright.graph import Call, Contraction, Graph, Node, hint
 from kernelwright.interpret import resolve
 from kernelwright.notebook import Notebook
 from kernelwright.problem import Problem
 
-CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 SAMPLES = 2
 BATCHES = (1, 2, 16)
 NOTEBOOK = Notebook(cache.accuracies_file, "accuracies", format=1)
