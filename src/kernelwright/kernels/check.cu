@@ -1,6 +1,7 @@
 // Includes every CUDA template and instantiates it, so that a compiler reads all of them as they
 // stand. Nothing runs here: tests/cpu/test_nvcc.py compiles this unit with warnings as errors. A
 // new template is one line at the end.
+#include "check_attention.cuh"
 #include "check_convs.cuh"
 #include "check_epilogues.cuh"
 #include "check_programs.cuh"
@@ -241,3 +242,12 @@ template cudaError_t kw::conv<kw::ConvFloat16, ConvKept, ConvPhases>(const ConvO
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvLargest>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
+template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 49, 32>, Window>(
+    const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 49, 32>::Args&,
+    cudaStream_t);
+template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 512, 64>, Sequence>(
+    const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 512, 64>::Args&,
+    cudaStream_t);
+template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 512, 64>, KeysAcross>(
+    const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 512, 64>::Args&,
+    cudaStream_t);
