@@ -21,8 +21,10 @@ from kernelwright.graph import Graph, Scalar
 from kernelwright.lower.schedule import schedule
 from kernelwright.plan import (
     Access,
+    Attention,
     Buffer,
     Coordinate,
+    Operand,
     Plan,
     Program,
     Range,
@@ -107,6 +109,8 @@ def carry_out_plan(
             )
             generated = region.gemm or region.conv
             values[generated.product if generated else region.outputs[0].name] = made
+        if region.attention is not None:
+            values[region.attention.mixed] = _attended(region.attention, value_of, graph, number)
         if region.program is None:
             continue
         if region.conv is not None and convolve is not None:
@@ -123,6 +127,32 @@ def carry_out_plan(
             run(seat.finish)
     written = {buffer: value_of(value) for buffer, value in graph.mutations}
     return look(graph.outputs), written
+
+
+def _attended(made: Attention, value_of: Callable[[str], Any], graph: Graph, number: Any) -> Tensor:
+    """Softmax of the scores times values: operands by their strides, scores by their program."""
+
+    def matrices(operand: Operand, rows: int, depth: int) -> Tensor:
+        sizes = (*map(number, made.batch), rows, depth)
+        strides = (operand.outer, operand.inner, operand.row, operand.depth)
+        places = torch.full((1, 1, 1, 1), number(operand.offset), dtype=torch.long)
+        for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
+            along = torch.arange(size).reshape([-1 if i == axis else 1 for i in range(4)])
+            places = places + along * number(stride)
+        return value_of(operand.buffer).contiguous().reshape(-1)[places].double()
+
+    query = matrices(made.query, made.rows, made.depth)
+    key = matrices(made.key, made.keys, made.depth)
+    value = matrices(made.value, made.columns, made.keys)
+    product = query @ key.mT
+    others = {a.buffer for a in made.scores.loads} - {made.product}
+    buffers = {name: value_of(name) for name in others} | {made.product: product}
+    scores = _Run(made.scores, buffers, graph, number, (), 0).contributions()
+    scores = scores.reshape(product.shape)
+    largest = scores.amax(dim=-1, keepdim=True)
+    powers = torch.exp(scores - torch.where(largest == -math.inf, 0.0, largest))
+    total = powers.sum(dim=-1, keepdim=True)
+    return powers * evaluate(made.weight, {("acc", 0): largest, ("acc", 1): total}) @ value.mT
 
 
 class _Run:
@@ -176,7 +206,11 @@ class _Run:
         taken = flat[torch.where(allowed, places, 0)].double()
         return torch.where(allowed, taken, float("nan"))
 
-    def results(self) -> dict[str, Tensor]:
+    def contributions(self) -> Tensor:
+        """Of the first stage, element by element."""
+        return evaluate(self.program.stages[0].expr, self.environment()).expand(self.shape)
+
+    def environment(self) -> dict[Any, Tensor]:
         program = self.program
         env: dict[Any, Tensor] = {}
         for access in program.loads:
@@ -189,6 +223,10 @@ class _Run:
             for leaf in leaves(expr, "size"):
                 value = float(self.number(leaf.value))
                 env["size", leaf.value] = torch.tensor(value, dtype=torch.float64)
+        return env
+
+    def results(self) -> dict[str, Tensor]:
+        program, env = self.program, self.environment()
         results = {}
         names = iter(self.partials)
         for index, stage in enumerate(program.stages):

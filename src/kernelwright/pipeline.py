@@ -36,6 +36,9 @@ from kernelwright.plan import (
     Policy,
     Ways,
     as_windows,
+    attend,
+    attended,
+    attends,
     choose,
     copies,
     dense,
@@ -216,7 +219,8 @@ def plan_problem(
     spec.check_graph(rewritten, "rewrite")
     report("rewrite", f"{len(rewrites)} laws applied")
 
-    primitives = expand(rewritten)
+    opened = attends(machine, problem.precision, problem.batch, policy)
+    primitives = expand(rewritten, opened if machine.attending else None)
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
 
@@ -256,7 +260,7 @@ def _planned(
             again |= {name: chosen[name] for name in unseated if name in chosen}
         if not again:
             planned = told(planned, layouts, first)
-            refusals = dict.fromkeys((*planned.refusals, *products.refusals))
+            refusals = dict.fromkeys((*planned.refusals, *attended(planned, products.refusals)))
             shared = (*planned.shared, *verdicts)
             return graph, replace(planned, shared=shared, refusals=tuple(refusals))
 
@@ -267,20 +271,23 @@ def _dense(
     """The regions, planned again as long as a step would copy what it reads in secret."""
     while True:
         products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
-        planned = _seated(primitives, machine, products, problem.batch)
+        planned = _seated(primitives, machine, products, problem, policy)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned
         primitives = changed
 
 
-def _seated(primitives: Graph, machine: Target, products: Ways, batch: int) -> Plan:
-    """The regions with generated products, planned again without those that found no seat."""
+def _seated(
+    primitives: Graph, machine: Target, products: Ways, problem: Problem, policy: Policy
+) -> Plan:
+    """The regions with attentions and generated products, again without those without a seat."""
     while True:
         limits, forms = limits_of(machine), products.forms
-        planned = plan(primitives, limits, products.generated, batch, forms)
+        planned = plan(primitives, limits, products.generated, problem.batch, forms)
         if machine.lanes is None:
             return planned
+        planned = attend(planned, machine, problem.precision, problem.batch, policy)
         planned = seat(planned, products, conv_time)
         again = products.reconsidered(planned)
         if (again.generated, again.whole) == (products.generated, products.whole):

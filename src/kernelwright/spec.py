@@ -30,7 +30,7 @@ from kernelwright.graph import (
     product,
     refs,
 )
-from kernelwright.plan.model import Coordinate, Gemm, Plan, Program, Range, Region
+from kernelwright.plan.model import Attention, Coordinate, Gemm, Plan, Program, Range, Region
 
 # The passes whose graphs still hold ATen composites; after them there are primitives only.
 COMPOSITE_STAGES = ("capture", "rewrite")
@@ -279,6 +279,9 @@ def check_plan(plan: Plan) -> None:
         if region.gemm is not None:
             for why in _gemm_faults(region, region.gemm):
                 raise SpecError(f"in the plan, the product of {region.name}: {why}")
+        if region.attention is not None:
+            for why in _attention_faults(region, region.attention):
+                raise SpecError(f"in the plan, the attention of {region.name}: {why}")
         made |= {b.name for b in region.outputs}
 
 
@@ -290,6 +293,19 @@ def _gemm_faults(region: Region, gemm: Gemm) -> Iterator[str]:
         yield f"its program reads {sorted(missing)[0]}, which the region does not"
     if {*region.outputs} != {*gemm.library[-1].outputs}:
         yield "the library's way gives other results"
+
+
+def _attention_faults(region: Region, attention: Attention) -> Iterator[str]:
+    programs = {attention.product: attention.scores, attention.mixed: region.program}
+    for value, program in programs.items():
+        loads = program.loads if program else []
+        if [a.buffer for a in loads].count(value) != 1:
+            yield f"no program reads {value} in one way"
+        if missing := {a.buffer for a in loads} - {*region.reads, value}:
+            yield f"a program reads {sorted(missing)[0]}, which the region does not"
+    yield from _program_faults(attention.scores)
+    if {*region.outputs} != {*attention.library[-1].outputs}:
+        yield "the steps apart give other results"
 
 
 def _program_faults(program: Program) -> Iterator[str]:

@@ -23,7 +23,7 @@ from kernelwright.graph import Graph, smallest_batch
 from kernelwright.lower import lower
 from kernelwright.pattern import rewrite
 from kernelwright.pipeline import _planned
-from kernelwright.plan import ALWAYS, Plan, few_rows, return_biases
+from kernelwright.plan import ALWAYS, Plan, attends, few_rows, return_biases
 from kernelwright.problem import Problem, problem_from_module
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import CPU, SM_90, Target
@@ -49,7 +49,8 @@ def check_planned(recipe: Recipe) -> bool:
     spec.check_graph(rewritten, "rewrite")
     primitives = expand(rewritten)
     spec.check_graph(primitives, "expand")
-    plans = {target.name: planned(primitives, target, problem) for target in TARGETS}
+    opened = {target: for_target(rewritten, target, problem) for target in TARGETS}
+    plans = {t.name: planned(graph, t, problem) for t, graph in opened.items()}
     for batch in BATCHES if captured.symbols else BATCHES[:1]:
         inputs = recipe.make_inputs(batch, batch)
         if batch < smallest_batch(primitives) or not holds(captured, inputs):
@@ -73,6 +74,14 @@ def holds(graph: Graph, inputs: tuple[torch.Tensor, ...]) -> bool:
             return False
     sizes = {symbol: named[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
     return all(guard.holds(sizes) for guard in graph.contract.guards)
+
+
+def for_target(rewritten: Graph, target: Target, problem: Problem) -> Graph:
+    """Torch's own attention is taken apart where there is a kernel for it."""
+    worth = attends(target, problem.precision, problem.batch, ALWAYS)
+    primitives = expand(rewritten, worth if target.attending else None)
+    spec.check_graph(primitives, "expand")
+    return primitives
 
 
 def planned(primitives: Graph, target: Target, problem: Problem) -> Plan:

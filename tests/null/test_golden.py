@@ -21,6 +21,7 @@ TELLING = (
     "linear_multiply_batch_norm_train",
     "linear_sigmoid_linear_logsumexp",
     "sort_diamond",
+    "window_attention",
 )
 PATHS = [*checking.EXAMPLES, *(p for p in checking.MODELS if p.stem in TELLING)]
 TARGETS = ("cpu", "cuda")

@@ -81,10 +81,10 @@ def _launch(printer: EpiloguePrinter) -> str:
     sizes = len(printer.symbols())
     pointers = {name: _pointer(name, i) for i, name in enumerate(given)}
     fields = {
-        "left": _operand(printer, gemm.left, pointers["left"]),
-        "right": _operand(printer, gemm.right, pointers["right"]),
+        "left": operand_fields(printer, gemm.left, pointers["left"]),
+        "right": operand_fields(printer, gemm.right, pointers["right"]),
         **{name: pointers.get(name, "nullptr") for name in SPLIT_OPERANDS},
-        "batch": "{" + ", ".join(map(_count, gemm.batch)) + "}",
+        "batch": "{" + ", ".join(map(batch_count, gemm.batch)) + "}",
         "rows": dim(gemm.rows),
         "columns": str(gemm.columns),
         "depth": str(gemm.depth),
@@ -120,7 +120,7 @@ def _major(operand: Operand) -> str:
     return f"kw::hopper::Major::{'kDepth' if operand.along else 'kRow'}"
 
 
-def _operand(printer: EpiloguePrinter, operand: Operand, address: str) -> str:
+def operand_fields(printer: ProgramPrinter, operand: Operand, address: str) -> str:
     if operand.offset != 0:
         storage = printer.storage(operand.buffer)
         address = f"static_cast<const {storage}*>({address}) + {dim(operand.offset)}"
@@ -128,7 +128,7 @@ def _operand(printer: EpiloguePrinter, operand: Operand, address: str) -> str:
     return "{" + ", ".join([address, *map(dim, strides)]) + "}"
 
 
-def _count(number: Dim) -> str:
+def batch_count(number: Dim) -> str:
     return str(number) if isinstance(number, int) else f"static_cast<int>({dim(number)})"
 
 
@@ -140,7 +140,7 @@ def _pointer(name: str, index: int) -> str:
 def _freeze(printer: EpiloguePrinter) -> str:
     """The split of a weight, whose strides are known numbers."""
     kernel, gemm = printer.kernel, printer.kernel.gemm
-    weight = _operand(printer, gemm.right, "tensors[0]")
+    weight = operand_fields(printer, gemm.right, "tensors[0]")
     how = (
         f"{gemm.loop.planes}, {_major(gemm.right)}, {str(kernel.interleaves).lower()}, {gemm.depth}"
     )

@@ -93,7 +93,7 @@ def emit(
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
-    generated = any(r.gemm or r.conv for r in writer.plan.regions)
+    generated = any(r.gemm or r.conv or r.attention for r in writer.plan.regions)
     switched = generated or bool(writer.lowered.few)
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),

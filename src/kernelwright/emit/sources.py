@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from kernelwright.emit.attention import ResultPrinter, ScorePrinter, attention_launcher
 from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import camel, comment, dim, fit
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
@@ -15,6 +16,7 @@ from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.graph import Graph
 from kernelwright.lower import (
+    AttentionKernel,
     ConvKernel,
     FewKernel,
     GemmKernel,
@@ -30,7 +32,7 @@ SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
-COSTS = {"gemm_sm90": 8, "conv_sm90": 8}
+COSTS = {"gemm_sm90": 8, "conv_sm90": 8, "attention": 4}
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
 ORDINARY = 1
 MOST_PLACES = 4
@@ -84,6 +86,10 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, TailKernel):
         tail = TailPrinter(graph, kernel, owner)
         return tail.print(), [*_configs(kernel), _launcher(tail, tail_arguments(tail), device)]
+    if isinstance(kernel, AttentionKernel):
+        scores, results = ScorePrinter(graph, kernel.scores), ResultPrinter(graph, kernel)
+        text = "\n\n".join([scores.print(), results.print()])
+        return text, [*_configs(kernel), attention_launcher(scores, results)]
     if isinstance(kernel, ConvKernel):
         convolution = ConvPrinter(graph, kernel)
         return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]

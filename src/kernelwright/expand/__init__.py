@@ -8,10 +8,21 @@ two it was.
 
 from __future__ import annotations
 
-from kernelwright.expand import contractions, losses, norms, pointwise, pools, reductions, shapes
+from collections.abc import Callable
+
+from kernelwright.expand import (
+    attention,
+    contractions,
+    losses,
+    norms,
+    pointwise,
+    pools,
+    reductions,
+    shapes,
+)
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expand.layouts import lay_out
-from kernelwright.graph import Graph
+from kernelwright.graph import Graph, TensorType
 
 LOWERINGS: dict[str, Lowering] = {
     **pointwise.LOWERINGS,
@@ -24,6 +35,13 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
-def expand(graph: Graph) -> Graph:
-    """Lower every node; names of captured values survive, so origins and outputs stay valid."""
-    return lay_out(Builder(graph).run(LOWERINGS, shapes.LOWERINGS))
+Attends = Callable[[TensorType, TensorType, TensorType], bool]
+
+
+def expand(graph: Graph, attends: Attends | None = None) -> Graph:
+    """Lower every node; names of captured values survive, so origins and outputs stay valid.
+
+    `attends` says of which query, key and value torch's own attention is taken apart.
+    """
+    lowerings = LOWERINGS | (attention.lowering(attends) if attends is not None else {})
+    return lay_out(Builder(graph).run(lowerings, shapes.LOWERINGS))

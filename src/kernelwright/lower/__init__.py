@@ -1,5 +1,6 @@
 """Regions become kernels, each a template, a schedule and a configuration, and steps of a call."""
 
+from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel, conv_time
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
@@ -11,6 +12,7 @@ from kernelwright.lower.steps import Frozen, Step
 from kernelwright.lower.tail import TailKernel
 
 __all__ = [
+    "AttentionKernel",
     "ConvKernel",
     "FewKernel",
     "Frozen",
@@ -19,6 +21,7 @@ __all__ = [
     "Lowered",
     "Panel",
     "Routine",
+    "ScoreKernel",
     "Step",
     "TailKernel",
     "ThinKernel",

@@ -48,6 +48,7 @@ TEMPLATES = {
         Template("windows"),
         Template("gemm_sm90", spares_cache=True),
         Template("conv_sm90", spares_cache=True),
+        Template("attention"),
     )
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph
+from kernelwright.lower.attention import attention_kernel
 from kernelwright.lower.convolution import convolution
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
@@ -87,6 +88,8 @@ def _kernels(plan: Plan, target: Target, tiles: dict[str, Tile]) -> list[Kernel]
             found += made
         if region.conv is not None:
             found += convolution(plan.graph, region, region.conv, target)
+        if region.attention is not None:
+            found.append(attention_kernel(plan.graph, region, region.attention))
         for step in region.library:
             if step.program is not None:
                 found.append(_after(plan.graph, step, step.program, made, target))

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from kernelwright.expr import Expr, index, inside, load, substitute
 from kernelwright.graph import Graph
+from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -53,6 +54,7 @@ def key(graph: Graph, kernel: Kernel) -> Hashable:
         (config.shape, config.constants, config.dynamic_run),
         _program(graph, kernel),
         _operands(kernel.gemm) if isinstance(kernel, GemmKernel) else None,
+        _attention(graph, kernel) if isinstance(kernel, AttentionKernel) else None,
     )
 
 
@@ -74,6 +76,15 @@ def _operands(gemm: Gemm) -> Hashable:
     """What a product is made of: its loop, its sizes and strides."""
     operands = tuple(replace(x, buffer="") for x in (gemm.left, gemm.right))
     return gemm.loop, operands, (gemm.batch, gemm.rows, gemm.columns, gemm.depth)
+
+
+def _attention(graph: Graph, kernel: AttentionKernel) -> Hashable:
+    """What an attention is made of: its scores, its sizes and strides."""
+    made = kernel.attention
+    operands = tuple(replace(x, buffer="") for x in made.operands)
+    sizes = (made.batch, made.rows, made.keys, made.depth, made.columns)
+    seen = made.weight, made.horizon
+    return made.loop, operands, sizes, seen, _program(graph, kernel.scores)
 
 
 class _Slots:
@@ -114,6 +125,8 @@ class _Slots:
         """Where the product comes in, and where its partial results go."""
         if isinstance(kernel, TailKernel):
             return kernel.grouping, self.expr(kernel.of.given)
+        if isinstance(kernel, AttentionKernel | ScoreKernel):
+            return self.expr(kernel.given)
         if not isinstance(kernel, GemmKernel):
             return None
         partials = tuple((b.shape, b.dtype) for b in kernel.partials)

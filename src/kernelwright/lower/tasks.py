@@ -13,6 +13,7 @@ from typing import TypeAlias
 import torch
 
 from kernelwright.graph import Dim, product
+from kernelwright.lower.attention import AttentionKernel
 from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
@@ -38,7 +39,7 @@ from kernelwright.lower.steps import (
     halves,
     machine_of,
 )
-from kernelwright.plan import Buffer, Gemm, Operand, Plan, Region
+from kernelwright.plan import Attention, Buffer, Gemm, Operand, Plan, Region
 from kernelwright.targets import Target
 
 # Up to how many rows, on which machines, and what is done.
@@ -103,6 +104,8 @@ class TaskMaker:
     def carried_out(self, region: Region) -> list[Step]:
         if region.gemm is not None:
             return [self.product(region, region.gemm)]
+        if region.attention is not None:
+            return [self.attention(region, region.attention)]
         return self.plain(region)
 
     def plain(self, region: Region) -> list[Step]:
@@ -197,6 +200,18 @@ class TaskMaker:
         room = self.kernels[name].room
         launch = self.launch(name, self.sizes, tuple(b.name for b in room))
         return [*map(Alloc, room), launch]
+
+    # ---- attentions --------------------------------------------------------------------------
+
+    def attention(self, region: Region, attention: Attention) -> Choice:
+        """Both ways to an attention: one kernel, or its steps apart."""
+        kernel = self.kernels[region.name]
+        assert isinstance(kernel, AttentionKernel)
+        launch = self.launch(region.name, self.sizes, kernel.operands)
+        apart = [step for r in attention.library for step in self.plain(r)]
+        machine = Guard("capability", capability=attention.loop.capability)
+        made: list[Step] = [*map(Alloc, region.outputs), launch]
+        return Choice((GENERATED, machine), tuple(made), tuple(apart))
 
     # ---- generated convolutions --------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
 
 from kernelwright.plan.alone import leave_alone
+from kernelwright.plan.attention import Attends, attend, attended, attends
 from kernelwright.plan.biases import return_biases
 from kernelwright.plan.channels import with_channels_last
 from kernelwright.plan.convolutions import ConvForm
@@ -13,6 +14,7 @@ from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, t
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.model import (
     Access,
+    Attention,
     Buffer,
     Conv,
     Coordinate,
@@ -37,6 +39,8 @@ __all__ = [
     "CHANNELS_LAST",
     "WHERE_IT_PAYS",
     "Access",
+    "Attends",
+    "Attention",
     "Buffer",
     "Conv",
     "ConvForm",
@@ -58,6 +62,9 @@ __all__ = [
     "Walk",
     "Ways",
     "as_windows",
+    "attend",
+    "attended",
+    "attends",
     "choose",
     "copies",
     "decompose",

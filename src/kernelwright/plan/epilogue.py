@@ -5,6 +5,7 @@ and segments can be stored at once, but a row is complete only when its last til
 over rows is stored as a partial result for each tile, and a small program combines these.
 
     fit        Program over any axes -> the same over rows x columns of the product, or Unfit
+    stored     the Program of a product that nothing follows
     decompose  that Program -> what the tiles do (epilogue), what follows (finish)
 """
 
@@ -16,8 +17,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
-from kernelwright.graph import Dim, as_dim, fresh_name, hint, product
-from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Stage
+from kernelwright.graph import Dim, Shape, as_dim, fresh_name, hint, product
+from kernelwright.plan.domain import Atoms, flat
+from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Stage, Store
 from kernelwright.plan.reasons import Code
 from kernelwright.targets import Loop
 
@@ -52,7 +54,7 @@ class Seat:
 
 def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
     """The program over the rows and columns of the product `value`, which it reads as it lies."""
-    rows, inside = _axes(program, value, columns)
+    rows, inside = axes_of(program, value, columns)
     spans = [program.inner if s.segment else program.elements for s in program.stages]
     narrow = [set(s) for s in spans if set(s) != set(inside)]
     inner = inside[len(inside) - len(narrow[0]) :] if narrow else inside
@@ -79,18 +81,33 @@ def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
     return fitted
 
 
+def stored(name: str, shape: Shape, columns: Dim) -> Program:
+    """The program that stores a product as it is."""
+    atoms = Atoms()
+    layout = atoms.layout(shape)
+    access = atoms.access(name, shape, layout)
+    order = flat(layout)
+    inside = len(order)
+    while atoms.size(order[inside:]) != columns:
+        inside -= 1
+    store = Store(load(access), access, "element")
+    return Program(
+        atoms.sizes, tuple(order[:inside]), (), tuple(order[inside:]), (), (store,), False
+    )
+
+
 def walks_rows(program: Program, value: str, columns: Dim) -> bool:
     """Whether a program reads each element of the product `value` once, row by row."""
     if not isinstance(columns, int):
         return False
     try:
-        _axes(program, value, columns)
+        axes_of(program, value, columns)
     except Unfit:
         return False
     return True
 
 
-def _axes(program: Program, value: str, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def axes_of(program: Program, value: str, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The atoms of the product's rows and of its columns, if each element is read once."""
     accesses = [a for a in program.loads if a.buffer == value]
     if len(accesses) != 1 or accesses[0].atoms != frozenset(program.sizes):

@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets import ConvLoop, Loop
+from kernelwright.targets import Attending, ConvLoop, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 LAZY, CALLS = ("map", "cat", "window"), ("contract", "opaque")
@@ -355,6 +355,46 @@ class Conv:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """A product, a softmax over its rows and a product with the result, in one kernel.
+
+    `scores` is a program over the first product, which it loads as `product`: its one stage, over
+    a row of `keys`, is the largest score, and its expression the score. `weight` is what a row of
+    exponentials is multiplied by, an expression of the largest score and of their sum. Keys more
+    than a `horizon` behind a query have the score -inf. The region's program loads the second
+    product as `mixed`. Neither product is in memory. `batch` of them, an outer and an inner number,
+    have `rows` queries of `depth` each, and `columns` features a value. `library` are the steps
+    that give the same results apart, for other GPUs.
+    """
+
+    product: str
+    mixed: str
+    loop: Attending
+    query: Operand
+    key: Operand
+    value: Operand
+    batch: tuple[Dim, Dim]
+    rows: int
+    keys: int
+    depth: int
+    columns: int
+    scores: Program
+    weight: Expr
+    horizon: int | None
+    library: tuple[Region, ...]
+
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand]:
+        return self.query, self.key, self.value
+
+    def __str__(self) -> str:
+        names = zip(("query", "key", "value"), self.operands, strict=True)
+        operands = "\n".join(f"{name} {operand}" for name, operand in names)
+        weights = f"weights: exp(score - largest) * {show(self.weight)}"
+        return f"{operands}\nscores: {self.scores}\n{weights}"
+
+
+@dataclass(frozen=True)
 class ThinRows:
     """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
 
@@ -392,6 +432,7 @@ class Region:
     bias: str | None = None
     gemm: Gemm | None = None
     conv: Conv | None = None
+    attention: Attention | None = None
     few: int = 0
     thin: ThinRows | None = None
 
@@ -408,7 +449,7 @@ class Region:
     @property
     def library(self) -> tuple[Region, ...]:
         """The steps without generated products, those of the region itself if it is none."""
-        generated = self.gemm or self.conv
+        generated = self.gemm or self.conv or self.attention
         return (self,) if generated is None else generated.library
 
     def with_library(self, change: Callable[[tuple[Region, ...]], tuple[Region, ...]]) -> Region:
@@ -417,6 +458,9 @@ class Region:
             return replace(self, gemm=replace(self.gemm, library=change(self.gemm.library)))
         if self.conv is not None:
             return replace(self, conv=replace(self.conv, library=change(self.conv.library)))
+        if self.attention is not None:
+            apart = change(self.attention.library)
+            return replace(self, attention=replace(self.attention, library=apart))
         return self
 
     @property
@@ -429,7 +473,8 @@ class Region:
     def __str__(self) -> str:
         cost = f"{hint(self.bytes):.3g} B, {hint(self.flops):.3g} flop"
         head = f"{self.kind} {self.name}: {cost}; {self.why}"
-        body = "\n".join(str(part) for part in (self.call, self.program) if part is not None)
+        parts = (self.call, self.attention, self.program)
+        body = "\n".join(str(part) for part in parts if part is not None)
         return head + "\n" + "\n".join(f"  {line}" for line in body.splitlines())
 
 

@@ -95,6 +95,16 @@ class Code(Enum):
         "{op} stays with the library: estimated {library:.3g} us with a kernel after it,"
         " a generated convolution {ours:.3g}"
     )
+    ATTENTION = (
+        "an attention in one kernel ({loop}), {count} operator(s) with it: estimated {ours:.3g} us,"
+        " {apart:.3g} in {kernels} kernels"
+    )
+    SCORES_APART = (
+        "{op} stores its scores: estimated {apart:.3g} us, {ours:.3g} as an attention in one kernel"
+    )
+    SCORES_SHARED = "{op} stores its scores: {region} reads their softmax too"
+    SCORES_WIDE = "{op} stores its scores: {depth} features of a head do not fit the registers"
+    SCORES_SCATTERED = "{op} stores its scores: {why}"
     NO_MATRICES = "{op} stays with the library: it is no product of two matrices"
     SIZES = "{op} stays with the library: a generated product needs sizes that are known"
     NARROW = "{op} stays with the library: {columns} column(s) fill no tile"

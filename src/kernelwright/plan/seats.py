@@ -14,14 +14,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from kernelwright.accuracy import UNKNOWN, Accuracies
-from kernelwright.expr import load
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
+from kernelwright.plan.attention import attended
 from kernelwright.plan.conv_seats import ConvTime, ConvWay, conv_way, seat_convolutions
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
-from kernelwright.plan.domain import Atoms, flat
-from kernelwright.plan.epilogue import Unfit, fit
-from kernelwright.plan.model import LAZY, Gemm, Plan, Program, Region, Store
+from kernelwright.plan.epilogue import Unfit, fit, stored
+from kernelwright.plan.model import LAZY, Gemm, Plan, Region
 from kernelwright.plan.names import region_name
 from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
@@ -230,7 +229,7 @@ class _Seating:
         self.plan = plan
         self.graph = plan.graph
         self.ways = found.by_name
-        self.refusals = [*plan.refusals, *found.refusals]
+        self.refusals = [*plan.refusals, *attended(plan, found.refusals)]
         self.names = {r.name for r in plan.regions}
 
     def run(self) -> Plan:
@@ -303,17 +302,7 @@ class _Seating:
     def alone(self, region: Region, way: Way) -> Region:
         """A product that is stored as it is."""
         own = self.node(region)
-        atoms = Atoms()
-        layout = atoms.layout(own.type.shape)
-        access = atoms.access(region.outputs[0].name, own.type.shape, layout)
-        order = flat(layout)
-        inside = len(order)
-        while atoms.size(order[inside:]) != way.form.columns:
-            inside -= 1
-        store = Store(load(access), access, "element")
-        program = Program(
-            atoms.sizes, tuple(order[:inside]), (), tuple(order[inside:]), (), (store,), False
-        )
+        program = stored(region.outputs[0].name, own.type.shape, way.form.columns)
         reads = (way.form.left.buffer, way.form.right.buffer)
         single = replace(
             region,

@@ -9,6 +9,7 @@ from kernelwright.targets.cpu import CPU
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
 from kernelwright.targets.target import (
+    Attending,
     ConvLoop,
     Lanes,
     LibraryConvolutions,
@@ -23,6 +24,7 @@ __all__ = [
     "CPU",
     "SM_80",
     "SM_90",
+    "Attending",
     "ConvLoop",
     "Lanes",
     "LibraryConvolutions",

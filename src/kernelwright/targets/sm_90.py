@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from kernelwright.targets.target import (
+    Attending,
     ConvLoop,
     Convolving,
     Lanes,
@@ -106,6 +107,35 @@ def _in_memory(name: str, dtype: torch.dtype) -> Loop:
 
 BFLOAT16 = _in_memory("bfloat16", torch.bfloat16)
 FLOAT16 = _in_memory("float16", torch.float16)
+
+
+# ---- attention (kernels/attention.cuh) ---------------------------------------------------------
+
+
+def _attending(name: str, text: str, precision: str, products: int, rate: float) -> Attending:
+    return Attending(
+        name,
+        text,
+        torch.float32,
+        precision,
+        capability=TILING.capability,
+        products=products,
+        rate=rate,
+        memory=3.0e6,
+        overhead=5.0,
+        rows=16,
+        warps=8,
+        widest=64,
+    )
+
+
+# Measured in us on an H200 at `highest`: 8 x 12 heads of 512 tokens and 64 features 149, 16 x 12 of
+# 197 and 64 74, 16 x 8 of 128 and 64 19, 256 x 6 of 49 and 32 with a bias 30; the first at `high`
+# 115.
+ATTENDING = (
+    _attending("split", "float32 as three TF32 products", "highest", 3, 110e6),
+    _attending("rounded", "float32 rounded to TF32", "high", 1, 58e6),
+)
 
 
 # ---- convolutions (kernels/conv_sm90.cuh) ------------------------------------------------------
@@ -217,6 +247,7 @@ SM_90 = Target(
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=264, cluster=8),
     loops=(SPLIT, ROUNDED, BFLOAT16, FLOAT16),
     conv_loops=CONV_LOOPS,
+    attending=ATTENDING,
     convolutions=CONVOLUTIONS,
     sums=SUMS,
 )

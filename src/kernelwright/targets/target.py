@@ -364,11 +364,39 @@ class Sums:
 
 
 @dataclass(frozen=True)
+class Attending:
+    """A kernel for whole attentions of a dtype at a precision, and a model of its time.
+
+    It is made of the instructions of one `capability` and makes so many `products` of tensor cores
+    for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
+    launch takes `overhead`. A warp has `rows` queries, a block at most `warps`. Heads have at most
+    `widest` features.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    precision: str
+    capability: tuple[int, int]
+    products: int
+    rate: float
+    memory: float
+    overhead: float
+    rows: int
+    warps: int
+    widest: int
+
+    def time(self, flops: float, moved: float) -> float:
+        """Of both products together, whole tiles counted."""
+        return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
     A GPU has `lanes` over a row and, where it has tensor cores that there are kernels for, `loops`
-    for products and `conv_loops` for convolutions;
+    for products, `conv_loops` for convolutions and `attending` for attentions;
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     `convolutions` says what the library's convolutions gain from channels_last, if they may.
@@ -383,6 +411,7 @@ class Target:
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
     conv_loops: tuple[ConvLoop, ...] = ()
+    attending: tuple[Attending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
 
@@ -390,6 +419,13 @@ class Target:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
         return next(
             (p for p in self.conv_loops if p.dtype == dtype and p.accuracy in ("", owed)), None
+        )
+
+    def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | None:
+        """The kernel for attentions of this type at a float32 matmul precision."""
+        setting = "highest" if precision == "highest" else "high"
+        return next(
+            (k for k in self.attending if k.dtype == dtype and k.precision in ("", setting)), None
         )
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
