@@ -1,0 +1,247 @@
+import torch
+
+_KW_GENERATED_GEMM = True  # False: every product is the library's
+
+
+class ModelNew(Model):
+    """Where each operator of Model.forward went.
+
+    linear (window_attention.py:19)        left to ATen: linear.default; the bias stays in the
+                                           library call, since no kernel follows that could add
+                                           it; a kernel of its own for up to 16 rows
+    view (window_attention.py:19)          folded: a view; an index map: no data moves, no
+                                           kernel runs
+    permute (window_attention.py:20)       folded: a view; an index map: no data moves, no
+                                           kernel runs
+    unbind (window_attention.py:20)        folded: a view; an index map: no data moves, no
+                                           kernel runs
+    mul (window_attention.py:21)           fused into matmul_mul_add_softmax_transpose; an
+                                           attention in one kernel (float32 as three TF32
+                                           products), 7 operator(s) with it: estimated 5.01 us,
+                                           27.1 in 4 kernels
+    transpose (window_attention.py:21)     folded: a view; an index map: no data moves, no
+                                           kernel runs
+    matmul (window_attention.py:21)        fused into matmul_mul_add_softmax_transpose; (x * c)
+                                           @ y => (x @ y) * c; an attention in one kernel
+                                           (float32 as three TF32 products), 7 operator(s) with
+                                           it: estimated 5.01 us, 27.1 in 4 kernels
+    add (window_attention.py:21)           2 times: fused into matmul_mul_add_softmax_transpose;
+                                           (x + b) + c => x + (b + c); an attention in one
+                                           kernel (float32 as three TF32 products), 7
+                                           operator(s) with it: estimated 5.01 us, 27.1 in 4
+                                           kernels
+    softmax (window_attention.py:22)       fused into matmul_mul_add_softmax_transpose; an
+                                           attention in one kernel (float32 as three TF32
+                                           products), 7 operator(s) with it: estimated 5.01 us,
+                                           27.1 in 4 kernels
+    matmul (window_attention.py:22)        fused into matmul_mul_add_softmax_transpose; an
+                                           attention in one kernel (float32 as three TF32
+                                           products), 7 operator(s) with it: estimated 5.01 us,
+                                           27.1 in 4 kernels
+    transpose (window_attention.py:23)     fused into matmul_mul_add_softmax_transpose; an
+                                           attention in one kernel (float32 as three TF32
+                                           products), 7 operator(s) with it: estimated 5.01 us,
+                                           27.1 in 4 kernels
+    clone (window_attention.py:23)         folded: a view; an index map: no data moves, no
+                                           kernel runs
+    _unsafe_view (window_attention.py:23)  folded: a view; an index map: no data moves, no
+                                           kernel runs
+    linear (window_attention.py:23)        left to ATen: linear.default; the bias stays in the
+                                           library call, since no kernel follows that could add
+                                           it; a kernel of its own for up to 16 rows
+    """
+
+    def __new__(cls, *args, **kwargs):
+        return _KW_FUSION.register(super().__new__(cls))
+
+    def forward(self, x):
+        results = None
+        if not torch.compiler.is_dynamo_compiling():
+            results = _KW_FUSION.again(self, x)
+        if results is None:
+            memo, kind = _KW_FUSION.look(self, x)
+            if kind.cause is not None:
+                memo.fall_back(kind.cause)
+                return super().forward(x)
+            results = _KW_FUSION.run(memo, kind, (x,))
+        (proj,) = results
+        return proj
+
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return _KW_FUSION.memo(self).fallbacks
+
+
+def _kw_linear(run, batch, x, qkv_weight, qkv_bias):
+    """linear at window_attention.py:19 in qkv."""
+    if _KW_GENERATED_GEMM and 9*batch <= 16:
+        qkv = run.empty((batch, 9, 144), torch.float32)
+        run.launch("qkv_few_rows", [x, qkv_weight, qkv_bias, qkv], 9*batch)
+    else:
+        qkv = run.contract(torch.nn.functional.linear, x, qkv_weight, qkv_bias)
+    return qkv
+
+
+def _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask):
+    """transpose at window_attention.py:23."""
+    if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):
+        transpose_2 = run.empty((batch, 9, 3, 16), torch.float32)
+        run.launch(
+            "matmul_mul_add_softmax_transpose",
+            [qkv, qkv, qkv, bias, mask, transpose_2],
+            batch,
+        )
+    else:
+        matmul_matmul = run.contract(
+            lambda qkv: torch.matmul(qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)), qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2)),
+            qkv,
+        )
+        softmax = run.empty((batch, 3, 9, 9), torch.float32)
+        run.launch("mul_add_softmax", [matmul_matmul, bias, mask, softmax], batch)
+        matmul_2 = run.contract(
+            lambda softmax, qkv: torch.matmul(softmax, qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[2:].reshape((batch, 3, 9, 16))),
+            softmax,
+            qkv,
+        )
+        transpose_2 = run.empty((batch, 9, 3, 16), torch.float32)
+        run.launch("transpose", [matmul_2, transpose_2], batch)
+    return transpose_2
+
+
+def _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias):
+    """linear at window_attention.py:23 in proj."""
+    if _KW_GENERATED_GEMM and 9*batch <= 16:
+        proj = run.empty((batch, 9, 48), torch.float32)
+        run.launch(
+            "proj_few_rows",
+            [
+                run.call(lambda transpose_2: transpose_2.reshape((batch, 9, 48)), transpose_2),
+                proj_weight, proj_bias, proj,
+            ],
+            9*batch,
+        )
+    else:
+        proj = run.contract(
+            lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias),
+            transpose_2,
+            proj_weight,
+            proj_bias,
+        )
+    return proj
+
+
+def _kw_fused(run, x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
+    """The steps of a call: inputs and state in, results out."""
+    batch = x.shape[0]
+    qkv = _kw_linear(run, batch, x, qkv_weight, qkv_bias)
+    transpose_2 = _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask)
+    proj = _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias)
+    return (proj,)
+
+
+def _kw_outside(state, x):
+    """Why the kernels cannot take this call, or None when they can."""
+    cause = _kw_transformed(None)
+    if cause is not None:
+        return cause
+    if not _kw_is_ordinary(x):
+        return "x is not a plain tensor"
+    if x.device.type != "cuda":
+        return "x is not on a cuda device"
+    if x.dtype != torch.float32:
+        return "x is not float32"
+    if x.ndim != 3 or x.shape[1:] != (9, 48):
+        return "x is not of shape batch x 9 x 48"
+    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+        if tensor.dtype != dtype or tensor.shape != shape:
+            return "a parameter has another type or shape"
+        if tensor.device != x.device and tensor.device.type != device:
+            return "a parameter is on another device"
+    if torch.is_autocast_enabled("cuda"):
+        return "autocast is on"
+    return None
+
+
+def _kw_original(module, x):
+    """What fused() computes, by the original forward."""
+    outputs = Model.forward(module, x)
+    return (outputs,)
+
+
+def _kw_blank(x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
+    """Results without values, for tracers."""
+    batch = x.shape[0]
+    return (torch.empty((batch, 9, 48), dtype=torch.float32, device=x.device),)
+
+
+_KW_STATE_TYPES = (
+    (torch.float32, (3, 9, 9), None),  # bias
+    (torch.float32, (144, 48), None),  # qkv.weight
+    (torch.float32, (144,), None),  # qkv.bias
+    (torch.float32, (48, 48), None),  # proj.weight
+    (torch.float32, (48,), None),  # proj.bias
+    (torch.float32, (9, 9), None),  # mask
+)
+
+
+def _kw_state(module):
+    """The parameters and buffers that a call reads, in one order for all."""
+    return (
+        module.bias, module.qkv.weight, module.qkv.bias, module.proj.weight, module.proj.bias,
+        module.mask,
+    )
+
+
+def _kw_written(module):
+    """The buffers that a call changes."""
+    return ()
+
+
+# What tracing took for granted of the modules at these places: class, what is there,
+# hooks, plain attributes, others as text. Otherwise the original forward runs.
+_KW_BAKED_IN = (
+    (("",), "Model", ("qkv", "proj", "bias", "mask"), (), {"heads": 3, "scale": 0.25}, {}),
+    (
+        ("qkv",),
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 48, "out_features": 144},
+        {},
+    ),
+    (
+        ("proj",),
+        "torch.nn.modules.linear.Linear",
+        ("weight", "bias"),
+        (),
+        {"in_features": 48, "out_features": 48},
+        {},
+    ),
+)
+
+
+def _kw_together():
+    """All of this as one value, which ModelNew asks."""
+    return _kw_Fusion(
+        "kw_window_attention",
+        device="cuda",
+        kernels=_KW_KERNEL_LIBRARY,
+        precision=_kw_Precision,
+        switch=lambda: _KW_GENERATED_GEMM,
+        outside=_kw_outside,
+        fused=_kw_fused,
+        original=_kw_original,
+        blank=_kw_blank,
+        state=_kw_state,
+        written=_kw_written,
+        baked_in=_KW_BAKED_IN,
+        inputs=1,
+        given=(0,),
+        reaches=[(0, 1, 2, 3, 4, 5)],
+        rewritten=[],
+        recalled=[],
+        random=False,
+        refused=None,
+        globals=False,
+    )
