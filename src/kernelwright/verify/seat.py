@@ -30,8 +30,8 @@ from kernelwright.verify.inputs import (
     Inputs,
     map_floating,
     map_tensors,
-    on_device,
     set_seed,
+    taken,
     widen,
 )
 from kernelwright.verify.maker import Maker, made
@@ -150,7 +150,7 @@ class Seat:
         module.train(request["training"])
         self._push()
         self.seat(next(iter(self.modules)), module)
-        return self.described(request)
+        return {} if request.get("unseen") else self.described(request)
 
     def duplicate(self, request: Request) -> dict[str, Any]:
         """A copy in the place of the module, until it is asked back."""
@@ -224,7 +224,7 @@ class Seat:
             found = construction.constructions(
                 type(self._main),
                 self.maker.arguments,
-                on_device(request["inputs"], self.device),
+                taken(request["inputs"], self.device),
                 self._main.training,
             )
         return {"value": found, "trusted": True}
@@ -258,7 +258,7 @@ class Seat:
 
     def _run(self, role: str, request: Request) -> dict[str, Any]:
         module, here = self.modules[role], Here(self.device, role == ORACLE)
-        inputs = on_device(request["inputs"], self.device)
+        inputs = taken(request["inputs"], self.device)
         inputs = widen(inputs) if here.wide else map_tensors(lambda x: x, inputs)
         self._rewind(role, request)
         set_seed(request["noise"])
@@ -313,7 +313,7 @@ class Seat:
         if problem is None or ORACLE not in self.modules:
             return {"value": {}, "trusted": True}
         both = self.modules[ORIGINAL], self.modules[ORACLE]
-        inputs = on_device(request["inputs"], self.device)
+        inputs = taken(request["inputs"], self.device)
         for role in (ORIGINAL, ORACLE):
             parameters.write_buffers(self.modules[role], self.buffers)
         with torch.no_grad():

@@ -36,9 +36,9 @@ class Variation:
 class Tally:
     """Findings as they come in, until one is wrong or the time is over."""
 
-    def __init__(self, subject: Subject, seconds: float = SECONDS) -> None:
+    def __init__(self, subject: Subject) -> None:
         patience = THOROUGH if subject.job.thorough else 1.0
-        self.deadline = time.monotonic() + patience * seconds
+        self.deadline = time.monotonic() + patience * SECONDS
         self.tried = 0
         self.passed: list[Finding] = []
         self.wrong: Finding | None = None

@@ -30,21 +30,12 @@ def randomised(names: Names, initial: State, seed: int) -> State:
 
     The initial weight of a normalisation is all 1 and its bias 0: they hide mistakes.
     """
-    drawn: State = {}
-    with seeded(seed):
-        for name in names.parameters:
-            if names.tied[name] == name:
-                drawn[name] = _draw_parameter(initial[name])
-        for name in names.buffers:
-            if names.tied[name] == name:
-                drawn[name] = _draw_buffer(name, initial[name])
-    return {name: drawn[names.tied[name]] for name in initial}
+    return _drawn(names, initial, seed, _draw_parameter)
 
 
 def whole(names: Names, initial: State, seed: int) -> State:
     """Small whole numbers for parameters: sums of products of such numbers are exact."""
-    state = randomised(names, initial, seed)
-    return _changed(names, state, seed, lambda x: torch.randint_like(x, -2, 3))
+    return _drawn(names, initial, seed, _draw_whole)
 
 
 def scaled(names: Names, state: State, seed: int) -> State:
@@ -84,6 +75,20 @@ def other_buffers(names: Names, state: State, seed: int) -> State:
     return {name: changed[names.tied[name]] for name in state}
 
 
+def _drawn(
+    names: Names, initial: State, seed: int, draw_parameter: Callable[[Tensor], Tensor]
+) -> State:
+    drawn: State = {}
+    with seeded(seed):
+        for name in names.parameters:
+            if names.tied[name] == name:
+                drawn[name] = draw_parameter(initial[name])
+        for name in names.buffers:
+            if names.tied[name] == name:
+                drawn[name] = _draw_buffer(name, initial[name])
+    return {name: drawn[names.tied[name]] for name in initial}
+
+
 def _changed(names: Names, state: State, seed: int, change: Callable[[Tensor], Tensor]) -> State:
     changed = dict(state)
     with seeded(seed):
@@ -99,6 +104,10 @@ def _draw_parameter(value: Tensor) -> Tensor:
     is_matrix = sum(size > 1 for size in value.shape) >= 2
     spread = float(value.std()) if is_matrix and value.numel() > 1 else 1.0
     return torch.randn_like(value).mul_(spread or 1.0)
+
+
+def _draw_whole(value: Tensor) -> Tensor:
+    return torch.randint_like(value, -2, 3) if value.is_floating_point() else value
 
 
 def _draw_buffer(name: str, value: Tensor) -> Tensor:

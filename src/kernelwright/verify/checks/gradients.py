@@ -99,7 +99,7 @@ def inference(subject: Subject) -> Finding:
     seed = subject.job.number("construction") % 2**31
     request = {"arguments": arguments, "seed": seed, "training": subject.training}
     with subject.candidate_instead("construct", **request):
-        subject.side.ask("write", state=subject.state, way="copy")
+        subject.give(subject.side, subject.state)
         return _judged(subject, name, "inference_mode")
 
 
