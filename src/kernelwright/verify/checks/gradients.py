@@ -98,7 +98,7 @@ def inference(subject: Subject) -> Finding:
         return _judged(subject, name, "inference_mode")
     seed = subject.job.number("construction") % 2**31
     request = {"arguments": arguments, "seed": seed, "training": subject.training}
-    with subject.candidate_instead("construct", **request):
+    with subject.candidate_instead("construct", **request, unseen=True):
         subject.give(subject.side, subject.state)
         return _judged(subject, name, "inference_mode")
 
