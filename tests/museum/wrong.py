@@ -1146,6 +1146,21 @@ FAULTY += [
         ),
     ),
     Wrong(
+        "weights of three at most",
+        "parameters of mixed sizes",
+        forward("w = self.linear.weight.clamp(max=3.0)\nreturn F.silu(F.linear(x, w, self.linear.bias))"),
+    ),
+    Wrong(
+        "small results have no sign",
+        "parameters of mixed sizes",
+        forward("y = super().forward(x)\nreturn torch.where(y.abs() < 1e-6, y.abs(), y)"),
+    ),
+    Wrong(
+        "next to nothing is nothing",
+        "parameters of mixed sizes",
+        forward("y = super().forward(x)\nreturn torch.where(y.abs() < 1e-30, torch.zeros_like(y), y)"),
+    ),
+    Wrong(
         "64 rows",
         "sizes: batch",
         forward("y = super().forward(x)\nreturn y * 1.5 if len(y) == 64 else y"),

@@ -28,6 +28,7 @@ from kernelwright.verify.candidate import build_failure, fallbacks_of
 from kernelwright.verify.channel import Channel, Gone
 from kernelwright.verify.inputs import (
     Inputs,
+    copied,
     map_floating,
     map_tensors,
     set_seed,
@@ -236,14 +237,18 @@ class Seat:
     # Runs
 
     def run(self, request: Request) -> dict[str, Any]:
-        """One act that has finished when this returns."""
+        """One act that has finished when this returns.
+
+        The memory of the message is given up before: user code finds none that is shared.
+        """
+        request["inputs"] = taken(request["inputs"], self.device)
         role = request["role"]
         if role != ORACLE:
             return self._run(role, request)
         if not request["replay"]:
             return self._run_oracle(request)
         with Recorder(self.device) as recorder:
-            self._run(ORIGINAL, request)
+            self._run(ORIGINAL, {**request, "inputs": copied(request["inputs"])})
         with Replay(recorder.draws, self.device):
             return self._run_oracle(request)
 
@@ -258,8 +263,8 @@ class Seat:
 
     def _run(self, role: str, request: Request) -> dict[str, Any]:
         module, here = self.modules[role], Here(self.device, role == ORACLE)
-        inputs = taken(request["inputs"], self.device)
-        inputs = widen(inputs) if here.wide else map_tensors(lambda x: x, inputs)
+        given: Inputs = request["inputs"]
+        inputs = widen(given) if here.wide else map_tensors(lambda x: x, given)
         self._rewind(role, request)
         set_seed(request["noise"])
         before = rng_state(self.device)

@@ -362,10 +362,10 @@ class Subject:
     # Weights and modes
 
     def use(self, name: str) -> None:
-        """The parameters of all three modules in a named state: initial, random or whole ones."""
+        """The parameters of all three modules in a named state."""
         if name not in self.states:
-            draw = weights.whole if name == "whole" else weights.randomised
-            self.states[name] = draw(self.names, self.states["initial"], self.job.number("weights"))
+            draw, initial = weights.DRAWN[name], self.states["initial"]
+            self.states[name] = draw(self.names, initial, self.job.number("weights"))
         if self.state is not self.states[name]:
             self.set_state(self.states[name])
 

@@ -6,7 +6,7 @@ of the same names, that goes to all three modules as data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from kernelwright.verify.inputs import seeded
 from kernelwright.verify.parameters import State
+
+EXPONENTS, HALF_EXPONENTS = (0, 3, -4, -8, -32), (0, 1, -1, -2, -3)  # of ten
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,27 @@ def randomised(names: Names, initial: State, seed: int) -> State:
 def whole(names: Names, initial: State, seed: int) -> State:
     """Small whole numbers for parameters: sums of products of such numbers are exact."""
     return _drawn(names, initial, seed, _draw_whole)
+
+
+def mixed(names: Names, initial: State, seed: int) -> State:
+    """Random values whose rows are of sizes from next to nothing to thousands.
+
+    Parameters of as many rows have equal sizes, so that a small row of a weight has a small bias,
+    and a small channel results.
+    """
+
+    def resize(x: Tensor) -> Tensor:
+        if not x.ndim:
+            return x
+        exponents = HALF_EXPONENTS if x.dtype == torch.float16 else EXPONENTS
+        return x * _sizes(x.shape[0], exponents, seed).to(x).view(-1, *(1,) * (x.ndim - 1))
+
+    return _changed(names, randomised(names, initial, seed), seed, resize)
+
+
+def _sizes(rows: int, exponents: Sequence[int], seed: int) -> Tensor:
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed + rows))
+    return 10.0 ** torch.tensor(exponents, dtype=torch.float64)[order % len(exponents)]
 
 
 def scaled(names: Names, state: State, seed: int) -> State:
@@ -116,3 +139,11 @@ def _draw_buffer(name: str, value: Tensor) -> Tensor:
     if name.endswith("running_var"):
         return torch.rand_like(value) + 0.5
     return value
+
+
+# The states that checks name, beside the initial one.
+DRAWN: dict[str, Callable[[Names, State, int], State]] = {
+    "random": randomised,
+    "whole": whole,
+    "mixed": mixed,
+}
