@@ -1148,17 +1148,9 @@ FAULTY += [
     Wrong(
         "weights of three at most",
         "parameters of mixed sizes",
-        forward("w = self.linear.weight.clamp(max=3.0)\nreturn F.silu(F.linear(x, w, self.linear.bias))"),
-    ),
-    Wrong(
-        "small results have no sign",
-        "parameters of mixed sizes",
-        forward("y = super().forward(x)\nreturn torch.where(y.abs() < 1e-6, y.abs(), y)"),
-    ),
-    Wrong(
-        "next to nothing is nothing",
-        "parameters of mixed sizes",
-        forward("y = super().forward(x)\nreturn torch.where(y.abs() < 1e-30, torch.zeros_like(y), y)"),
+        forward(
+            "w = self.linear.weight.clamp(max=3.0)\nreturn F.silu(F.linear(x, w, self.linear.bias))"
+        ),
     ),
     Wrong(
         "64 rows",

@@ -43,8 +43,7 @@ def whole(names: Names, initial: State, seed: int) -> State:
 def mixed(names: Names, initial: State, seed: int) -> State:
     """Random values whose rows are of sizes from next to nothing to thousands.
 
-    Parameters of as many rows have equal sizes, so that a small row of a weight has a small bias,
-    and a small channel results.
+    Parameters of as many rows have equal sizes: a small row of a weight has a small bias.
     """
 
     def resize(x: Tensor) -> Tensor:
