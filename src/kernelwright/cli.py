@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelwright import spawn
 from kernelwright.arguments import parser
 from kernelwright.errors import (
     BuildError,
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.command == "completion":
         return _completion(arguments)
+    if arguments.command in JUDGED:
+        spawn.ahead()
     from kernelwright.report import Output
 
     output = Output(arguments.quiet, arguments.json)
@@ -237,6 +240,7 @@ def _judge(timings: Timings | None, wanted: float | None) -> None:
         notices.require_speedup(timings, wanted)
 
 
+JUDGED = ("optimize", "verify", "bench")  # by processes of their own
 COMMANDS = {
     "optimize": _optimize,
     "explain": _explain,
