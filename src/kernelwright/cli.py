@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.command == "completion":
         return _completion(arguments)
-    if arguments.command in JUDGED:
+    if _judges(arguments):
         spawn.ahead()
     from kernelwright.report import Output
 
@@ -206,6 +206,13 @@ def _completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _judges(arguments: argparse.Namespace) -> bool:
+    """Whether a candidate will run, in a process of its own."""
+    if arguments.command == "optimize":
+        return bool(arguments.verify or arguments.bench)
+    return arguments.command in ("verify", "bench")
+
+
 def _why_not_written(outcome: Outcome) -> str:
     certificate = outcome.certificate
     if certificate is None or certificate.failures:
@@ -240,7 +247,6 @@ def _judge(timings: Timings | None, wanted: float | None) -> None:
         notices.require_speedup(timings, wanted)
 
 
-JUDGED = ("optimize", "verify", "bench")  # by processes of their own
 COMMANDS = {
     "optimize": _optimize,
     "explain": _explain,
