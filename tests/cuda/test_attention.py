@@ -46,6 +46,7 @@ class Model(nn.Module):
         self.bias = nn.Parameter(bias)
         seen = torch.ones({rows}, {keys}, dtype=torch.bool).tril({keys} - {rows})
         self.register_buffer("seen", seen)
+        self.to(torch.{dtype})
 
     def forward(self, q, k, v):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -55,7 +56,8 @@ class Model(nn.Module):
 def get_inputs():
     q = torch.randn({batch}, {rows}, {heads}, {depth})
     k = torch.randn({batch}, {keys}, {heads}, {depth})
-    return [q, k, torch.randn({batch}, {keys}, {heads}, {columns})]
+    v = torch.randn({batch}, {keys}, {heads}, {columns})
+    return [x.to(torch.{dtype}) for x in (q, k, v)]
 
 
 def get_init_inputs():
@@ -81,6 +83,7 @@ class Spec:
     depth: int = 24
     columns: int = 24
     precision: str = "highest"
+    dtype: str = "float32"
 
     @property
     def text(self) -> str:
@@ -104,8 +107,12 @@ SPECS = {
     "torch_biased": Spec(TORCH_BIASED, 66, 34, 32, 32),
     "high": Spec(PLAIN, 100, 130, 64, 32, precision="high"),
     "high_causal": Spec(CAUSAL, 100, 100, 32, 32, precision="high"),
+    "bfloat16": Spec(BIASED, 49, 49, 32, 32, dtype="bfloat16"),
+    "float16": Spec(MASKED, 70, 101, 24, 40, dtype="float16"),
 }
-EXACT = [name for name, spec in SPECS.items() if spec.precision == "highest"]
+HALF = ("bfloat16", "float16")
+ROUNDED = ("high", "high_causal")
+EXACT = [name for name in SPECS if name not in (*HALF, *ROUNDED)]
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +202,14 @@ def test_values(subjects: dict[str, checking.Subject], name: str, scale: float) 
     assert ours <= max(2 * theirs, 4 * EPS), f"{ours:.2e}, eager {theirs:.2e}"
 
 
-@pytest.mark.parametrize("name", [n for n in SPECS if n not in EXACT])
+@pytest.mark.parametrize("name", HALF)
+def test_values_in_half_precision(subjects: dict[str, checking.Subject], name: str) -> None:
+    """Scores are not rounded on the way, so it is at least as exact as eager."""
+    _, ours, theirs = errors(subjects[name], subjects[name].inputs(BATCH))
+    assert ours <= theirs, f"{ours:.2e}, eager {theirs:.2e}"
+
+
+@pytest.mark.parametrize("name", ROUNDED)
 def test_values_as_tf32(subjects: dict[str, checking.Subject], name: str) -> None:
     subject = subjects[name]
     with matmul_precision("high"):
@@ -232,7 +246,7 @@ def test_a_row_does_not_depend_on_its_batch(subjects: dict[str, checking.Subject
 
 @pytest.mark.parametrize("number", [NAN, INF, -INF, 3e38, 1e-38])
 @pytest.mark.parametrize("where", ["query", "key", "value"])
-@pytest.mark.parametrize("name", ["plain", "window", "long", "odd", "capped", "high"])
+@pytest.mark.parametrize("name", ["plain", "window", "long", "odd", "capped", "high", "bfloat16"])
 def test_hard_numbers(
     subjects: dict[str, checking.Subject], name: str, where: str, number: float
 ) -> None:

@@ -227,6 +227,14 @@ def test_precision_says_how_it_multiplies() -> None:
     assert products == {"highest": 3, "high": 1, "medium": 1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_has_its_own_type(dtype: torch.dtype) -> None:
+    """Torch's own kernel for it is better than ours."""
+    (made,) = attentions(compiled(by_hand, dtype=dtype))
+    assert (made.loop.dtype, made.loop.products) == (dtype, 1)
+    assert not attentions(compiled(by_torch(), dtype=dtype))
+
+
 def test_grouped_queries_stay_with_torch() -> None:
     def grouped(m: Attending, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)

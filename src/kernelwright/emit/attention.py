@@ -63,7 +63,8 @@ def attention_launcher(scores: ScorePrinter, results: ResultPrinter) -> str:
     fields["batch"] = "{" + ", ".join(map(batch_count, attention.batch)) + "}"
     fields["rows"] = dim(attention.rows)
     given = members(scores, scores.kernel.reads, len(pointers))
-    struct = camel(kernel.name)
+    struct, storage = camel(kernel.name), results.storage(attention.query.buffer)
+    template = ", ".join((storage, scores.struct, struct, f"{struct}Config"))
     lines = [
         *arguments(results, len(kernel.operands)),
         f"  const {scores.struct}::Args scores{{",
@@ -73,6 +74,6 @@ def attention_launcher(scores: ScorePrinter, results: ResultPrinter) -> str:
         *(f"      {field},  // {name}" for name, field in fields.items()),
         "  };",
         *on_device(len(results.symbols())),
-        *fit(f"  return kw::attend<{scores.struct}, {struct}, {struct}Config>(g, scores, a, on);"),
+        *fit(f"  return kw::attend<{template}>(g, scores, a, on);"),
     ]
     return c_function(f"launch_{kernel.name}", lines)

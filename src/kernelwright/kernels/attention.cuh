@@ -15,6 +15,9 @@
 // ordinary float32 arithmetic from memory. So NaN and infinity land where matmul, softmax and
 // matmul put them. With one product (`high`), operands are rounded to TF32 as the library's are.
 //
+// float16 and bfloat16 (T) are multiplied as they are, since TF32 holds every one of them; weights
+// are rounded to TF32.
+//
 // S is the program of the scores: besides what program.cuh says of one stage, its maximum,
 //   S::begin(fields, product)       takes lanes of query times key in place of a load
 //   S::weight(largest, sum)         what a row of exponentials is multiplied by
@@ -120,18 +123,20 @@ struct Sums {
 };
 
 // A matrix of one product of the batch, by rows and columns.
+template <class T>
 struct Matrix {
-  const float* at;
+  const T* at;
   int64_t row;
   int64_t column;
 
   __device__ __forceinline__ float operator()(int r, int c) const {
-    return __ldg(at + r * row + c * column);
+    return load_row<1>(at + r * row + c * column)[0];
   }
 };
 
-__device__ __forceinline__ const float* matrix_of(const Operand& x, int outer, int inner) {
-  return static_cast<const float*>(x.at) + outer * x.outer + inner * x.inner;
+template <class T>
+__device__ __forceinline__ const T* matrix_of(const Operand& x, int outer, int inner) {
+  return static_cast<const T*>(x.at) + outer * x.outer + inner * x.inner;
 }
 
 // A tile of a right operand on its way into shared memory: pairs along the depth, one of them from
@@ -146,9 +151,10 @@ struct Staged : T {
   using T::kPlanes;
   using T::kRows;
   using T::kThreads;
+  using Element = typename T::Element;
   static constexpr int kEach = (kRows * kPairs + kThreads - 1) / kThreads;
   static constexpr bool kEven = kRows * kPairs % kThreads == 0;
-  float2 at[kEach];
+  Pack<Element, 2> at[kEach];
 
   __device__ __forceinline__ static int2 place(int i) {
     const int n = static_cast<int>(threadIdx.x) + i * kThreads;
@@ -156,7 +162,7 @@ struct Staged : T {
   }
 
   // Nothing here waits for a load.
-  __device__ __forceinline__ void load(const Matrix& source, int rows, int depth) {
+  __device__ __forceinline__ void load(const Matrix<Element>& source, int rows, int depth) {
     const int64_t row = kAlong ? source.row : 1;
     const int64_t column = kAlong ? 1 : source.column;
     KW_LANES
@@ -164,12 +170,14 @@ struct Staged : T {
       const int2 n = place(i);
       const int r = T::kWholeRows && kEven ? n.x : min(n.x, rows - 1);
       const int d = T::kWholeDepth && kEven ? 2 * n.y : min(2 * n.y, depth - 1);
-      const float* x = source.at + r * row + d * column;
+      const Element* x = source.at + r * row + d * column;
       if constexpr (T::kVec == 2) {
-        at[i] = __ldg(reinterpret_cast<const float2*>(x));
+        at[i] = read_only(reinterpret_cast<const Pack<Element, 2>*>(x));
       } else {
+        using One = Pack<Element, 1>;
         const bool whole = (T::kWholeDepth && kEven) || d + 1 < depth;
-        at[i] = {__ldg(x), __ldg(whole ? x + column : x)};
+        at[i].items[0] = read_only(reinterpret_cast<const One*>(x)).items[0];
+        at[i].items[1] = read_only(reinterpret_cast<const One*>(whole ? x + column : x)).items[0];
       }
     }
   }
@@ -180,7 +188,7 @@ struct Staged : T {
     KW_LANES
     for (int i = 0; i < kEach; ++i) {
       const int2 n = place(i);
-      float2 x = at[i];
+      float2 x{to_float(at[i].items[0]), to_float(at[i].items[1])};
       Pair<kPlanes> pair;
       if constexpr (kPlanes == 2) {
         odd = fmaf(part(x.x, pair.at[0][0], pair.at[1][0]), 0.0f, odd);
@@ -202,7 +210,7 @@ struct Staged : T {
 };
 
 // What a program says that its kernel is made for.
-template <class C>
+template <class T, class C>
 struct Shape {
   static constexpr int kThreads = C::kWarps * 32;
   static constexpr int kRows = C::kWarps * C::kTiles * 16;
@@ -212,6 +220,7 @@ struct Shape {
   // Keys lie row by row, values depth by depth: a lane reads one pair of each, and these pitches
   // spread the lanes over all banks.
   struct Tile {
+    using Element = T;
     static constexpr int kPlanes = C::kPlanes;
     static constexpr int kThreads = C::kWarps * 32;
   };
@@ -253,9 +262,9 @@ __device__ __forceinline__ int seen_by(int row) {
 
 // One warp's rows. A lane has two rows of each sixteen, `row` and eight further down, and of every
 // eight columns the two at 2 * quad.
-template <class S, class P, class C>
+template <class T, class S, class P, class C>
 struct Warp {
-  using Sizes = Shape<C>;
+  using Sizes = Shape<T, C>;
   static constexpr int kPlanes = C::kPlanes;
   static constexpr int kSteps = Sizes::kSteps;
   static constexpr int kEights = C::kKeys / kStep;
@@ -269,9 +278,9 @@ struct Warp {
   const AttentionOperands& g;
   const typename S::Args& scores_of;
   const typename P::Args& a;
-  Matrix query;
-  Matrix key;
-  Matrix value;
+  Matrix<T> query;
+  Matrix<T> key;
+  Matrix<T> value;
   int64_t first;  // of the rows of all products, the first one of this product
   int row;        // of the lane, in its first sixteen
   int quad = static_cast<int>(threadIdx.x % kQuad);
@@ -299,20 +308,20 @@ struct Warp {
       KW_LANES
       for (int i = 0; i < 2; ++i) {
         const int at = row_of(m, i) < g.rows ? row_of(m, i) : 0;
-        const float* x = query.at + at * query.row + 2 * quad * step;
+        const T* x = query.at + at * query.row + 2 * quad * step;
         KW_LANES
         for (int k = 0; k < kSteps; ++k) {
           const int column = k * kStep + 2 * quad;
           const bool whole = C::kDepth % kStep == 0;
           if constexpr (C::kQueryVec == 2) {
-            const float* from = whole || column < C::kDepth ? x + k * kStep : query.at;
-            const float2 pair = __ldg(reinterpret_cast<const float2*>(from));
-            q[m][k][i] = pair.x;
-            q[m][k][2 + i] = pair.y;
+            const Vec<2> pair = load_row<2>(whole || column < C::kDepth ? x + k * kStep : query.at);
+            q[m][k][i] = pair[0];
+            q[m][k][2 + i] = pair[1];
           } else {
-            const float* from = x + k * kStep * step;
-            q[m][k][i] = __ldg(whole || column < C::kDepth ? from : query.at);
-            q[m][k][2 + i] = __ldg(whole || column + 1 < C::kDepth ? from + step : query.at);
+            const T* from = x + k * kStep * step;
+            const bool second = whole || column + 1 < C::kDepth;
+            q[m][k][i] = load_row<1>(whole || column < C::kDepth ? from : query.at)[0];
+            q[m][k][2 + i] = load_row<1>(second ? from + step : query.at)[0];
           }
         }
       }
@@ -592,12 +601,12 @@ struct Warp {
   }
 };
 
-template <class S, class P, class C>
+template <class T, class S, class P, class C>
 __global__ void __launch_bounds__(C::kWarps * 32, C::kBlocks)
     kernel(const __grid_constant__ AttentionOperands g,
            const __grid_constant__ typename S::Args scores,
            const __grid_constant__ typename P::Args a) {
-  using Sizes = Shape<C>;
+  using Sizes = Shape<T, C>;
   extern __shared__ __align__(16) char memory[];
   auto* keys = reinterpret_cast<Pair<C::kPlanes>*>(memory);
   auto* values = keys + Sizes::kKeyPairs;
@@ -615,13 +624,13 @@ __global__ void __launch_bounds__(C::kWarps * 32, C::kBlocks)
   const int strip = (C::kBounded ? strips - 1 - at : at) * Sizes::kRows;
   const int last = (strip + Sizes::kRows < g.rows ? strip + Sizes::kRows : g.rows) - 1;
   const int seen = seen_by<C>(last);
-  Warp<S, P, C> w{
+  Warp<T, S, P, C> w{
       g,
       scores,
       a,
-      {matrix_of(g.query, outer, inner), g.query.row, g.query.depth},
-      {matrix_of(g.key, outer, inner), g.key.row, g.key.depth},
-      {matrix_of(g.value, outer, inner), g.value.depth, g.value.row},
+      {matrix_of<T>(g.query, outer, inner), g.query.row, g.query.depth},
+      {matrix_of<T>(g.key, outer, inner), g.key.row, g.key.depth},
+      {matrix_of<T>(g.value, outer, inner), g.value.depth, g.value.row},
       product * g.rows,
       strip + warp * C::kTiles * 16 + static_cast<int>(threadIdx.x % 32) / kQuad,
   };
@@ -629,8 +638,8 @@ __global__ void __launch_bounds__(C::kWarps * 32, C::kBlocks)
   typename Sizes::Values next_values;
   const auto fetch = [&](int start) {
     const int live = C::kAllKeys - start;
-    const Matrix key{w.key.at + start * w.key.row, w.key.row, w.key.column};
-    const Matrix value{w.value.at + start * w.value.row, w.value.column, w.value.row};
+    const Matrix<T> key{w.key.at + start * w.key.row, w.key.row, w.key.column};
+    const Matrix<T> value{w.value.at + start * w.value.row, w.value.column, w.value.row};
     next_keys.load(key, live, C::kDepth);
     next_values.load(value, C::kColumns, live);
   };
@@ -664,11 +673,11 @@ __global__ void __launch_bounds__(C::kWarps * 32, C::kBlocks)
 
 }  // namespace attention
 
-template <class S, class P, class C>
+template <class T, class S, class P, class C>
 cudaError_t attend(const AttentionOperands& g, const typename S::Args& scores,
                    const typename P::Args& a, cudaStream_t stream) {
-  using Sizes = attention::Shape<C>;
-  const auto kernel = attention::kernel<S, P, C>;
+  using Sizes = attention::Shape<T, C>;
+  const auto kernel = attention::kernel<T, S, P, C>;
   const int64_t blocks = (g.rows + Sizes::kRows - 1) / Sizes::kRows * g.batch.count();
   if (blocks == 0) return cudaSuccess;
   const cudaError_t error =

@@ -7,6 +7,7 @@
 #include "check_programs.cuh"
 #include "few_rows.cuh"
 #include "gemm_sm90.cuh"
+#include "half.cuh"
 #include "in_memory.cuh"
 #include "launch.cuh"
 #include "pointwise.cuh"
@@ -242,12 +243,12 @@ template cudaError_t kw::conv<kw::ConvFloat16, ConvKept, ConvPhases>(const ConvO
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvLargest>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
-template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 49, 32>, Window>(
+template cudaError_t kw::attend<float, BiasedScores, HeadsTogether<6, 49, 32>, Window>(
     const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 49, 32>::Args&,
     cudaStream_t);
-template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 512, 64>, Sequence>(
+template cudaError_t kw::attend<kw::half_t, BiasedScores, HeadsTogether<6, 512, 64>, Sequence>(
     const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 512, 64>::Args&,
     cudaStream_t);
-template cudaError_t kw::attend<BiasedScores, HeadsTogether<6, 512, 64>, KeysAcross>(
+template cudaError_t kw::attend<float, BiasedScores, HeadsTogether<6, 512, 64>, KeysAcross>(
     const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 512, 64>::Args&,
     cudaStream_t);

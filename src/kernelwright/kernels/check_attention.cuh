@@ -98,7 +98,7 @@ struct Sequence : Window {
   static constexpr int kPlanes = 1;
   static constexpr int kBounded = 1;
   static constexpr int kBlocks = 2;
-  static constexpr int kKeys = 32;
+  static constexpr int kKeys = 16;
   static constexpr int kAllKeys = 512;
   static constexpr int kRoom = 512;
   static constexpr int kDepth = 64;

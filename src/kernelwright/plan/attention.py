@@ -18,6 +18,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from kernelwright.expr import Expr, acc, call, const
 from kernelwright.graph import Dim, TensorType, as_dim, hint, product
 from kernelwright.plan.epilogue import Unfit, axes_of, fit, stored
@@ -39,6 +41,7 @@ from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets import Attending, Loop, Target
 
 STEP = 8  # columns and depth of one product of the tensor cores
+FULL = {torch.float32}
 Attends = Callable[[TensorType, TensorType, TensorType], bool]
 
 
@@ -82,13 +85,14 @@ def _up(n: int, unit: int) -> int:
 def attends(target: Target, precision: str, batch: int, policy: Policy) -> Attends:
     """Whether one kernel is faster than the library's: it is where it is faster than three steps.
 
-    The library's own attention is compared like the kernels that it is made of.
+    The library's own attention is compared like the kernels that it is made of; that for half
+    precision is better than these.
     """
 
     def worth(query: TensorType, key: TensorType, value: TensorType) -> bool:
         kernel = target.attending_for(query.dtype, precision)
         loop = target.loop_for(query.dtype, precision)
-        if kernel is None or loop is None or not query.dtype == key.dtype == value.dtype:
+        if kernel is None or loop is None or {t.dtype for t in (query, key, value)} != FULL:
             return False
         rows, depth, keys, columns = query.shape[-2], query.shape[-1], *value.shape[-2:]
         known = (rows, keys, depth, columns)
