@@ -123,7 +123,7 @@ extern "C" int launch_matmul_mul_add_softmax_transpose(void* const* tensors, con
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
-  return kw::attend<MatmulMulAddSoftmaxTransposeScores, MatmulMulAddSoftmaxTranspose,
+  return kw::attend<float, MatmulMulAddSoftmaxTransposeScores, MatmulMulAddSoftmaxTranspose,
       MatmulMulAddSoftmaxTransposeConfig>(g, scores, a, on);
 }
 
