@@ -259,3 +259,24 @@ def test_a_causal_attention_bounds_what_a_query_looks_at() -> None:
     assert attentions(compiled(by_torch(is_causal=True)))[0].horizon == 0
     assert attentions(compiled(masked))[0].horizon is None
     assert attentions(compiled(by_hand))[0].horizon is None
+
+
+def twice(m: Attending, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The second product of one is the first of the next."""
+    return ((q @ k.mT).softmax(dim=-1) @ v).softmax(dim=-1) @ k.mT @ v
+
+
+def in_float32(m: Attending, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return ((q @ k.mT).float().softmax(dim=-1) @ v.float()).to(q.dtype)
+
+
+def test_a_product_belongs_to_one_attention() -> None:
+    found = compiled(twice)
+    assert len(attentions(found)) == 1
+    module = found.problem.module.double()
+    x = torch.randn(3, TOKENS, WIDTH * HEADS, dtype=torch.float64)
+    torch.testing.assert_close(run_plan(found.planned, module, (x,)), module(x))
+
+
+def test_operands_have_one_type() -> None:
+    assert not attentions(compiled(in_float32, dtype=torch.bfloat16))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelwright.expr import Expr, acc, call, const
+from kernelwright.expr import Expr, acc, call, const, leaves
 from kernelwright.graph import Dim, TensorType, as_dim, hint, product
 from kernelwright.plan.epilogue import Unfit, axes_of, fit, stored
 from kernelwright.plan.model import (
@@ -32,6 +32,7 @@ from kernelwright.plan.model import (
     Program,
     Region,
     Stage,
+    element_type,
 )
 from kernelwright.plan.names import region_name
 from kernelwright.plan.operands import Form, form_of
@@ -172,7 +173,12 @@ def softmax_of(program: Program, value: str, keys: int) -> Softmax:
     if power is None or result.expr.op != "mul" or result.expr.args[0] is not power:
         raise Unfit(Code.WALKS)
     weight = result.expr.args[1]
-    if weight.varies or result.level != "element" or result.access.at != given.at:
+    if (
+        weight.varies
+        or leaves(weight, "size")
+        or result.level != "element"
+        or result.access.at != given.at
+    ):
         raise Unfit(Code.WALKS)
     largest = Stage(stages[0].name, "max", stages[0].expr, False)
     scores = replace(
@@ -201,6 +207,8 @@ class _Attending:
                 if unfit.code is not Code.WALKS:
                     self.refuse(first.product, unfit)
                 continue
+            if any(id(step) in replaced for step in steps):
+                continue  # a product may end one attention and begin the next
             replaced |= dict.fromkeys(map(id, steps), None)
             replaced[id(steps[-1])] = made
         regions = [replaced.get(id(r), r) for r in self.plan.regions]
@@ -248,6 +256,8 @@ class _Attending:
             softmax.horizon(rows),
             tuple(steps),
         )
+        if {element_type(self.graph, o.buffer) for o in made.operands} != {kernel.dtype}:
+            raise Unfit(Code.SCORES_SCATTERED, why="its operands have different types")
         program = after.program if after else stored(value, shape, columns)
         return self.region(made, program, steps, loop), steps
 
