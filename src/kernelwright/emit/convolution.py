@@ -56,6 +56,7 @@ class ConvPrinter(ProgramPrinter):
         }
         truths = {
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
+            "kInRegisters": str(laid.early).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresSegments": self.stores_at("segment"),
         }

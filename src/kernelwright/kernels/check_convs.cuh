@@ -8,6 +8,7 @@ namespace kw::check {
 
 struct ConvKept {
   static constexpr bool kTurns = false;
+  static constexpr bool kInRegisters = false;
   struct Args {
     float* out;
   };

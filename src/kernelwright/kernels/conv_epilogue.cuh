@@ -12,6 +12,8 @@
 //   P::kLanes, P::kTeams               how threads lie over a row
 //   P::kKeep, P::kUnroll               how a thread keeps its chunks from stage to stage, and how
 //                                      many a loop has at once
+//   P::kInRegisters                    whether its stages can be done before there is a slice
+//                                      (conv_rows.cuh): elements are alike, rows are channels
 //   P::kHolds[I], P::held(I, fields)   whether the slice has something else after stage I, and what
 //   P::kRows, P::kElements, P::kSegment    those of a slice
 //   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel
@@ -307,22 +309,30 @@ struct ConvEpilogue {
   const typename P::Args& a;
 
   KW_FN void run(const ConvTile<C>& tile, int thread) const {
+    walk<(P::kStages > 0)>(tile, thread);
+  }
+
+  // The same where the stages have been done elsewhere.
+  KW_FN void store(const ConvTile<C>& tile, int thread) const { walk<false>(tile, thread); }
+
+ private:
+  template <bool kReduces>
+  KW_FN void walk(const ConvTile<C>& tile, int thread) const {
     const TileCursor at{tile.sample, tile.channel, tile.z, tile.y, tile.x, 0, 0};
     if (!P::live(at)) return;
     if (P::whole(at)) {
-      walk<true>(tile, at, thread);
+      walk<kReduces, true>(tile, at, thread);
     } else {
-      walk<false>(tile, at, thread);
+      walk<kReduces, false>(tile, at, thread);
     }
   }
 
- private:
-  template <bool kWhole>
+  template <bool kReduces, bool kWhole>
   KW_FN void walk(const ConvTile<C>& tile, const TileCursor& at, int thread) const {
-    if constexpr (P::kStages == 0) {
-      elements<kWhole>(tile, at, thread);
-    } else {
+    if constexpr (kReduces) {
       rows<kWhole>(tile, at, thread);
+    } else {
+      elements<kWhole>(tile, at, thread);
     }
   }
 
@@ -368,6 +378,7 @@ struct ConvEpilogue {
   KW_FN void element(TileRow<P, C, kWhole>& row) const {
     if (!kWhole && !P::has_row(row.at)) return;
     row.template take<0>(row.f[0][0]);
+    row.template earlier<P::kStages>(row.f[0][0], row.s[0]);
     P::store_elements(row.f[0][0], row.s[0], a, row.at);
   }
 

@@ -138,6 +138,8 @@ struct ConvConsumer {
   static_assert(S::kDenseGroups == 1 || S::kGroupOut % S::kTileChannels == 0,
                 "a slice must not reach into the next group");
 
+  static_assert(!P::kInRegisters || (S::kPhases == 1 && !kWindows), "each result has its register");
+
   // Magnitudes that a result of the channel must be above; a NaN never is. Zeros are zero without
   // any doubt.
   __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
@@ -446,47 +448,89 @@ struct ConvConsumer {
     }
   }
 
-  // A slice to the epilogue. `bad`: something that was written is in doubt.
-  __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
-                                            int depth) const {
+  // Where a slice is.
+  __device__ __forceinline__ ConvTile<C> tile_of(const ConvItem& item, int slice, float* to,
+                                                 int depth) const {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
-    const int within = slice_channel(slice);
-    const int first = item.channels % S::kTilesC * S::kBlockChannels + within;  // in its group
-    const int dense = item.channels / S::kTilesC;
     const int place = slice % (kSlicesY * kSlicesZ);
     ConvTile<C> tile;
-    float* const factors =
-        reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.at = to;
-    tile.scales = factors;
+    tile.scales = reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.sample = item.sample;
-    tile.channel = dense * S::kGroupOut + first;
+    tile.channel = item.channels / S::kTilesC * S::kGroupOut + first_channel(item, slice);
     tile.z =
         (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD + depth;
     tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH;
     tile.x = (item.x + sums.wide()) * S::kSpreadX / S::kWindowW;
     tile.barrier = 4 + sums.group;
-    if constexpr (kUnscaled) note_factors(factors, row_scales(item) + within);
+    return tile;
+  }
+
+  __device__ __forceinline__ bool exists(const ConvItem& item, int slice,
+                                         const ConvTile<C>& tile) const {
+    return first_channel(item, slice) < S::kGroupOut && tile.z < S::kSeenD && tile.y < S::kSeenH &&
+           tile.x < S::kSeenW;
+  }
+
+  // A slice to the epilogue. `bad`: something that was written is in doubt; `reduced`: its rows are
+  // done, and elements are to be stored.
+  __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
+                                            int depth, bool reduced) const {
+    const ConvTile<C> tile = tile_of(item, slice, to, depth);
+    const RowScale* const scales = row_scales(item) + slice_channel(slice);
+    float* const factors = const_cast<float*>(tile.scales);
+    if constexpr (kUnscaled) note_factors(factors, scales);
     const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
-    const bool exists =
-        first < S::kGroupOut && tile.z < S::kSeenD && tile.y < S::kSeenH && tile.x < S::kSeenW;
+    const bool there = exists(item, slice, tile);
     if constexpr (Loop::kScaled) {
-      if (any && exists) {
-        repair(&g, tile, factors, row_scales(item) + within, sums.doubt, sums.most_down,
-               (dense + 1) * S::kGroupOut);
+      if (any && there) {
+        repair(&g, tile, factors, scales, sums.doubt, sums.most_down,
+               (item.channels / S::kTilesC + 1) * S::kGroupOut);
         detail::sync_epilogue<kThreads>(tile.barrier);
       }
     }
-    if (exists) {
-      ConvEpilogue<P, C>{a}.run(tile, static_cast<int>(threadIdx.x % kThreads));
+    if (there) {
+      const ConvEpilogue<P, C> epilogue{a};
+      const int thread = static_cast<int>(threadIdx.x % kThreads);
+      if constexpr (P::kInRegisters) {
+        if (reduced) {
+          epilogue.store(tile, thread);
+        } else {
+          epilogue.run(tile, thread);
+        }
+      } else {
+        epilogue.run(tile, thread);
+      }
     }
     detail::sync_epilogue<kThreads>(tile.barrier);
+  }
+
+  // Reductions over places, in registers.
+  __device__ __forceinline__ void reduce(const ConvItem& item, float* to) {
+    constexpr int kChannels = kPixels ? 1 : 2 * kHigh;
+#pragma unroll
+    for (int n = 0; n < kChannels; ++n) {
+#pragma unroll
+      for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
+        const int slice = (kByWarps ? n * kSlicesY * kSlicesZ : 0) + t;
+        const ConvTile<C> tile = tile_of(item, slice, to, 0);
+        if (!exists(item, slice, tile)) continue;
+        const RowScale* const scales = row_scales(item) + slice_channel(slice);
+        ConvRows<P, Loop, S>{a, sums}.run(tile, scales, n / 2, n % 2, t);
+      }
+    }
+    detail::sync_epilogue<kThreads>(4 + sums.group);
   }
 
   // The slice's first channel in the block's tile.
   __device__ __forceinline__ int slice_channel(int slice) const {
     const int c = slice / (kSlicesY * kSlicesZ);
     return sums.channels() + (kByWarps ? c / 2 * 64 + warp * 16 + c % 2 * 8 : 0);
+  }
+
+  // The same in its group of channels.
+  __device__ __forceinline__ int first_channel(const ConvItem& item, int slice) const {
+    return item.channels % S::kTilesC * S::kBlockChannels + slice_channel(slice);
   }
 
   __device__ __forceinline__ const RowScale* row_scales(const ConvItem& item) const {
@@ -507,10 +551,16 @@ struct ConvConsumer {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
+        bool reduced = false;
+        if constexpr (P::kInRegisters) {
+          reduced = !doubtful();
+          if (reduced) reduce(item, to);
+          if (reduced && !P::kStoresElements) continue;
+        }
 #pragma unroll 1
         for (int slice = 0; slice < kSlices; ++slice) {
           const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0);
-          hand_over(item, slice, to, bad, 0);
+          hand_over(item, slice, to, bad, 0, reduced);
         }
       } else {
         run_phases(item, to);
@@ -532,7 +582,7 @@ struct ConvConsumer {
       const bool found = write(row_scales(item) + sums.channels(), to, 0, phase);
       bad = found || (S::kPhaseMax == 0 && bad);
       if (last || (kByDepth && (phase + 1) % (S::kPhasesY * S::kPhasesX) == 0)) {
-        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0);
+        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0, false);
         bad = false;
       }
     }

@@ -12,16 +12,28 @@ from functools import cache, lru_cache
 
 import torch
 
-from kernelwright.expr import Expr, cost, load
+from kernelwright.expr import OPS, Expr, cost, leaves, load, postorder
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Buffer, Conv, ConvForm, Program, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan import (
+    Access,
+    Buffer,
+    Conv,
+    ConvForm,
+    Program,
+    Region,
+    Tiled,
+    Walk,
+    tiled,
+    walk,
+)
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split
+from kernelwright.plan.walks import CHANNEL
 from kernelwright.targets import ConvLoop, Target
 
 WARP = BANKS = 32
@@ -33,6 +45,8 @@ MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 LIGHT = 24
 LOOP_BODY = 512
 LEAST_BODY = 4  # operations of a lane beside its program's
+# Operations of an element's reductions that are worth code without loops, as registers need it.
+STRAIGHT = 12
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,7 @@ class Laid:
     In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
     From stage to stage a thread keeps its chunks in `registers`, which takes its loops apart, or
     where the results were, in the `slice`, or makes them `again`. Loops have `unroll` chunks.
+    `early`: stages are done where the sums are, before they lie in a slice.
     """
 
     vec: int
@@ -50,6 +65,7 @@ class Laid:
     teams: int
     keeps: str
     unroll: int
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,9 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
+    # Rows of several channels are rows of one each where they go on in other tiles.
+    several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
+    early = found.early and (parts.finish is not None or not several)
     plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside})
     kernels: list[Kernel] = [
         ConvKernel(
@@ -99,7 +118,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             conv,
             parts,
             tile,
-            _laid(graph, parts, plan, tile.threads),
+            _laid(graph, parts, plan, tile.threads, early),
             found.largest,
         )
     ]
@@ -116,11 +135,15 @@ def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> float
 
 @dataclass(frozen=True)
 class Cut:
-    """A tile, the walk that is cut to it, and what of the results the walk is given."""
+    """A tile, the walk that is cut to it, and what of the results the walk is given.
+
+    `early`: reductions may be done where the sums are.
+    """
 
     walk: Walk
     tile: ConvConfig
     largest: Largest
+    early: bool
 
 
 @lru_cache(maxsize=64)
@@ -131,7 +154,11 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     # Weights that are multiplied as they are in memory have no scale that could bring a sign back.
     if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
         ways.append((over_windows(walked, alone.windows), alone))
-    found = [Cut(w, tile, some) for w, some in ways if (tile := _tile(w, form, loop, some))]
+    found = [
+        Cut(w, tile, some, _reductions(w, form, some) > 0)
+        for w, some in ways
+        if (tile := _tile(w, form, loop, some))
+    ]
     return min(found, key=lambda cut: cut.tile.time(TYPICAL_BATCH), default=None)
 
 
@@ -148,21 +175,43 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         return refused(_box(tile))
 
     needs = walked.needs
-    stores = any(store.level == "element" for store in walked.program.stores)
+    program = walked.program
+    stores = any(store.level == "element" for store in program.stores)
+    early = _reductions(walked, form, some)
+    later = [s.expr for s in program.stores] if early else program.exprs
+    work = cost(*later) + (0 if early else len(program.stages))
     for channels in (needs.channels, form.cout):
-        work = walked.program.operations
-        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work)
+        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work, early)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
     return None
 
 
+def _reductions(walked: Walk, form: ConvForm, some: Largest) -> int:
+    """Operations of an element's reductions, if they are done where the sums are."""
+    in_slices = some.windows != ONES or (form.transposed and max(form.stride) > 1)
+    if in_slices or not walked.over_places:
+        return 0
+    exprs = [stage.expr for stage in walked.program.stages]
+    each = [e for e in postorder(*exprs) if _reads(walked, e)]
+    work = len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
+    return work if work <= STRAIGHT else 0
+
+
+def _reads(walked: Walk, expr: Expr) -> bool:
+    """Whether it is another one for every result."""
+    return any(
+        isinstance(leaf.value, Access) and leaf.value.buffer == walked.value
+        for leaf in leaves(expr, "load")
+    )
+
+
 def _box(tile: ConvConfig) -> Box:
     return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
-def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
+def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool) -> Laid:
     program = parts.epilogue
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
@@ -180,13 +229,16 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
     chunks = -(-elements // (vec * shared))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
     kept = chunks * vec * max(1, len(plan.fields))
-    if kept <= MOST_KEPT and _operations(program) <= LIGHT:
+    stores = any(store.level == "element" for store in program.stores)
+    if kept <= MOST_KEPT and _operations(program) <= LIGHT and not early:
         keeps = "registers"
+    elif early and stores:
+        keeps = "again"  # the sums are still needed
     elif all(len(held) <= 1 for held in plan.held) and rows * shared % threads == 0:
         keeps = "slice"  # each element has one place, and each row its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(program, vec))
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(program, vec), early)
 
 
 def _operations(program: Program) -> int:

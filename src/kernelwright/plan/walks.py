@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelwright.expr import Expr, index, load, substitute
+from kernelwright.expr import Expr, index, leaves, load, postorder, substitute
 from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, as_dim, product
 from kernelwright.plan.convolutions import ConvForm
@@ -23,6 +23,7 @@ from kernelwright.plan.reasons import Code
 
 SAMPLE, CHANNEL = 0, 1
 AXES = ("sample", "channel", "z", "y", "x")
+PLACED = ("load", "index", "inside")  # leaves that may differ from place to place
 Move = Callable[[Coordinate], Coordinate]
 
 
@@ -61,6 +62,35 @@ class Walk:
         """
         others = [self.of(axis) for axis in range(len(AXES)) if axis != CHANNEL]
         return not any(digits[0].atom in self.reduced for digits in others if digits)
+
+    @property
+    def over_places(self) -> bool:
+        """Whether all stages go over all places of a channel, and no place differs from another.
+
+        Elements that are stored may tell places apart, but wait for no stage.
+        """
+        places = [self.of(axis) for axis in range(CHANNEL + 1, len(AXES))]
+        whole = all(
+            len(digits) == 1 and digits[0].step == 1 and digits[0].size == extent
+            for digits, extent in zip(places, self.extents[CHANNEL + 1 :], strict=True)
+            if extent != 1
+        )
+        atoms = {digit.atom for digits in places for digit in digits}
+        if not atoms or not whole or not atoms <= self.reduced or self.program.segmented:
+            return False
+        stored = [s.expr for s in self.program.stores if s.level != "row"]
+        if any(leaves(expr, "acc") for expr in stored):
+            return False
+        reached = postorder(*(stage.expr for stage in self.program.stages))
+        return all(self._alike(leaf, atoms) for leaf in reached if leaf.op in PLACED)
+
+    def _alike(self, leaf: Expr, atoms: set[int]) -> bool:
+        """Whether a leaf is the same for all places, or is the convolution's result."""
+        of = leaf.value
+        if isinstance(of, Access):
+            return of.buffer == self.value or not (of.atoms & atoms or of.within)
+        at = of.at if isinstance(of, Range) else of
+        return isinstance(at, Coordinate) and not at.atoms & atoms
 
     @property
     def needs(self) -> Needs:

@@ -184,6 +184,7 @@ CONVOLVING = Convolving(
     operation=3.0,
     phases=4.0,
     windows=3.0,
+    early=3.0,
     run=1.6,
     broken_run=4.7,
     fetch_rate=19.0,

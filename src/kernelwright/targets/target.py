@@ -272,10 +272,11 @@ class Convolving:
     two planes), `copied` more if the thread copies it for itself, and else a box `box` more; a
     stage takes `feed_stage` besides. A thread's result takes the epilogue `ending` and
     `operation` for each of its program's, `phases` more where phases meet; where only the largest
-    of a window goes on, it takes that for each window, and `windows` for a result. Writing a run of
-    results takes `run`, or `broken_run` if it begins and ends within sectors; the L2 delivers
-    `fetch_rate` bytes. Of what the second slowest of these takes, `shared` is not hidden behind the
-    slowest, with two, three and four stages; a tile takes `per_tile` besides. `memory_rate` is in
+    of a window goes on, it takes that for each window, and `windows` for a result; an operation on
+    a result in registers takes `early`. Writing a run of results takes `run`, or `broken_run` if it
+    begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what the second slowest
+    of these takes, `shared` is not hidden behind the slowest, with two, three and four stages; a
+    tile takes `per_tile` besides. `memory_rate` is in
     bytes a us, for the whole device.
     """
 
@@ -293,6 +294,7 @@ class Convolving:
     operation: float
     phases: float
     windows: float
+    early: float
     run: float
     broken_run: float
     fetch_rate: float
