@@ -49,6 +49,13 @@ FITS = {
         -0.33343,
         0.33343,
     ),
+    "log1p(e) = e + e p(e - 1/2), 0 <= e <= 1, relative": Fit(
+        lambda d: mp.log1p(d + 0.5) / (d + 0.5) - 1 if d > -0.5 else mp.mpf(0),
+        lambda d: (d + 0.5) / mp.log1p(d + 0.5) if d > -0.5 else mp.mpf(1),
+        10,
+        -0.5,
+        0.5,
+    ),
     "tanh(x) = x + x^3 p(x^2), |x| < 0.625, relative": Fit(
         sqrt_form(lambda x: (mp.tanh(x) - x) / x**3),
         sqrt_form(lambda x: x**3 / mp.tanh(x)),
