@@ -202,6 +202,20 @@ def test_depthwise_convolutions_of_lines_and_volumes(target: str) -> None:
     assert not aten(check(both, 2, 4, 4, 5, 6, target=target, line=line, volume=volume))
 
 
+def test_who_reads_windows_does_not_part_their_rows() -> None:
+    """A pool that reads a depthwise convolution cuts its axes; the convolution's own are whole."""
+    compiled = check(
+        lambda m, x: F.max_pool3d(torch.tanh(m.conv(x)), 2),
+        *(2, 6, 8, 12, 10),
+        target="cuda",
+        conv=nn.Conv3d(6, 6, 3, padding=1, groups=6),
+    )
+    convolution = next(k for k in compiled.kernels if k.template.symbol == "windows")
+    sizes = [convolution.program.sizes[atom] for atom in convolution.program.rows]
+    assert sizes[-4:] == [6, 8, 10, 12]  # counted down before across
+    assert dict(convolution.config.constants)["kAcross"] == 10
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_parts_of_a_cat_are_no_padding(target: str) -> None:
     conv = nn.Conv2d(6, 6, 3, padding=1, groups=6)
