@@ -139,6 +139,17 @@ def main() -> None:
     for name, fit in FITS.items():
         coefficients, error = solve(fit)
         print(f"{name}: {error:.1e}\n  " + ", ".join(f"{c!s}f" for c in coefficients))
+    p, error = solve(
+        Fit(
+            lambda r: mills((1 / r - 1) / 0.33) / r,
+            lambda r: r * mp.exp(-(((1 / r - 1) / 0.33) ** 2) / 6),
+            7,
+            1 / (1 + 0.33 * 14.5),
+            1.0,
+        )
+    )
+    print(f"Phi(-t) = exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33 t), absolute: {error:.1e}")
+    print("  " + ", ".join(f"{c!s}f" for c in p))
     p, q, error = solve_mills(4, 14.5)
     print(f"Phi(-t) = exp(-t^2 / 2) P(t) / Q(t), 0 <= t < 14.5, relative: {error:.1e}")
     print("  " + ", ".join(f"{c!s}f" for c in p) + "\n  " + ", ".join(f"{c!s}f" for c in q))

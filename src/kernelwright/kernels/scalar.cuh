@@ -215,6 +215,16 @@ KW_FN float log1p_exp_minus_abs(float x) {
                             -0.0032008518f);
 }
 
+#ifdef __CUDACC__
+// Within 2 ulp; 0 in the place of a subnormal number.
+KW_FN float power_of_two(float x) {
+#ifdef __CUDA_ARCH__
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+#endif
+
 // a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
 // device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
@@ -448,11 +458,19 @@ KW_FN float mish(float x) {
 #endif
 }
 
-// x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t =
-// |x|, so that, unlike 1 + erf, it stays accurate relative to the result where x is negative.
+// x Phi(x). The smaller of Phi(x) and Phi(-x) is exp(-t^2 / 2) P(t) / Q(t), t = |x|, so that, unlike
+// 1 + erf, it stays accurate relative to the result where x is negative. On the device, which has
+// reciprocals and powers of two at hand, it is exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33 t): as
+// accurate as the formula with CUDA's erf (rms 1.2e-8 for normal x, 1.0e-8 with it), and half of
+// its instructions.
 KW_FN float gelu(float x) {
 #ifdef __CUDA_ARCH__
-  return x * 0.5f * (1.0f + ::erff(x * 0.707106781f));
+  const float r = detail::ratio(1.0f, 1.0f + 0.33f * ::fabsf(x));
+  // Error in Phi of the fit: 6.1e-9 exp(-t^2 / 6).
+  const float p = detail::polynomial(r, 0.1327174f, 0.11867608f, 0.1835255f, -0.09354843f,
+                                     0.33528388f, -0.22262646f, 0.045972038f);
+  const float smaller = p * r * detail::power_of_two(x * (x * -0.72134752f));
+  return x * (x < 0.0f ? smaller : 1.0f - smaller);
 #else
   const float t = detail::bounded_abs(x, 14.5f);  // where x Phi(x) rounds to 0
   // t^2 = high^2 + (t - high)(t + high): the first product is exact, and exp takes both.

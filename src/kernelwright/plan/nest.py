@@ -8,13 +8,11 @@ them that the kernel reads most of, so that neighbouring lanes read neighbours.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from itertools import pairwise
 
 from kernelwright.graph import hint
 from kernelwright.plan.limits import Limits
-from kernelwright.plan.model import Coordinate, Program, flat_run
-from kernelwright.plan.walks import moved
+from kernelwright.plan.model import Program, flat_run
+from kernelwright.plan.walks import joined
 from kernelwright.plan.windows import below_each_other, is_window
 
 # Lanes of the widest vectors that there are.
@@ -38,34 +36,13 @@ def nested(
     last = tuple(a for a in order if a in inner)
     nest = replace(draft, rows=rows, outer=outer, inner=last)
     short = _short(nest, limits.one_thread)
-    nest = _joined(nest) if short and is_window(nest) else nest
+    nest = joined(nest) if short and is_window(nest) else nest
     together = below_each_other(nest) if short else 0
     if together:
         *rest, down, beside = nest.rows
         return replace(nest, rows=(*rest, beside, down), strided=True, together=together)
     across = bool(order) and order[-1] not in whole
     return replace(nest, strided=across or _side_by_side(nest, limits))
-
-
-def _joined(nest: Program) -> Program:
-    """The same with row axes that are one everywhere joined: who reads the result may part them."""
-    for outer, inner in pairwise(nest.rows):
-        high, low = nest.sizes[outer], nest.sizes[inner]
-        if not isinstance(high, int) or not isinstance(low, int):
-            continue
-        if all(at.stride(outer) == at.stride(inner) * low for at in nest.coordinates):
-            kept = {a: s for a, s in nest.sizes.items() if a != outer}
-            fewer = replace(
-                moved(nest, partial(_without, outer)),
-                sizes=kept | {inner: high * low},
-                rows=tuple(a for a in nest.rows if a != outer),
-            )
-            return _joined(fewer)
-    return nest
-
-
-def _without(atom: int, at: Coordinate) -> Coordinate:
-    return Coordinate(tuple((a, s) for a, s in at.strides if a != atom), at.offset)
 
 
 def _side_by_side(nest: Program, limits: Limits) -> bool:

@@ -113,6 +113,7 @@ class Needs:
 def walk(program: Program, value: str, form: ConvForm) -> Walk:
     """The program with its atoms cut where they run from one axis of the result into the next."""
     extents = (form.batch, form.cout, *form.out_size)
+    program = joined(program) if program.stages else program
     while True:
         accesses = [a for a in program.loads if a.buffer == value]
         if len(accesses) != 1 or accesses[0].offset != 0 or accesses[0].within:
@@ -190,6 +191,34 @@ def split(program: Program, atom: int, inner: int) -> Program:
         rows=parts(program.rows),
         outer=parts(program.outer),
         inner=parts(program.inner),
+    )
+
+
+def joined(program: Program) -> Program:
+    """The same with neighbouring axes that are one everywhere joined: another kernel parted them."""
+    for axes in (program.rows, program.outer, program.inner):
+        for outer, inner in pairwise(axes):
+            high, low = program.sizes[outer], program.sizes[inner]
+            if not isinstance(high, int) or not isinstance(low, int):
+                continue
+            if all(at.stride(outer) == at.stride(inner) * low for at in program.coordinates):
+                return joined(_joined(program, outer, inner, high * low))
+    return program
+
+
+def _joined(program: Program, outer: int, inner: int, size: int) -> Program:
+    def move(at: Coordinate) -> Coordinate:
+        return Coordinate(tuple((a, s) for a, s in at.strides if a != outer), at.offset)
+
+    def fewer(atoms: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(a for a in atoms if a != outer)
+
+    return replace(
+        moved(program, move),
+        sizes={a: s for a, s in program.sizes.items() if a != outer} | {inner: size},
+        rows=fewer(program.rows),
+        outer=fewer(program.outer),
+        inner=fewer(program.inner),
     )
 
 

@@ -133,6 +133,7 @@ def _convolution(
         memory=3.8e6,
         overhead=8.0,
         kernel_overhead=3.0,
+        arithmetic=14e6,
     )
 
 

@@ -229,7 +229,8 @@ class ConvLoop:
 
     It is made of the instructions of one `capability`. It makes so many `products` of tensor cores
     for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
-    launch has an `overhead`, a kernel after it `kernel_overhead`. `library` is the library's rate
+    launch has an `overhead`, a kernel after it `kernel_overhead`, and computes `arithmetic`
+    operations of its program in a microsecond. `library` is the library's rate
     with few channels, that with `library_channels`, and that of transposed convolutions in three
     dimensions.
     """
@@ -246,14 +247,15 @@ class ConvLoop:
     memory: float
     overhead: float
     kernel_overhead: float
+    arithmetic: float
 
     def time(self, flops: float, moved: float) -> float:
         """Of a convolution that moves so many bytes, those of its epilogue among them."""
         return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
 
-    def pass_time(self, moved: float) -> float:
-        """Of a kernel that only moves bytes."""
-        return self.kernel_overhead + moved / self.memory
+    def pass_time(self, moved: float, operations: float) -> float:
+        """Of a kernel without products."""
+        return self.kernel_overhead + max(moved / self.memory, operations / self.arithmetic)
 
     def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
         """`channels` are those of a group, `transposed` a convolution in three dimensions."""
