@@ -391,7 +391,7 @@ struct ConvEpilogue {
     // Rows for whole warps, so that the threads of a warp go through as many. Rows of one chunk
     // wait for their loads side by side.
     constexpr int kTimes = (P::kRows + kAtOnce - 1) / kAtOnce;
-    KW_UNROLL(Row::kKeeps && Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
+    KW_UNROLL(Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
     for (int n = 0; n < kTimes; ++n) {
       const int r = n * kAtOnce + thread / kRowThreads;
       Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, {}, {}};

@@ -204,12 +204,28 @@ struct SliceRows {
     }
   }
 
-  __device__ __forceinline__ void run(int high, int i, int slice) {
+  __device__ __forceinline__ void reduce(int high, int i, int slice) {
     begin(high, i);
     stages<0>(high, i, slice);
     store();
     // The next slice's first stage writes where this one's last has.
     if constexpr (kPixels && P::kStages % 2 != 0) hopper::sync_threads<128>(tile.barrier);
+  }
+
+  // Whether a result is so small that its error may be larger.
+  __device__ __forceinline__ bool in_doubt(int high, int i, int slice) {
+    begin(high, i);
+    bool bad = false;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      float smallest = kw::detail::kInf;
+      each(high, i, k, slice, [&](float& sum, bool exists) {
+        smallest = minimum(smallest, exists ? fabsf(sum) : kw::detail::kInf);
+      });
+      const float bound = Sums::least(scales[at[k].row], sums.doubt, sums.most_down);
+      bad = bad || (there[k] && !(smallest * fabsf(scale[k]) > bound));
+    }
+    return bad;
   }
 };
 
@@ -217,30 +233,41 @@ template <class P, class Loop, class S>
 struct ConvRows {
   static constexpr bool kEven =
       S::kOutW % S::kBlockW == 0 && S::kOutH % S::kBlockH == 0 && S::kOutD % S::kBlockD == 0;
+  using Tile = ConvTile<typename S::C>;
 
   const typename P::Args& a;
   ConvSums<Loop, S>& sums;
 
-  // Of the places of the `slice`-th slice; where weights are rows, channels `high * 64 + 8 * i`.
-  __device__ __forceinline__ void run(const ConvTile<typename S::C>& tile, const RowScale* scales,
-                                      int high, int i, int slice) const {
-    const bool whole = tile.z + S::kTileD <= S::kOutD && tile.y + S::kTileH <= S::kOutH &&
-                       tile.x + S::kTileW <= S::kOutW;
-    if (kEven || whole) {
-      rows<true>(tile, scales, high, i, slice);
-    } else {
-      rows<false>(tile, scales, high, i, slice);
-    }
+  __device__ __forceinline__ void reduce(const Tile& tile, const RowScale* scales, int high, int i,
+                                         int slice) const {
+    each(tile, scales, [&](auto rows) { rows.reduce(high, i, slice); });
+  }
+
+  __device__ __forceinline__ bool in_doubt(const Tile& tile, const RowScale* scales, int high,
+                                           int i, int slice) const {
+    bool bad = false;
+    each(tile, scales, [&](auto rows) { bad = bad || rows.in_doubt(high, i, slice); });
+    return bad;
   }
 
  private:
-  template <bool kWhole>
-  __device__ __forceinline__ void rows(const ConvTile<typename S::C>& tile, const RowScale* scales,
-                                       int high, int i, int slice) const {
+  template <class F>
+  __device__ __forceinline__ void each(const Tile& tile, const RowScale* scales, const F& f) const {
+    const bool whole = tile.z + S::kTileD <= S::kOutD && tile.y + S::kTileH <= S::kOutH &&
+                       tile.x + S::kTileW <= S::kOutW;
+    if (kEven || whole) {
+      some<true>(tile, scales, f);
+    } else {
+      some<false>(tile, scales, f);
+    }
+  }
+
+  template <bool kWhole, class F>
+  __device__ __forceinline__ void some(const Tile& tile, const RowScale* scales, const F& f) const {
     using Rows = SliceRows<P, Loop, S, kWhole>;
 #pragma unroll
     for (int first = 0; first < Rows::kAll; first += Rows::kOwn) {
-      Rows{a, sums, tile, scales, first}.run(high, i, slice);
+      f(Rows{a, sums, tile, scales, first});
     }
   }
 };

@@ -140,15 +140,7 @@ struct ConvConsumer {
 
   static_assert(!P::kInRegisters || (S::kPhases == 1 && !kWindows), "each result has its register");
 
-  // Magnitudes that a result of the channel must be above; a NaN never is. Zeros are zero without
-  // any doubt.
-  __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
-                                                float most_down) {
-    const float bound = weight.doubt * most_down + fabsf(weight.scale) * doubt;
-    return bound == 0.0f ? -1.0f : bound;
-  }
-
-  // Whether results of the tile can be in doubt at all: nearly never, and then nobody asks.
+  // Whether results of the tile can be in doubt at all; if not, nobody asks.
   bool of_weights = false;
 
   __device__ __forceinline__ bool doubtful() const {
@@ -208,14 +200,14 @@ struct ConvConsumer {
       if constexpr (kDoubtful || (Loop::kScaled && !kUnscaled)) {
         const RowScale weight = scales[channel];
         scale = weight.scale * sums.down;
-        bound = least(weight, sums.doubt, sums.most_down);
+        bound = Sums::least(weight, sums.doubt, sums.most_down);
       }
     }
   };
 
-  // The sums of a slice into its memory; whether one is in doubt.
-  __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice,
-                                        int phase) const {
+  // The sums of a slice into its memory; whether one is in doubt, if that is not known yet.
+  __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice, int phase,
+                                        bool ask) const {
     const int z0 = S::kSpreadZ > 1 && !kByDepth ? S::phase_z(phase) : 0;
     const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
     const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
@@ -223,7 +215,7 @@ struct ConvConsumer {
     if constexpr (kWindows) {
       write_windows(to, slice);
       return doubtful();
-    } else if (Loop::kScaled && doubtful()) {
+    } else if (Loop::kScaled && ask && doubtful()) {
       return write_results<Loop::kScaled>(scales, at, slice, phase == 0);
     } else {
       return write_results<false>(scales, at, slice, phase == 0);
@@ -394,7 +386,7 @@ struct ConvConsumer {
 #pragma unroll 1
     for (int row = own; row < S::kTileChannels; row += kWarps) {
       if (tile.channel + row >= channel_end) break;
-      const float bound = least(scales[row], doubt, most_down);
+      const float bound = Sums::least(scales[row], doubt, most_down);
       const float scale = tile.scale(row);
       const bool turned = P::kTurns && (__float_as_uint(scales[row].scale) >> 31) != 0;
       float* const values = tile.at + row * S::kTilePitch;
@@ -505,8 +497,10 @@ struct ConvConsumer {
     detail::sync_epilogue<kThreads>(tile.barrier);
   }
 
-  // Reductions over places, in registers.
-  __device__ __forceinline__ void reduce(const ConvItem& item, float* to) {
+  // Calls f(rows, tile, scales, high, i, t) for what the thread has of each slice that exists: its
+  // t-th part of the places; where weights are rows, channels `high * 64 + 8 * i`.
+  template <class F>
+  __device__ __forceinline__ void each_slice(const ConvItem& item, float* to, const F& f) {
     constexpr int kChannels = kPixels ? 1 : 2 * kHigh;
 #pragma unroll
     for (int n = 0; n < kChannels; ++n) {
@@ -515,11 +509,27 @@ struct ConvConsumer {
         const int slice = (kByWarps ? n * kSlicesY * kSlicesZ : 0) + t;
         const ConvTile<C> tile = tile_of(item, slice, to, 0);
         if (!exists(item, slice, tile)) continue;
-        const RowScale* const scales = row_scales(item) + slice_channel(slice);
-        ConvRows<P, Loop, S>{a, sums}.run(tile, scales, n / 2, n % 2, t);
+        f(ConvRows<P, Loop, S>{a, sums}, tile, row_scales(item) + slice_channel(slice), n / 2,
+          n % 2, t);
       }
     }
+  }
+
+  // Reductions over places, in registers.
+  __device__ __forceinline__ void reduce(const ConvItem& item, float* to) {
+    each_slice(item, to,
+               [](const auto& rows, const ConvTile<C>& tile, const RowScale* scales, int high,
+                  int i, int t) { rows.reduce(tile, scales, high, i, t); });
     detail::sync_epilogue<kThreads>(4 + sums.group);
+  }
+
+  // Whether all results can be believed, as those who share slices see it.
+  __device__ __forceinline__ bool none_in_doubt(const ConvItem& item, float* to) {
+    bool bad = false;
+    each_slice(item, to,
+               [&](const auto& rows, const ConvTile<C>& tile, const RowScale* scales, int high,
+                   int i, int t) { bad = bad || rows.in_doubt(tile, scales, high, i, t); });
+    return !detail::sync_any<kThreads>(4 + sums.group, bad);
   }
 
   // The slice's first channel in the block's tile.
@@ -553,13 +563,13 @@ struct ConvConsumer {
         sums.sum(0);
         bool reduced = false;
         if constexpr (P::kInRegisters) {
-          reduced = !doubtful();
+          reduced = !doubtful() || none_in_doubt(item, to);
           if (reduced) reduce(item, to);
           if (reduced && !P::kStoresElements) continue;
         }
 #pragma unroll 1
         for (int slice = 0; slice < kSlices; ++slice) {
-          const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0);
+          const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0, !reduced);
           hand_over(item, slice, to, bad, 0, reduced);
         }
       } else {
@@ -579,7 +589,7 @@ struct ConvConsumer {
       sums.doubt = doubt = maximum(doubt, sums.doubt);
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
       const bool last = phase == S::kPhases - 1;
-      const bool found = write(row_scales(item) + sums.channels(), to, 0, phase);
+      const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
       bad = found || (S::kPhaseMax == 0 && bad);
       if (last || (kByDepth && (phase + 1) % (S::kPhasesY * S::kPhasesX) == 0)) {
         hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0, false);

@@ -99,7 +99,8 @@ class ConvKernel(Kernel):
 def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> list[Kernel]:
     """The convolution, and the kernel that finishes its rows if there is one."""
     assert region.program is not None
-    found = tile_of(walk(region.program, conv.product, conv.form), conv.form, conv.loop)
+    walked = walk(region.program, conv.product, conv.form, graph)
+    found = tile_of(walked, conv.form, conv.loop)
     assert found is not None, "the planner has asked"
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))

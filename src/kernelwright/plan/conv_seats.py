@@ -170,7 +170,7 @@ class _Seating:
             raise Unfit(Code.SECOND)
         if reader.program is None or value not in reader.reads:
             raise Unfit(Code.WALKS)
-        walked = walk(reader.program, value, way.form)
+        walked = walk(reader.program, value, way.form, self.graph)
         found = self.conv_time(walked, way.form, way.loop, way.samples)
         if found is None:
             raise Unfit(Code.TILE)
@@ -321,7 +321,7 @@ class _Seating:
         access = atoms.access(contraction.outputs[0].name, own.type.shape, layout)
         store = Store(load(access), access, "element")
         program = Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
-        walked = walk(program, contraction.outputs[0].name, way.form)
+        walked = walk(program, contraction.outputs[0].name, way.form, self.graph)
         ours = self.conv_time(walked, way.form, way.loop, way.samples)
         if ours is None:
             self.refuse(contraction, Code.CONVOLUTION)

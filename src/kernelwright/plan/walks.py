@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from kernelwright.expr import Expr, index, leaves, load, postorder, substitute
 from kernelwright.expr import inside as inside_range
-from kernelwright.graph import Dim, as_dim, product
+from kernelwright.graph import Dim, Graph, as_dim, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
@@ -39,12 +39,16 @@ class Digit:
 
 @dataclass(frozen=True)
 class Walk:
-    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first."""
+    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first.
+
+    `scales` are operands that a norm is scaled by: reciprocals of square roots.
+    """
 
     program: Program
     value: str
     digits: tuple[Digit, ...]
     extents: tuple[Dim, int, int, int, int]
+    scales: frozenset[str]
 
     def of(self, axis: int) -> list[Digit]:
         return [d for d in self.digits if d.axis == axis]
@@ -110,7 +114,7 @@ class Needs:
     multiple: tuple[int, int, int]
 
 
-def walk(program: Program, value: str, form: ConvForm) -> Walk:
+def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     """The program with its atoms cut where they run from one axis of the result into the next."""
     extents = (form.batch, form.cout, *form.out_size)
     program = joined(program) if program.stages else program
@@ -127,10 +131,16 @@ def walk(program: Program, value: str, form: ConvForm) -> Walk:
         program = split(program, *crosses)
     digits = [d for d in found if isinstance(d, Digit)]
     digits.sort(key=lambda d: (d.axis, -d.step))
-    made = Walk(program, value, tuple(digits), extents)
+    scales = {a.buffer for a in program.loads if _is_scale(graph, a.buffer)}
+    made = Walk(program, value, tuple(digits), extents, frozenset(scales))
     for axis, extent in enumerate(extents):
         _check_axis(made.of(axis), extent)
     return made
+
+
+def _is_scale(graph: Graph, name: str) -> bool:
+    made = graph[graph.base(name)] if name in graph.by_name else None
+    return made is not None and isinstance(made.payload, Expr) and made.payload.op == "rsqrt"
 
 
 def _digit(atom: int, stride: Dim, size: Dim, extents: tuple[Dim, ...]) -> Digit | tuple[int, int]:
