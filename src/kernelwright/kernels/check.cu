@@ -241,3 +241,7 @@ template cudaError_t kw::conv<kw::ConvFloat16, ConvKept, ConvPhases>(const ConvO
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvLargest>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTotals<ConvDense>, ConvDense>(
+    const ConvOperands&, const ConvTotals<ConvDense>::Args&, cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvTotals<ConvPlaces>, ConvPlaces>(
+    const ConvOperands&, const ConvTotals<ConvPlaces>::Args&, cudaStream_t);
