@@ -212,20 +212,32 @@ struct SliceRows {
     if constexpr (kPixels && P::kStages % 2 != 0) hopper::sync_threads<128>(tile.barrier);
   }
 
-  // Whether a result is so small that its error may be larger.
+  // Whether an error may count. In a sum it is small beside the largest result that the thread has;
+  // anywhere else a result has to be as good by itself.
   __device__ __forceinline__ bool in_doubt(int high, int i, int slice) {
+    constexpr Combine kOp = sums_alone() ? Combine::kMax : Combine::kMin;
+    constexpr float kNone = sums_alone() ? 0.0f : kw::detail::kInf;
     begin(high, i);
     bool bad = false;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
-      float smallest = kw::detail::kInf;
+      float size = kNone;
+      bool some = false;
       each(high, i, k, slice, [&](float& sum, bool exists) {
-        smallest = minimum(smallest, exists ? fabsf(sum) : kw::detail::kInf);
+        size = combine<kOp>(size, exists ? fabsf(sum) : kNone);
+        some |= exists;
       });
       const float bound = Sums::least(scales[at[k].row], sums.doubt, sums.most_down);
-      bad = bad || (there[k] && !(smallest * fabsf(scale[k]) > bound));
+      bad = bad || (there[k] && some && !(size * fabsf(scale[k]) > bound));
     }
     return bad;
+  }
+
+  KW_FN static constexpr bool sums_alone() {
+    for (int stage = 0; stage < P::kStages; ++stage) {
+      if (P::kCombine[stage] != Combine::kSum) return false;
+    }
+    return !P::kStoresElements;
   }
 };
 

@@ -212,10 +212,7 @@ struct ConvConsumer {
     const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
     const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
     float* const at = to + (z0 * S::kTileH + y0) * S::kTileW + x0;
-    if constexpr (kWindows) {
-      write_windows(to, slice);
-      return doubtful();
-    } else if (Loop::kScaled && ask && doubtful()) {
+    if (Loop::kScaled && ask && doubtful()) {
       return write_results<Loop::kScaled>(scales, at, slice, phase == 0);
     } else {
       return write_results<false>(scales, at, slice, phase == 0);
@@ -225,7 +222,9 @@ struct ConvConsumer {
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_results(const RowScale* scales, float* to, int slice,
                                                 bool first) const {
-    if constexpr (kPixels) {
+    if constexpr (kWindows) {
+      return write_windows<kDoubtful>(scales, to, slice);
+    } else if constexpr (kPixels) {
       return write_places<kDoubtful>(scales, to, slice, first);
     } else {
       return write_channels<kDoubtful>(scales, to, slice, first);
@@ -321,8 +320,11 @@ struct ConvConsumer {
   }
 
   // The largest sum of each window. A thread has two places of every eight in a row.
-  __device__ __forceinline__ void write_windows(float* to, int slice) const {
+  template <bool kDoubtful>
+  __device__ __forceinline__ bool write_windows(const RowScale* scales, float* to,
+                                                int slice) const {
     const int lane = hopper::lane();
+    bool bad = false;
 #pragma unroll
     for (int high = 0; high < kHigh; ++high) {
 #pragma unroll
@@ -330,6 +332,7 @@ struct ConvConsumer {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
         const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
         float* const row = to + index * S::kTilePitch;
+        Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
@@ -339,13 +342,15 @@ struct ConvConsumer {
             const int y = t % kSlicesY * S::kTileH + place % S::kTileH;
 #pragma unroll
             for (int eight = 0; eight < S::kWide / 8; ++eight) {
-              const float2 most = largest_pair(high, i, z, y, eight);
-              put_windows(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4, most);
+              put_windows<kDoubtful>(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4,
+                                     largest_pair(high, i, z, y, eight), channel.smallest);
             }
           }
         }
+        bad = bad || channel.bad();
       }
     }
+    return bad;
   }
 
   // Down the rows and planes of a window.
@@ -361,9 +366,14 @@ struct ConvConsumer {
   }
 
   // Along its columns: those of four threads are eight.
-  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair) {
+  template <bool kDoubtful>
+  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair,
+                                                     float& smallest) {
     if constexpr (S::kWindowW == 1) {
       *reinterpret_cast<float2*>(to + 2 * quarter) = pair;
+      if constexpr (kDoubtful) {
+        smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
+      }
     } else {
       float most = maximum(pair.x, pair.y);
 #pragma unroll
@@ -371,6 +381,7 @@ struct ConvConsumer {
         most = maximum(most, __shfl_xor_sync(0xffffffff, most, apart));
       }
       if (quarter % (S::kWindowW / 2) == 0) to[quarter / (S::kWindowW / 2)] = most;
+      if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(most));
     }
   }
 
@@ -390,6 +401,12 @@ struct ConvConsumer {
       const float scale = tile.scale(row);
       const bool turned = P::kTurns && (__float_as_uint(scales[row].scale) >> 31) != 0;
       float* const values = tile.at + row * S::kTilePitch;
+      bool any = false;
+#pragma unroll 8
+      for (int place = lane; place < kPlaces; place += 32) {
+        any |= !(fabsf(values[place] * scale) > bound);
+      }
+      if (!__any_sync(0xffffffff, any)) continue;
 #pragma unroll 1
       for (int first = 0; first < kPlaces; first += 32) {
         const int place = first + lane;
