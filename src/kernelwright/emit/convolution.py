@@ -33,6 +33,7 @@ class ConvPrinter(ProgramPrinter):
     kernel: ConvKernel
     cursor = "kw::TileCursor"
     storing = "kw::store_away"
+    loading = "kw::load_ahead"
     sharing = "kw::load_constant"
 
     def sizes(self) -> list[str]:

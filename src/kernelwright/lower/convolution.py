@@ -44,6 +44,7 @@ MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 # and 212, a softmax (24) 206 and 231.
 LIGHT = 24
 LOOP_BODY = 512
+LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
 LEAST_BODY = 4  # operations of a lane beside its program's
 # Operations of an element's reductions that are worth code without loops, as registers need it.
 STRAIGHT = 12
@@ -219,7 +220,7 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
     segment = int(str(program.count(program.inner)))
     vec, edge_vec = _vectors(graph, parts)
     if not program.stages:
-        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(program, vec))
+        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(parts, vec))
     most = elements // segment if program.segmented else -(-segment // vec)
     # Neighbours in a row are read together: all banks of shared memory at once.
     along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
@@ -239,15 +240,18 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
         keeps = "slice"  # each element has one place, and each row its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(program, vec), early)
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early)
 
 
 def _operations(program: Program) -> int:
     return cost(*program.exprs) + LEAST_BODY
 
 
-def _unrolled(program: Program, vec: int) -> int:
-    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= LOOP_BODY), 1)
+def _unrolled(parts: Tiled, vec: int) -> int:
+    program, elements = parts.epilogue, set(parts.epilogue.elements)
+    loads = any(a.atoms & elements for a in program.loads if a != parts.given)
+    most = LOADING_BODY if loads else LOOP_BODY
+    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
