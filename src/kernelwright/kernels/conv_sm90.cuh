@@ -486,15 +486,14 @@ struct ConvConsumer {
   __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
                                             int depth, bool reduced) const {
     const ConvTile<C> tile = tile_of(item, slice, to, depth);
-    const RowScale* const scales = row_scales(item) + slice_channel(slice);
     float* const factors = const_cast<float*>(tile.scales);
-    if constexpr (kUnscaled) note_factors(factors, scales);
+    if constexpr (kUnscaled) note_factors(factors, row_scales(item) + slice_channel(slice));
     const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
     const bool there = exists(item, slice, tile);
     if constexpr (Loop::kScaled) {
       if (any && there) {
-        repair(&g, tile, factors, scales, sums.doubt, sums.most_down,
-               (item.channels / S::kTilesC + 1) * S::kGroupOut);
+        repair(&g, tile, factors, row_scales(item) + slice_channel(slice), sums.doubt,
+               sums.most_down, (item.channels / S::kTilesC + 1) * S::kGroupOut);
         detail::sync_epilogue<kThreads>(tile.barrier);
       }
     }

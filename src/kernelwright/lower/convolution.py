@@ -46,6 +46,7 @@ LIGHT = 24
 LOOP_BODY = 512
 LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
 LEAST_BODY = 4  # operations of a lane beside its program's
+WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
 # Operations of an element's reductions that are worth code without loops, as registers need it.
 STRAIGHT = 12
 
@@ -228,6 +229,14 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
     shared = 1
     while rows * shared < least and shared < WARP and 2 * shared <= most:
         shared *= 2
+
+    def turns(shared: int) -> int:
+        """Chunks that a thread goes through, those of rows that are none among them."""
+        return -(-rows * shared // threads) * -(-elements // (vec * shared))
+
+    more = [] if program.segmented else [2 * shared, 4 * shared]
+    fewer = [n for n in more if n <= min(WARP, most) and turns(n) <= WORTH * turns(shared)]
+    shared = min(fewer, key=turns, default=shared)
     chunks = -(-elements // (vec * shared))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
     kept = chunks * vec * max(1, len(plan.fields))

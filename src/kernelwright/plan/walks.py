@@ -205,7 +205,7 @@ def split(program: Program, atom: int, inner: int) -> Program:
 
 
 def joined(program: Program) -> Program:
-    """The same with neighbouring axes that are one everywhere joined: another kernel parted them."""
+    """The same with neighbouring axes joined that are one everywhere: others parted them."""
     for axes in (program.rows, program.outer, program.inner):
         for outer, inner in pairwise(axes):
             high, low = program.sizes[outer], program.sizes[inner]
