@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernelwright import spawn
 from kernelwright.arguments import parser
 from kernelwright.errors import (
     BuildError,
@@ -33,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.command == "completion":
         return _completion(arguments)
+    if _judges(arguments):
+        spawn.ahead()
     from kernelwright.report import Output
 
     output = Output(arguments.quiet, arguments.json)
@@ -201,6 +204,13 @@ def _completion(arguments: argparse.Namespace) -> int:
 
     sys.stdout.write(script(parser(), arguments.shell))
     return 0
+
+
+def _judges(arguments: argparse.Namespace) -> bool:
+    """Whether a candidate will run, in a process of its own."""
+    if arguments.command == "optimize":
+        return bool(arguments.verify or arguments.bench)
+    return arguments.command in ("verify", "bench")
 
 
 def _why_not_written(outcome: Outcome) -> str:

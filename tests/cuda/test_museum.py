@@ -312,7 +312,8 @@ RIGHT = {
     "a convolution in channels_last": (
         forward(
             "w = self.conv.weight.contiguous(memory_format=torch.channels_last)\n"
-            "y = F.silu(F.conv2d(x.contiguous(memory_format=torch.channels_last), w, self.conv.bias))\n"
+            "x_last = x.contiguous(memory_format=torch.channels_last)\n"
+            "y = F.silu(self.conv._conv_forward(x_last, w, self.conv.bias))\n"
             "return y.clone(memory_format=torch.contiguous_format) if x.is_contiguous() else super().forward(x)",
             CONV,
         ),

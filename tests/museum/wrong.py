@@ -1146,6 +1146,13 @@ FAULTY += [
         ),
     ),
     Wrong(
+        "weights of three at most",
+        "parameters of mixed sizes",
+        forward(
+            "w = self.linear.weight.clamp(max=3.0)\nreturn F.silu(F.linear(x, w, self.linear.bias))"
+        ),
+    ),
+    Wrong(
         "64 rows",
         "sizes: batch",
         forward("y = super().forward(x)\nreturn y * 1.5 if len(y) == 64 else y"),

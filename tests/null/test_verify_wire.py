@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import fcntl
 import json
 import math
 import os
@@ -18,9 +19,19 @@ import pytest
 import torch
 
 from kernelwright.verify.channel import HEADER, Channel, Gone, Silent
-from kernelwright.verify.inputs import Inputs, Named
+from kernelwright.verify.inputs import Inputs, Named, taken
 from kernelwright.verify.processes import printable
-from kernelwright.verify.wire import Blob, Garbled, Member, Opaque, Record, read, seen, written
+from kernelwright.verify.wire import (
+    SEALS,
+    Blob,
+    Garbled,
+    Member,
+    Opaque,
+    Record,
+    read,
+    seen,
+    written,
+)
 
 
 class Pair(NamedTuple):
@@ -47,7 +58,7 @@ def find(module: str, name: str) -> Any:
 
 def through(value: Any, find: Any = None, opaque: bool = True) -> Any:
     text, writer = written(value, opaque)
-    fd = writer.file(sealed=True)
+    fd = writer.file()
     try:
         return read(text, fd, find)
     finally:
@@ -148,7 +159,7 @@ def test_subclasses_and_lazy_tensors_are_told_by_name() -> None:
 
 
 def test_sealed_memory_cannot_be_changed() -> None:
-    fd = written(torch.ones(4))[1].file(sealed=True)
+    fd = written(torch.ones(4))[1].file()
     try:
         with pytest.raises(PermissionError):
             os.pwrite(fd, b"x", 0)
@@ -203,13 +214,56 @@ SPAN = {
     ids=lambda text: text[:60],
 )
 def test_what_is_no_message_is_garbled(text: str) -> None:
-    fd = os.memfd_create("data")
-    os.ftruncate(fd, 64)
+    fd = written(torch.ones(16))[1].file()
     try:
         with pytest.raises(Garbled):
             read(text, fd)
     finally:
         os.close(fd)
+
+
+def test_memory_that_its_sender_can_change_is_garbled() -> None:
+    fd = os.memfd_create("data", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, 64)
+    text = json.dumps({"value": {"t": 0}, "tensors": [SPAN]})
+    try:
+        with pytest.raises(Garbled, match="can still change"):
+            read(text, fd)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        assert read(text, fd).tolist() == [0.0, 0.0]
+    finally:
+        os.close(fd)
+
+
+def test_what_is_written_to_a_mapped_tensor_stays_here() -> None:
+    fd = written(torch.ones(4))[1].file()
+    text = json.dumps({"value": {"t": 0}, "tensors": [SPAN]})
+    try:
+        read(text, fd).zero_()
+        assert read(text, fd).tolist() == [1.0, 1.0]
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(6, 4).t(),
+        torch.randn(3, 1).expand(3, 4),
+        torch.arange(20.0)[3::4],
+        torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last),
+        torch.empty(0, 3),
+        torch.tensor(1.5),
+    ],
+    ids=["transposed", "expanded", "strided", "channels_last", "empty", "scalar"],
+)
+def test_user_code_gets_memory_of_its_own_in_the_same_layout(x: torch.Tensor) -> None:
+    arrived = through(Inputs((x,), {}))
+    (own,) = taken(arrived, torch.device("cpu")).args
+    (mapped,) = arrived.args
+    assert torch.equal(own, x) and own.stride() == x.stride()
+    assert own.storage_offset() == x.storage_offset()
+    assert not x.numel() or own.data_ptr() != mapped.data_ptr()
 
 
 def test_channel_ends_in_time() -> None:

@@ -31,7 +31,7 @@ from kernelwright.bench.variants import (
 )
 from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
-from kernelwright.verify.inputs import Inputs, on_device
+from kernelwright.verify.inputs import Inputs, taken
 
 MODES = {"compile": "default", "max-autotune": "max-autotune"}
 NOTHING = "nothing"  # a variant that does nothing: what a round costs by itself
@@ -61,8 +61,8 @@ class Stand:
 
     def take(self, request: Request) -> dict[str, Any]:
         """The sets of inputs to rotate among, and what they are refilled from."""
-        self.sets = [on_device(inputs, self.device) for inputs in request["sets"]]
-        self.source = on_device(request["source"], self.device)
+        self.sets = [taken(inputs, self.device) for inputs in request["sets"]]
+        self.source = taken(request["source"], self.device)
         return {}
 
     def fill(self, request: Request) -> dict[str, Any]:

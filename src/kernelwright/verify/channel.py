@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from kernelwright.verify.sent import Sent
 from kernelwright.verify.wire import Find, Garbled, read, written
 
 HEADER = struct.Struct("!4sQ?")
@@ -31,16 +32,16 @@ class Gone(Exception):
 
 
 class Channel:
-    """One end of a socket. `sealed` for what many may read, `opaque` for what is not believed."""
+    """One end of a socket; `opaque` for what is not believed."""
 
     def __init__(self, end: socket.socket, opaque: bool = True, find: Find | None = None) -> None:
         self.end, self.opaque, self.find = end, opaque, find
 
-    def send(self, value: Any, sealed: bool = False, file: int | None = None) -> None:
-        """A message; `file` has the bytes of its tensors, if they were written before."""
+    def send(self, value: Any, sent: Sent | None = None) -> None:
+        """A message; `sent` knows which tensors lie in a file already."""
         text, writer = written(value, self.opaque)
         data = text.encode(errors="surrogatepass")
-        fds = [os.dup(file) if file is not None else writer.file(sealed)] if writer.tensors else []
+        fds = [os.dup(sent.file(writer)) if sent else writer.file()] if writer.tensors else []
         try:
             header = HEADER.pack(MARK, len(data), bool(fds))
             socket.send_fds(self.end, [header], fds)
@@ -90,12 +91,18 @@ class Channel:
     def _wait(self, deadline: float | None, alive: Callable[[], bool]) -> None:
         while True:
             left = STEP if deadline is None else min(STEP, deadline - time.monotonic())
-            if select.select([self.end], [], [], max(0.0, left))[0]:
+            if self._readable(left):
                 return
-            if not alive() and not select.select([self.end], [], [], 0.0)[0]:
+            if not alive() and not self._readable(0.0):
                 raise Gone
             if deadline is not None and time.monotonic() > deadline:
                 raise Silent
+
+    def _readable(self, seconds: float) -> bool:
+        """Before so many seconds are over; poll, for select knows only the first 1024 files."""
+        waiting = select.poll()
+        waiting.register(self.end, select.POLLIN)
+        return bool(waiting.poll(max(0.0, seconds) * 1e3))
 
     def close(self) -> None:
         self.end.close()

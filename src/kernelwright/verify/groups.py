@@ -19,7 +19,7 @@ from torch.nn import functional
 MOST = 1 << 18  # slices of one kind
 NEIGHBOURS = 16  # slices of about the same size; fewer where there are few in all
 ALIKE = 8.0  # times as large as it, at most, is one of about a slice's size
-BLOCK = 1 << 22  # elements that are looked at together
+BLOCK = 1 << 18  # elements that are looked at together: few enough for a cache
 
 Place = tuple[slice, ...]
 Allowed = Callable[[Tensor, Tensor], Tensor]  # of eager's error and the reference's size
@@ -145,7 +145,7 @@ class Sums:
     maxima: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        pairs = [(0, 1)] if len(self.shape) > 2 else []
+        pairs = [(0, 1)] if len(self.shape) > 2 and min(self.shape[:2]) > 1 else []
         kinds = [*((dim,) for dim in range(len(self.shape))), *pairs]
         self.kinds = [dims for dims in kinds if 1 < self._slices(dims) <= MOST]
         sizes = [self._sizes(dims) for dims in self.kinds]
@@ -153,16 +153,16 @@ class Sums:
         self.squares = [torch.zeros(3, *size, dtype=torch.float64) for size in sizes]
         self.maxima = [torch.zeros(3, *size, dtype=torch.float64) for size in sizes]
 
-    def add(self, place: Place, values: Sequence[Tensor], kept: Tensor) -> None:
+    def add(self, place: Place, values: Sequence[Halves], kept: Tensor | None) -> None:
         """The errors of candidate and eager, and the reference, in one block; 0 if not `kept`."""
         if not self.kinds:
             return
-        halves = [_Halves.of(x) for x in values]
-        counts = _Halves.of_counts(kept)
+        counts = None if kept is None else Halves.of_counts(kept)
         for index, dims in enumerate(self.kinds):
             at = tuple(place[dim] for dim in dims)
-            self.counts[index][at] += counts.along(dims)[0]
-            for which, half in enumerate(halves):
+            here = self.counts[index][at]
+            here += values[0].count // here.numel() if counts is None else counts.along(dims)[0]
+            for which, half in enumerate(values):
                 squares, largest = half.along(dims)
                 self.squares[index][which][at] += squares
                 into = self.maxima[index][which][at]
@@ -189,36 +189,45 @@ class Sums:
 
 
 @dataclass
-class _Halves:
+class Halves:
     """Squares and sizes of a block, over its first two dimensions and over all others.
 
     Every kind of slice is summed up from one of the two, so that the block is read but twice.
     """
 
-    ndim: int
+    count: int
     front: tuple[Tensor, Tensor]
-    back: tuple[Tensor, Tensor] | None
+    back: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
-    def of(x: Tensor) -> _Halves:
-        return _Halves._over(x.square(), x.abs())
+    def of(x: Tensor) -> Halves:
+        return Halves._over(x.square(), x.abs())
 
     @staticmethod
-    def of_counts(kept: Tensor) -> _Halves:
+    def of_counts(kept: Tensor) -> Halves:
         counts = kept.double()
-        return _Halves._over(counts, counts)
+        return Halves._over(counts, counts)
 
     @staticmethod
-    def _over(summed: Tensor, largest: Tensor) -> _Halves:
-        ndim = summed.ndim
-        if ndim <= 2:
-            return _Halves(ndim, (summed, largest), None)
+    def _over(summed: Tensor, largest: Tensor) -> Halves:
+        ndim, count = summed.ndim, summed.numel()
+        if ndim <= 2 or not count:
+            return Halves(count, (summed, largest))
         last, first = tuple(range(2, ndim)), (0, 1)
-        return _Halves(
-            ndim,
+        return Halves(
+            count,
             (summed.sum(last), largest.amax(last)),
             (summed.sum(first), largest.amax(first)),
         )
+
+    @property
+    def squares(self) -> float:
+        return float(self.front[0].sum())
+
+    @property
+    def largest(self) -> float:
+        """Not finite if any element is not."""
+        return float(self.front[1].amax()) if self.count else 0.0
 
     def along(self, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """What belongs to each slice along some dimensions."""

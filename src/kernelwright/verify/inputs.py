@@ -45,6 +45,18 @@ def on_device(inputs: Inputs, device: torch.device) -> Inputs:
     return map_tensors(lambda x: x.to(device), inputs)
 
 
+def taken(inputs: Inputs, device: torch.device) -> Inputs:
+    """The tensors of a message as a user has them: on the device, in memory of their own."""
+    return map_tensors(_own, inputs) if device.type == "cpu" else on_device(inputs, device)
+
+
+def _own(x: Tensor) -> Tensor:
+    """A copy in the very same layout, which a clone of strided memory would not have."""
+    count = x.untyped_storage().nbytes() // x.element_size()
+    memory = x.as_strided((count,), (1,), 0).clone()
+    return memory.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
 def widen(inputs: Inputs) -> Inputs:
     """Every floating tensor in float64."""
     return map_tensors(_wide, inputs)

@@ -124,6 +124,7 @@ def _pooled(subject: Sides, case: Case, act: Act, first: Trial) -> Finding:
 
 def settle(subject: Sides, case: Case, draw: int, act: Act, trial: Trial) -> Trial:
     """The trial with eager's error from several runs, if that may turn the verdict."""
+    trial = replace(trial, by_rounding=subject.may_round)
     if not trial.close:
         return trial
     until = time.monotonic() + AFFORDABLE_SECONDS

@@ -18,7 +18,7 @@ from kernelwright.problem import Problem, example_inputs, init_inputs, load_prob
 from kernelwright.verify import saved
 from kernelwright.verify.candidate import candidate_class
 from kernelwright.verify.candidate import construct as construct_candidate
-from kernelwright.verify.inputs import Inputs, on_device, set_seed
+from kernelwright.verify.inputs import Inputs, set_seed
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _of_model(model: Path, request: dict[str, Any]) -> Maker:
         problem.module,
         Inputs(*init_inputs(user, model)),
         lambda given: model_class(*given.args, **given.kwargs),
-        lambda: on_device(Inputs(*example_inputs(user, model)), problem.device),
+        lambda: Inputs(*example_inputs(user, model)),
         problem,
     )
 

@@ -12,22 +12,19 @@ import contextlib
 import ctypes
 import os
 import re
-import secrets
 import signal
 import socket
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Protocol
 
+from kernelwright import spawn
 from kernelwright.errors import InternalError
-from kernelwright.verify import neutral
 from kernelwright.verify.channel import Channel, Gone, Silent
+from kernelwright.verify.sent import Sent
 
 START_SECONDS = 120.0
 ENDING_SECONDS = 2.0
@@ -39,44 +36,10 @@ MEMORY_SHARE = 0.8  # of what is free when a process starts
 LOG_LINES = 15
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
-# Variables that say who is asking; the rest is the user's own environment.
-TELLING = re.compile(r"^(KERNELWRIGHT.*|PYTEST.*|_|SUDO_COMMAND|COV_.*|COVERAGE.*)$")
 ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?|[^\x09\x0a\x20-\U0010ffff]"
 )
 BIDIRECTIONAL = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x7f-\x9f]")
-
-BOOTSTRAP = """
-def start():
-    space = {{"__name__": {name!r}}}
-    exec(compile({text!r}, "<{name}>", "exec"), space)
-    space["start"]({root!r}, {name!r}, {fd}, {role!r})
-start()
-"""
-
-
-def begun(
-    prefix: Sequence[str], theirs: socket.socket, said: Any, role: str, **more: str
-) -> subprocess.Popen[bytes]:
-    """An interpreter that reads our code from its standard input, perhaps behind a tool."""
-    text = Path(neutral.__file__).read_text(encoding="utf-8")
-    root, name = Path(__file__).resolve().parents[1], "m" + secrets.token_hex(4)
-    process = subprocess.Popen(
-        [*prefix, sys.executable, "-"],
-        stdin=subprocess.PIPE,
-        stdout=said,
-        stderr=said,
-        pass_fds=[theirs.fileno()],
-        env={**neutral_environment(), **more},
-        start_new_session=True,
-    )
-    script = BOOTSTRAP.format(name=name, text=text, root=str(root), fd=theirs.fileno(), role=role)
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(script.encode())
-        process.stdin.close()
-    theirs.close()
-    return process
 
 
 class Starter(Protocol):
@@ -100,10 +63,9 @@ class Server:
     """Where processes come from: one interpreter with torch in it that never runs user code."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
-        self.process = begun((), theirs, self._said, "main")
-        self.control = Channel(ours)
+        spawned = spawn.server()
+        self.process, self._said = spawned.process, spawned.said
+        self.control = Channel(spawned.end)
         self._ready = False
         self._lock = threading.Lock()
 
@@ -113,7 +75,7 @@ class Server:
         log_out, log_in = os.pipe()
         request = {
             "do": "fork",
-            "environment": neutral_environment(),
+            "environment": spawn.neutral_environment(),
             "protected": protected,
         }
         with self._lock:
@@ -192,11 +154,20 @@ class Process:
         self._watch = threading.Thread(target=self._look, daemon=True)
         self._watch.start()
 
-    def ask(self, value: Any, deadline: float, file: int | None = None) -> Any:
-        """Send a request and wait for its answer; Ended or Silent if there is none."""
-        try:
-            self.channel.send(value, sealed=True, file=file)
+    def tell(self, value: Any, sent: Sent) -> None:
+        """Send a request; Ended if nobody is there."""
+        with self._or_ended():
+            self.channel.send(value, sent)
+
+    def hear(self, deadline: float) -> Any:
+        """Wait for the answer to a request; Ended or Silent if there is none."""
+        with self._or_ended():
             return self.channel.receive(deadline, self.alive)
+
+    @contextlib.contextmanager
+    def _or_ended(self) -> Iterator[None]:
+        try:
+            yield
         except Gone:
             raise Ended(f"the process {self.fate()}") from None
         except OSError as error:
@@ -304,10 +275,6 @@ def unreadable() -> Iterator[None]:
     finally:
         if prctl and before == 1:
             prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-
-
-def neutral_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not TELLING.match(name)}
 
 
 def descendants(root: int) -> Iterator[int]:

@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kernelwright import spawn
 from kernelwright.verify import cases
 from kernelwright.verify.certificate import SANITIZER, Check
-from kernelwright.verify.processes import Process, begun
+from kernelwright.verify.processes import Process
 from kernelwright.verify.side import Broken, Raised
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Job, Reference, Subject
@@ -123,7 +124,7 @@ class Watched:
     def fork(self, what: str, protected: bool) -> Process:
         ours, theirs = socket.socketpair()
         log_out, log_in = os.pipe()
-        self.process = begun(self.command, theirs, log_in, "alone", **ENVIRONMENT)
+        self.process = spawn.begun(self.command, theirs, log_in, "alone", **ENVIRONMENT)
         os.close(log_in)
         log = os.fdopen(log_out, "rb", buffering=0)
         self.forked = Process(self, self.process.pid, what, ours, log)

@@ -28,10 +28,11 @@ from kernelwright.verify.candidate import build_failure, fallbacks_of
 from kernelwright.verify.channel import Channel, Gone
 from kernelwright.verify.inputs import (
     Inputs,
+    copied,
     map_floating,
     map_tensors,
-    on_device,
     set_seed,
+    taken,
     widen,
 )
 from kernelwright.verify.maker import Maker, made
@@ -150,7 +151,7 @@ class Seat:
         module.train(request["training"])
         self._push()
         self.seat(next(iter(self.modules)), module)
-        return self.described(request)
+        return {} if request.get("unseen") else self.described(request)
 
     def duplicate(self, request: Request) -> dict[str, Any]:
         """A copy in the place of the module, until it is asked back."""
@@ -224,7 +225,7 @@ class Seat:
             found = construction.constructions(
                 type(self._main),
                 self.maker.arguments,
-                on_device(request["inputs"], self.device),
+                taken(request["inputs"], self.device),
                 self._main.training,
             )
         return {"value": found, "trusted": True}
@@ -236,14 +237,18 @@ class Seat:
     # Runs
 
     def run(self, request: Request) -> dict[str, Any]:
-        """One act that has finished when this returns."""
+        """One act that has finished when this returns.
+
+        The memory of the message is given up before: user code finds none that is shared.
+        """
+        request["inputs"] = taken(request["inputs"], self.device)
         role = request["role"]
         if role != ORACLE:
             return self._run(role, request)
         if not request["replay"]:
             return self._run_oracle(request)
         with Recorder(self.device) as recorder:
-            self._run(ORIGINAL, request)
+            self._run(ORIGINAL, {**request, "inputs": copied(request["inputs"])})
         with Replay(recorder.draws, self.device):
             return self._run_oracle(request)
 
@@ -258,8 +263,8 @@ class Seat:
 
     def _run(self, role: str, request: Request) -> dict[str, Any]:
         module, here = self.modules[role], Here(self.device, role == ORACLE)
-        inputs = on_device(request["inputs"], self.device)
-        inputs = widen(inputs) if here.wide else map_tensors(lambda x: x, inputs)
+        given: Inputs = request["inputs"]
+        inputs = widen(given) if here.wide else map_tensors(lambda x: x, given)
         self._rewind(role, request)
         set_seed(request["noise"])
         before = rng_state(self.device)
@@ -313,7 +318,7 @@ class Seat:
         if problem is None or ORACLE not in self.modules:
             return {"value": {}, "trusted": True}
         both = self.modules[ORIGINAL], self.modules[ORACLE]
-        inputs = on_device(request["inputs"], self.device)
+        inputs = taken(request["inputs"], self.device)
         for role in (ORIGINAL, ORACLE):
             parameters.write_buffers(self.modules[role], self.buffers)
         with torch.no_grad():

@@ -197,11 +197,13 @@ def _subject(
     try:
         reference = reference or Reference(session.job, server)
     except Broken as error:
-        raise InputError(f"The model could not be run: {error}. {error.log}") from error
+        raise _not_run(error) from error
     subject: Subject | None = None
     try:
         subject = Subject(session.job, server, reference, session.deadline)
     except Broken as error:
+        if not reference.side.running:
+            raise _not_run(error) from error
         _charge(session, rows[0].name, error, "loading the files")
     except Raised as error:
         raise InputError(f"{session.job.candidate} raised {error} while it was loaded.") from error
@@ -212,6 +214,10 @@ def _subject(
             subject.close()
         if not kept:
             reference.close()
+
+
+def _not_run(error: Broken) -> InputError:
+    return InputError(f"The model could not be run: {error}. {error.log}")
 
 
 def _run(session: Session, subject: Subject, row: Row) -> bool:

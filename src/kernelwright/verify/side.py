@@ -12,6 +12,7 @@ from kernelwright.errors import BuildError, InputError, KernelwrightError, Verif
 from kernelwright.verify.channel import Silent
 from kernelwright.verify.processes import Ended, Process, Starter, printable
 from kernelwright.verify.seat import CANDIDATE
+from kernelwright.verify.sent import Sent
 from kernelwright.verify.wire import Garbled
 
 MESSAGE = 160  # characters of an exception that a finding quotes
@@ -40,8 +41,8 @@ class Broken(Exception):
 class Side:
     """The process of the reference or of the candidate, started when it is first asked."""
 
-    def __init__(self, server: Starter, role: str, name: str) -> None:
-        self.server, self.role, self.name = server, role, name
+    def __init__(self, server: Starter, role: str, name: str, sent: Sent) -> None:
+        self.server, self.role, self.name, self.sent = server, role, name, sent
         self.process: Process | None = None
         self.deadline = float("inf")
 
@@ -49,11 +50,24 @@ class Side:
         self.close()
         self.process = self.server.fork(self.role, protected=self.role != CANDIDATE)
 
-    def ask(self, do: str, file: int | None = None, **fields: Any) -> dict[str, Any]:
-        """The answer to a request, checked to be one; `file` has its tensors already, if given."""
+    def ask(self, do: str, **fields: Any) -> dict[str, Any]:
+        """The answer to a request."""
+        self.tell(do, **fields)
+        return self.hear()
+
+    def tell(self, do: str, **fields: Any) -> None:
+        """A request; its answer must be heard before the next one."""
         assert self.process is not None
         try:
-            answer = self.process.ask({"do": do, **fields}, self.deadline, file)
+            self.process.tell({"do": do, **fields}, self.sent)
+        except Ended as error:
+            self._break(str(error).removeprefix("the process "))
+
+    def hear(self) -> dict[str, Any]:
+        """The answer to the last request, checked to be one."""
+        assert self.process is not None
+        try:
+            answer = self.process.hear(self.deadline)
             if not isinstance(answer, dict):
                 raise Garbled("no answer")
             return self._heard(answer)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,14 +27,16 @@ from kernelwright.verify.inputs import Inputs, map_floating, seeded, tensors_in,
 from kernelwright.verify.parameters import State
 from kernelwright.verify.processes import Server, Starter
 from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL
+from kernelwright.verify.sent import Sent
 from kernelwright.verify.side import Raised, Side
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.weights import Names
-from kernelwright.verify.wire import written
 
 SMALL_SECONDS = 0.04  # what one eager run at the reduced batch may take
+SMALL_ELEMENTS = 1 << 22  # that then travel between processes, and are compared
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
+DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
 REFERENCE = "reference"
 TF32_DROPPED_BITS = 13
 
@@ -77,14 +78,24 @@ class Job:
 class Reference:
     """The original and the oracle in their process, and all that is known of the model.
 
-    Several candidates of one model may be compared with one Reference, one after the other.
+    Several candidates of one model may be compared with one Reference, one after the other. What
+    the model takes and costs is found out by `try_out`.
     """
+
+    batch: int
+    resized: frozenset[int]
+    seconds: float
+    elements: float
+    small: int
 
     def __init__(self, job: Job, server: Server) -> None:
         self.job = job
-        self.side = Side(server, REFERENCE, job.model)
-        self.draw_all = functools.lru_cache(maxsize=3)(self._draw_all)
+        self.sent = Sent()
+        self.side = Side(server, REFERENCE, job.model, self.sent)
         self.load()
+        size = sum(x.numel() * x.element_size() for x in tensors_in(self._draw_all(0)))
+        kept = min(max(3, DRAWN_BYTES // max(size, 1)), MOST_DRAWN)
+        self.draw_all = functools.lru_cache(maxsize=kept)(self._draw_all)
         self.training: bool = self.about["training"]
         self.arguments: Any = self.about["arguments"]
         self.first: State = self.about["state"]
@@ -92,10 +103,17 @@ class Reference:
         self.drew = False
         self.volatile: dict[str, Any] = {}
         self.random_by_mode: dict[bool, bool] = {}
+        self.tried_out = False
+
+    def try_out(self) -> None:
+        """Which inputs carry the batch, and how much of it is affordable; once."""
+        if self.tried_out:
+            return
+        self.tried_out = True
         first = tensors_in(self.draw_all(0))[0]
         self.batch = int(first.shape[0]) if first.ndim else 1
         self.resized = self._find_resized()
-        self.seconds = self._estimate_seconds()
+        self.seconds, self.elements = self._estimate()
         self.small = self._affordable_batch()
 
     def load(self) -> None:
@@ -160,26 +178,33 @@ class Reference:
             return False
         return True
 
-    def _estimate_seconds(self) -> float:
-        """What eager takes on the file's own inputs, extrapolated from a part of the batch."""
+    def _estimate(self) -> tuple[float, float]:
+        """Eager's time on the file's own inputs and their and its results' elements.
+
+        They are extrapolated from a part of the batch.
+        """
         trial = min(self.batch, TRIAL_BATCH) if self.resized else self.batch
         try:
             inputs = self.draw(trial, 0)
             self.run(ORIGINAL, inputs)
-            self.run(ORIGINAL, inputs)
+            outputs = self.run(ORIGINAL, inputs)
         except Raised as error:
             given = ", ".join(describe(x) for x in pytree.tree_leaves(self.draw_all(0)))
             raise InputError(f"Model raised {error} on its own inputs ({given}).") from error
-        return self.ran * self.batch / max(trial, 1)
+        elements = sum(x.numel() for x in tensors_in((inputs, outputs)))
+        times = self.batch / max(trial, 1)
+        return self.ran * times, elements * times
 
     def _affordable_batch(self) -> int:
         if not self.resized:
             return self.batch
-        affordable = int(self.batch * SMALL_SECONDS / max(self.seconds, 1e-9))
-        return min(self.batch, max(SMALLEST_BATCH, affordable))
+        by_time = SMALL_SECONDS / max(self.seconds, 1e-9)
+        share = min(by_time, SMALL_ELEMENTS / max(self.elements, 1.0))
+        return min(self.batch, max(SMALLEST_BATCH, int(self.batch * share)))
 
     def close(self) -> None:
         self.side.close()
+        self.sent.close()
 
 
 class Subject:
@@ -191,33 +216,40 @@ class Subject:
         self.job = job
         self.precision, self.device = job.precision, torch.device(job.device)
         self.reference = reference
-        self.side = Side(server, CANDIDATE, job.candidate)
+        self.side = Side(server, CANDIDATE, job.candidate, reference.sent)
         self.until(deadline)
         self.counted: Counter[str] = Counter()
         self._modes: list[bool] = []
         self.counts = False
         self.blamed = 0
-        self._files: dict[str, int] = {}
         self.states: dict[str, State] = {"initial": self.reference.first}
         self.state: State = self.reference.first
         self.start_reference()
-        self.start_candidate()
+        self.start_candidate(meanwhile=reference.try_out)
 
     # Processes
 
-    def start_candidate(self) -> None:
-        """A fresh process with the candidate in it, its weights those of the others."""
+    def start_candidate(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """A fresh process with the candidate in it, its weights those of the others.
+
+        A GPU is not disturbed by the compilers of a candidate that builds kernels; a CPU is.
+        """
         self._modes = []
+        if self.device.type == "cpu":
+            meanwhile()
         self.side.start()
         request = self.job.to_load(CANDIDATE, self.reference.arguments)
-        self.about = known(self.side.ask("load", **{**request, "training": self.training}))
-        self._write(self.side, self.state)
+        self.side.tell("load", **{**request, "training": self.training})
+        if self.device.type != "cpu":
+            meanwhile()
+        self.about = known(self.side.hear())
+        self.give(self.side, self.state)
 
     def start_reference(self) -> None:
         """The reference as in the beginning, in a new process if it has lost its own."""
         if not self.reference.side.running:
             self.reference.load()
-        self._write(self.reference.side, self.state)
+        self.give(self.reference.side, self.state)
 
     def restart(self) -> None:
         """After something broke: new processes, and the first weights."""
@@ -320,7 +352,7 @@ class Subject:
         try:
             return self.original(map_floating(round_to_tf32, inputs), act, draw)
         finally:
-            self._write(self.reference.side, self.state)
+            self.give(self.reference.side, self.state)
 
     def _count(self, fell: Any) -> None:
         if isinstance(fell, dict):
@@ -330,34 +362,32 @@ class Subject:
     # Weights and modes
 
     def use(self, name: str) -> None:
-        """The parameters of all three modules in a named state: initial, random or whole ones."""
+        """The parameters of all three modules in a named state."""
         if name not in self.states:
-            draw = weights.whole if name == "whole" else weights.randomised
-            self.states[name] = draw(self.names, self.states["initial"], self.job.number("weights"))
+            draw, initial = weights.DRAWN[name], self.states["initial"]
+            self.states[name] = draw(self.names, initial, self.job.number("weights"))
         if self.state is not self.states[name]:
             self.set_state(self.states[name])
 
     def set_state(self, state: State) -> None:
-        self.set_reference_state(state)
-        self._write(self.side, state)
+        self.side.tell("write", state=state, way="copy")
+        try:
+            self.set_reference_state(state)
+        finally:
+            self.side.hear()
 
     def set_reference_state(self, state: State) -> None:
         """New parameters for original and oracle; the candidate gets them in its own way."""
         self.state = state
-        self._write(self.reference.side, state)
+        self.give(self.reference.side, state)
 
-    def _write(self, side: Side, state: State) -> None:
-        """All weights; those of a named state lie in a file that is written once."""
-        name = next((name for name, known in self.states.items() if known is state), None)
-        if name is not None and name not in self._files:
-            self._files[name] = written(state, opaque=False)[1].file(sealed=True)
-        side.ask("write", self._files[name] if name else None, state=state, way="copy")
+    def give(self, side: Side, state: State, way: str = "copy") -> None:
+        """All weights, in a way that people have."""
+        side.ask("write", state=state, way=way)
 
     def close(self) -> None:
         """End the candidate's process; the reference may serve others."""
         self.side.close()
-        while self._files:
-            os.close(self._files.popitem()[1])
 
     @property
     def _mode(self) -> bool:

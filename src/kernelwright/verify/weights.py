@@ -6,7 +6,7 @@ of the same names, that goes to all three modules as data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 
 from kernelwright.verify.inputs import seeded
 from kernelwright.verify.parameters import State
+
+EXPONENTS, HALF_EXPONENTS = (0, 3, -4, -8, -32), (0, 1, -1, -2, -3)  # of ten
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,32 @@ def randomised(names: Names, initial: State, seed: int) -> State:
 
     The initial weight of a normalisation is all 1 and its bias 0: they hide mistakes.
     """
-    drawn: State = {}
-    with seeded(seed):
-        for name in names.parameters:
-            if names.tied[name] == name:
-                drawn[name] = _draw_parameter(initial[name])
-        for name in names.buffers:
-            if names.tied[name] == name:
-                drawn[name] = _draw_buffer(name, initial[name])
-    return {name: drawn[names.tied[name]] for name in initial}
+    return _drawn(names, initial, seed, _draw_parameter)
 
 
 def whole(names: Names, initial: State, seed: int) -> State:
     """Small whole numbers for parameters: sums of products of such numbers are exact."""
-    state = randomised(names, initial, seed)
-    return _changed(names, state, seed, lambda x: torch.randint_like(x, -2, 3))
+    return _drawn(names, initial, seed, _draw_whole)
+
+
+def mixed(names: Names, initial: State, seed: int) -> State:
+    """Random values whose rows are of sizes from next to nothing to thousands.
+
+    Parameters of as many rows have equal sizes: a small row of a weight has a small bias.
+    """
+
+    def resize(x: Tensor) -> Tensor:
+        if not x.ndim:
+            return x
+        exponents = HALF_EXPONENTS if x.dtype == torch.float16 else EXPONENTS
+        return x * _sizes(x.shape[0], exponents, seed).to(x).view(-1, *(1,) * (x.ndim - 1))
+
+    return _changed(names, randomised(names, initial, seed), seed, resize)
+
+
+def _sizes(rows: int, exponents: Sequence[int], seed: int) -> Tensor:
+    order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed + rows))
+    return 10.0 ** torch.tensor(exponents, dtype=torch.float64)[order % len(exponents)]
 
 
 def scaled(names: Names, state: State, seed: int) -> State:
@@ -84,6 +97,20 @@ def other_buffers(names: Names, state: State, seed: int) -> State:
     return {name: changed[names.tied[name]] for name in state}
 
 
+def _drawn(
+    names: Names, initial: State, seed: int, draw_parameter: Callable[[Tensor], Tensor]
+) -> State:
+    drawn: State = {}
+    with seeded(seed):
+        for name in names.parameters:
+            if names.tied[name] == name:
+                drawn[name] = draw_parameter(initial[name])
+        for name in names.buffers:
+            if names.tied[name] == name:
+                drawn[name] = _draw_buffer(name, initial[name])
+    return {name: drawn[names.tied[name]] for name in initial}
+
+
 def _changed(names: Names, state: State, seed: int, change: Callable[[Tensor], Tensor]) -> State:
     changed = dict(state)
     with seeded(seed):
@@ -101,9 +128,21 @@ def _draw_parameter(value: Tensor) -> Tensor:
     return torch.randn_like(value).mul_(spread or 1.0)
 
 
+def _draw_whole(value: Tensor) -> Tensor:
+    return torch.randint_like(value, -2, 3) if value.is_floating_point() else value
+
+
 def _draw_buffer(name: str, value: Tensor) -> Tensor:
     if name.endswith("running_mean"):
         return torch.randn_like(value)
     if name.endswith("running_var"):
         return torch.rand_like(value) + 0.5
     return value
+
+
+# The states that checks name, beside the initial one.
+DRAWN: dict[str, Callable[[Names, State, int], State]] = {
+    "random": randomised,
+    "whole": whole,
+    "mixed": mixed,
+}

@@ -2,8 +2,9 @@
 
 In: a tree of plain values and tensors. Out: a text and a file in memory, and back. The one idea: a
 reader builds nothing but plain containers and tensors, each checked first, so what the other side
-sends can be wrong but can do nothing. Classes travel by name; a process that has them puts them
-back, and the judge, which runs no user code, keeps them as Records.
+sends can be wrong but can do nothing. The file is sealed: nobody can change it any more, so readers
+map it and copy nothing. Classes travel by name; a process that has them puts them back, and the
+judge, which runs no user code, keeps them as Records.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import enum
 import fcntl
 import json
 import math
+import mmap
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -32,6 +34,8 @@ from kernelwright.verify.inputs import Inputs, Named
 ALIGNMENT = 64
 SHOWN = 200  # characters of an object that is known by its text alone
 MOST_BYTES = 64 << 30
+LITTLE = 1 << 20  # bytes that are copied rather than mapped
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 SPREAD = 4  # times its elements that the memory under a tensor may span and still travel whole
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -123,6 +127,7 @@ class Writer:
     """
 
     opaque: bool = True
+    sources: list[Tensor] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     spans: list[dict[str, Any]] = field(default_factory=list)
     size: int = 0
@@ -191,19 +196,18 @@ class Writer:
                 "kind": kind,
             }
         )
+        self.sources.append(x)
         self.tensors.append(flat)
         self.size += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return {"t": len(self.tensors) - 1}
 
-    def file(self, sealed: bool) -> int:
-        """A file in memory with the bytes of all tensors; `sealed` ones nobody can change."""
-        fd = os.memfd_create("data", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if sealed else 0))
+    def file(self) -> int:
+        """A file in memory with the bytes of all tensors, which nobody can change."""
+        fd = os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, self.size)
         for flat, span in zip(self.tensors, self.spans, strict=True):
             _write_at(fd, flat, span["at"])
-        if sealed:
-            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
         return fd
 
 
@@ -221,7 +225,8 @@ def read(text: str | bytes, fd: int | None, find: Find | None = None) -> Any:
     """
     try:
         content = json.loads(text)
-        tensors = [_read_tensor(span, fd) for span in content["tensors"]]
+        memory = _memory(fd)
+        tensors = [_read_tensor(span, memory) for span in content["tensors"]]
         if find is None:
             for tensor, span in zip(tensors, content["tensors"], strict=True):
                 said = Seen(str(span["device"])[:SHOWN], str(span["kind"])[:SHOWN])
@@ -329,17 +334,38 @@ def _span(x: Tensor) -> tuple[Tensor, list[int], int]:
     return torch.as_strided(x, (span,), (1,), 0), stride, offset
 
 
-def _read_tensor(span: dict[str, Any], fd: int | None) -> Tensor:
+def _memory(fd: int | None) -> mmap.mmap | bytearray:
+    """The file's bytes; what is written to them here is seen here alone.
+
+    A mapping holds a file open, of which a process may have some hundreds: little is copied.
+    """
+    size = 0 if fd is None else os.fstat(fd).st_size
+    if fd is None or not size:
+        return bytearray()
+    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS != SEALS:
+        raise ValueError("memory that its sender can still change")
+    return mmap.mmap(fd, size, access=mmap.ACCESS_COPY) if size > LITTLE else _copied(fd, size)
+
+
+def _copied(fd: int, size: int) -> bytearray:
+    memory = bytearray(size)
+    if os.preadv(fd, [memory], 0) != size:
+        raise ValueError("a file that ends too early")
+    return memory
+
+
+def _read_tensor(span: dict[str, Any], memory: mmap.mmap | bytearray) -> Tensor:
     dtype, count, at = DTYPES[span["dtype"]], span["count"], span["at"]
     shape, stride, offset = _numbers(span["shape"]), _numbers(span["stride"]), span["offset"]
     _numbers([count, at, offset])
     nbytes = count * dtype.itemsize
-    if min([count, at, *shape], default=0) < 0 or nbytes > MOST_BYTES or fd is None:
+    if min([count, at, *shape], default=0) < 0 or nbytes > MOST_BYTES:
         raise ValueError("sizes that cannot be")
-    if at + nbytes > os.fstat(fd).st_size:
-        raise ValueError("a tensor beyond its file")
-    flat = torch.empty(count, dtype=dtype)
-    _read_at(fd, flat, at)
+    flat = torch.empty(0, dtype=dtype)
+    if nbytes:
+        if at + nbytes > len(memory):
+            raise ValueError("a tensor beyond its file")
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at)
     if offset < 0:
         return _restrided(flat.view(shape), stride)
     return torch.as_strided(flat, shape, stride, offset)
@@ -362,13 +388,3 @@ def _write_at(fd: int, flat: Tensor, at: int) -> None:
         view, done = memoryview(_buffer(flat)).cast("B"), 0
         while done < len(view):
             done += os.pwrite(fd, view[done:], at + done)
-
-
-def _read_at(fd: int, flat: Tensor, at: int) -> None:
-    if flat.numel():
-        view, done = memoryview(_buffer(flat)).cast("B"), 0
-        while done < len(view):
-            got = os.preadv(fd, [view[done:]], at + done)
-            if not got:
-                raise ValueError("a file that ends too early")
-            done += got

@@ -24,22 +24,26 @@ Note = Callable[[], None]
 Register = Callable[[nn.Module, Note], RemovableHandle]
 
 
-def hooked(module: nn.Module, inputs: Inputs, here: Here, path: str, kind: str) -> Named:
+def hooked(
+    module: nn.Module, inputs: Inputs, here: Here, path: str, kind: str, counted: bool = True
+) -> Named:
     """A call with a hook of a kind on one module, and one without."""
     calls: list[None] = []
     with _registered(KINDS[kind](module.get_submodule(path), lambda: calls.append(None))):
         changed = forward(module, copied(inputs))
     after = forward(module, inputs)
-    return Named(
-        {
-            "the number of calls": len(calls),
-            "the result": changed,
-            "the result after it was removed": after,
-        }
-    )
+    results = {"the result": changed, "the result after it was removed": after}
+    return Named({"the number of calls": len(calls), **results} if counted else results)
 
 
-def observed(module: nn.Module, inputs: Inputs, here: Here, kind: str, paths: list[str]) -> Named:
+def observed(
+    module: nn.Module,
+    inputs: Inputs,
+    here: Here,
+    kind: str,
+    paths: list[str],
+    counted: bool = True,
+) -> Named:
     """A global hook that writes down which of some modules were called, and changes nothing."""
     names = {id(child): path for path, child in module.named_modules() if path in paths}
     called: list[str] = []
@@ -50,6 +54,7 @@ def observed(module: nn.Module, inputs: Inputs, here: Here, kind: str, paths: li
 
     with _registered(GLOBAL[kind](note)):
         result = forward(module, copied(inputs))
+    called = called if counted else list(dict.fromkeys(called))
     return Named({"the order of calls": ", ".join(called), "the result": result})
 
 

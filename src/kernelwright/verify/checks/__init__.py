@@ -58,6 +58,7 @@ TABLE: tuple[Row, ...] = (
     Row(ESSENTIAL, values.oracle, "initial", quick=True, main=True, first=True),
     Row("null models", nulls.null_models, "initial", quick=True),
     Row("random parameters", values.on_own_inputs, quick=True, main=True),
+    Row("parameters of mixed sizes", values.as_a_whole, "mixed"),
     *(
         Row(
             f"inputs: {name}",

@@ -17,7 +17,6 @@ from kernelwright.verify.side import Raised
 from kernelwright.verify.subject import Subject
 from kernelwright.verify.tally import Tally
 
-SECONDS = 8.0  # constructing takes longer than calling
 FIXED = "the module cannot be constructed again"
 
 
@@ -27,7 +26,7 @@ def other_arguments(subject: Subject) -> Finding:
         return Finding(None, FIXED)
     inputs = subject.draw(subject.small, 0)
     listed = subject.reference.side.ask("list", what="constructions", inputs=inputs)["value"]
-    tally = Tally(subject, SECONDS)
+    tally = Tally(subject)
     for arguments in listed:
         if tally.over:
             tally.left_out += tally.wrong is None
@@ -74,7 +73,7 @@ def _candidate_with(
     subject: Subject, request: dict[str, Any], theirs: dict[str, Any], told: str
 ) -> Finding:
     try:
-        with subject.candidate_instead("construct", **request):
+        with subject.candidate_instead("construct", **request, unseen=True):
             subject.side.ask("load strictly", state=theirs["state_dict"])
             return judge(subject, cases.renamed(cases.own(subject), f"ModelNew({told})"))
     except Raised as error:

@@ -98,8 +98,8 @@ def inference(subject: Subject) -> Finding:
         return _judged(subject, name, "inference_mode")
     seed = subject.job.number("construction") % 2**31
     request = {"arguments": arguments, "seed": seed, "training": subject.training}
-    with subject.candidate_instead("construct", **request):
-        subject.side.ask("write", state=subject.state, way="copy")
+    with subject.candidate_instead("construct", **request, unseen=True):
+        subject.give(subject.side, subject.state)
         return _judged(subject, name, "inference_mode")
 
 

@@ -2,15 +2,17 @@
 
 In: a Subject. Out: Findings. Hooks that change values and hooks that only count; after they are
 removed the model is what it was. Those of the model itself must work; that a candidate does not
-call its sublayers is a limit of what was certified.
+call its sublayers, or calls them on parts of a batch, is a limit of what was certified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from kernelwright.verify import cases
 from kernelwright.verify.acts.hooks import GLOBAL, KINDS
+from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
@@ -41,11 +43,14 @@ def on_sublayers(subject: Subject) -> Finding:
 def _hooked(subject: Subject, paths: list[str]) -> Iterator[tuple[str, Variation]]:
     for path in paths:
         for kind in KINDS:
-            act = Act("hooked", {"path": path, "kind": kind})
             case = cases.renamed(cases.own(subject), f"the model with {kind} on {path or 'it'}")
-            yield path, Variation(case, act, optional=True)
+            yield path, _variation(case, "hooked", path=path, kind=kind)
     for kind in GLOBAL:
         if paths:
-            act = Act("observed", {"kind": kind, "paths": paths})
             case = cases.renamed(cases.own(subject), f"the model under {kind}")
-            yield paths[0], Variation(case, act, optional=True)
+            yield paths[0], _variation(case, "observed", kind=kind, paths=paths)
+
+
+def _variation(case: Case, act: str, **parameters: Any) -> Variation:
+    uncounted = Act(act, {**parameters, "counted": False})
+    return Variation(case, Act(act, parameters), optional=True, uncounted=uncounted)

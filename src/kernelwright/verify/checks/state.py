@@ -92,7 +92,7 @@ def _after_change(subject: Subject, way: str, change: Change) -> Finding:
     subject.candidate(subject.draw(subject.small, 0))
     state = change(subject.names, before, subject.job.number("other weights", way))
     subject.set_reference_state(state)
-    subject.side.ask("write", state=state, way=way)
+    subject.give(subject.side, state, way)
     try:
         return judge(subject, cases.own(subject))
     finally:

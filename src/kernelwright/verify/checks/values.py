@@ -47,6 +47,11 @@ def on_own_inputs(subject: Subject) -> Finding:
     return judge(subject, cases.own(subject))
 
 
+def as_a_whole(subject: Subject) -> Finding:
+    """Without its slices: of small ones a right candidate need not be a good part."""
+    return judge(subject, replace(cases.own(subject), by_group=False))
+
+
 def on_layout(subject: Subject, name: str) -> Finding:
     case = cases.layout(subject, name)
     if case is None:
