@@ -257,8 +257,8 @@ def _operations(program: Program) -> int:
 
 
 def _unrolled(parts: Tiled, vec: int) -> int:
-    program, elements = parts.epilogue, set(parts.epilogue.elements)
-    loads = any(a.atoms & elements for a in program.loads if a != parts.given)
+    program = parts.epilogue
+    loads = any(a.atoms >= parts.given.atoms for a in program.loads if a != parts.given)
     most = LOADING_BODY if loads else LOOP_BODY
     return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
 
