@@ -22,7 +22,7 @@ struct Conv2dMinTanh {
   static constexpr int kTeams = 1;
   static constexpr int kPlaceStride = 36;
   static constexpr int kChannelStride = 1;
-  static constexpr int kUnroll = 8;
+  static constexpr int kUnroll = 4;
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = false;
   static constexpr bool kStoresElements = false;
