@@ -458,11 +458,11 @@ KW_FN float mish(float x) {
 #endif
 }
 
-// x Phi(x). The smaller of Phi(x) and Phi(-x) is exp(-t^2 / 2) P(t) / Q(t), t = |x|, so that, unlike
-// 1 + erf, it stays accurate relative to the result where x is negative. On the device, which has
-// reciprocals and powers of two at hand, it is exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33 t): as
-// accurate as the formula with CUDA's erf (rms 1.2e-8 for normal x, 1.0e-8 with it), and half of
-// its instructions.
+// x Phi(x). The smaller of Phi(x) and Phi(-x) is exp(-t^2 / 2) P(t) / Q(t), t = |x|, so that,
+// unlike 1 + erf, it stays accurate relative to the result where x is negative. On the device,
+// which has reciprocals and powers of two at hand, it is exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33
+// t): as accurate as the formula with CUDA's erf (rms 1.2e-8 for normal x, 1.0e-8 with it), and
+// half of its instructions.
 KW_FN float gelu(float x) {
 #ifdef __CUDA_ARCH__
   const float r = detail::ratio(1.0f, 1.0f + 0.33f * ::fabsf(x));
