@@ -7,6 +7,7 @@ the configurations that lower/conv.py lists.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 import subprocess
@@ -111,13 +112,22 @@ class Conv:
         return found[0], found[1], found[2]
 
     @property
+    def slices(self) -> int:
+        """Those that a channel of a sample falls into."""
+        tile = self.config.depth, self.config.height, self.config.width
+        return math.prod(-(-n // t) for n, t in zip(self.out_size, tile, strict=True))
+
+    @property
     def dtype(self) -> torch.dtype:
         return LOOPS[self.loop][1]
 
     @cached_property
     def config(self) -> ConvConfig:
-        stores = self.program.startswith("Elements")
-        needs = Needs(self.together, self.multiple, self._unfit, self.largest, stores)
+        stores = self.program.startswith(("Elements", "Stored"))
+        early = 6 if self.program.endswith("Moments") else 0
+        needs = Needs(
+            *(self.together, self.multiple, self._unfit, self.largest, stores), early=early
+        )
         found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]
@@ -172,7 +182,9 @@ class Built:
             sizes = tuple(n // s for n, s in zip(sizes, conv.window_of_axes, strict=True))
             shape = (x.shape[0], conv.cout, *sizes)
             out = torch.full(shape, torch.nan, dtype=conv.dtype, device=x.device)
-        tensors = [x, weight, *self.room(x.device), out, x if bias is None else bias]
+        moments = (2, x.shape[0], conv.cout, conv.slices)
+        self.moments = torch.full(moments, torch.nan, device=x.device)
+        tensors = [x, weight, *self.room(x.device), out, x if bias is None else bias, self.moments]
         pointers = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         self.repeat = lambda: self.call(
             pointers,

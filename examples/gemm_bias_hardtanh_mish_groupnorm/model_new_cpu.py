@@ -2641,7 +2641,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 345c6ff2d064e3e85675a8aeeba3289d17633ee2104ffe6ebde6916615ca639b
+# sha256 d3e85ea6d62ff82d320686077de0feb490de1562834e9b3566697ae183b109c7
 # --------------------------------------------------------------------------------------------------
 
 
@@ -2713,11 +2713,6 @@ KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
 
 KW_FN bool sign_bit(float x) {
   return static_cast<int32_t>(to_bits(x)) < 0;
-}
-
-// x <= -0.0f; false for NaN.
-KW_FN bool negative(float x) {
-  return to_bits(x) - 0x80000000u <= 0x7f800000u;
 }
 
 // min(|x|, bound). A NaN becomes bound; the callers bring it back.

@@ -2948,7 +2948,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 fbd10d592ef5c33452782e883d1d8da8f18a1981f252e067281cec7b4589716b
+# sha256 4322359374f53d86bbb79c93f32b251fad5e45370e33854497865032098e9a63
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3021,11 +3021,6 @@ KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
 
 KW_FN bool sign_bit(float x) {
   return static_cast<int32_t>(to_bits(x)) < 0;
-}
-
-// x <= -0.0f; false for NaN.
-KW_FN bool negative(float x) {
-  return to_bits(x) - 0x80000000u <= 0x7f800000u;
 }
 
 // min(|x|, bound). A NaN becomes bound; the callers bring it back.

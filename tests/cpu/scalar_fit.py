@@ -49,6 +49,13 @@ FITS = {
         -0.33343,
         0.33343,
     ),
+    "log1p(e) = e + e p(e - 1/2), 0 <= e <= 1, relative": Fit(
+        lambda d: mp.log1p(d + 0.5) / (d + 0.5) - 1 if d > -0.5 else mp.mpf(0),
+        lambda d: (d + 0.5) / mp.log1p(d + 0.5) if d > -0.5 else mp.mpf(1),
+        10,
+        -0.5,
+        0.5,
+    ),
     "tanh(x) = x + x^3 p(x^2), |x| < 0.625, relative": Fit(
         sqrt_form(lambda x: (mp.tanh(x) - x) / x**3),
         sqrt_form(lambda x: x**3 / mp.tanh(x)),
@@ -132,6 +139,17 @@ def main() -> None:
     for name, fit in FITS.items():
         coefficients, error = solve(fit)
         print(f"{name}: {error:.1e}\n  " + ", ".join(f"{c!s}f" for c in coefficients))
+    p, error = solve(
+        Fit(
+            lambda r: mills((1 / r - 1) / 0.33) / r,
+            lambda r: r * mp.exp(-(((1 / r - 1) / 0.33) ** 2) / 6),
+            7,
+            1 / (1 + 0.33 * 14.5),
+            1.0,
+        )
+    )
+    print(f"Phi(-t) = exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33 t), absolute: {error:.1e}")
+    print("  " + ", ".join(f"{c!s}f" for c in p))
     p, q, error = solve_mills(4, 14.5)
     print(f"Phi(-t) = exp(-t^2 / 2) P(t) / Q(t), 0 <= t < 14.5, relative: {error:.1e}")
     print("  " + ", ".join(f"{c!s}f" for c in p) + "\n  " + ", ".join(f"{c!s}f" for c in q))

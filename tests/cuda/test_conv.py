@@ -106,6 +106,29 @@ GROUPED = {
     "tiny_groups": Conv(24, 48, (20, 21), (3, 3), groups=12),
     "up_groups": Conv(32, 32, (12, 11), (3, 3), steps=2, groups=2, transposed=True),
 }
+ALL_OF_A_CHANNEL = {
+    "moments": Conv(8, 64, (37, 45), (3, 3), program="Moments"),
+    "moments_even": Conv(8, 64, (34, 34), (3, 3), program="Moments", where=(("kTall", 8),)),
+    "moments_stored": Conv(8, 70, (37, 45), (3, 3), program="StoredMoments"),
+    "moments_high": Conv(32, 128, (31, 40), (3, 3), loop="rounded", program="StoredMoments"),
+    "moments_along": Conv(16, 64, (20, 300), (3, 3), program="Moments", where=(("kAlongX", 1),)),
+    "moments_places": Conv(3, 24, (9, 21, 34), (3, 3, 3), program="Moments"),
+    "moments_places_stored": Conv(
+        10, 40, (31, 43), (3, 3), program="StoredMoments", where=(("kPixelsOnM", 1),)
+    ),
+    "moments_places_along": Conv(
+        16, 24, (20, 300), (3, 3), program="StoredMoments", where=(("kAlongX", 1),)
+    ),
+    "moments_line": Conv(16, 64, (1000,), (5,), pads=2, program="Moments", loop="rounded"),
+    "moments_planes": Conv(
+        *(16, 64, (9, 17, 15), (3, 3, 3)),
+        program="Moments",
+        where=(("kTileD", 1), ("kDeep", 2), ("kPixelsOnM", 0)),
+    ),
+    "moments_together": Conv(16, 48, (30, 31), (3, 3), program="Moments", together=48),
+    "moments_groups": Conv(64, 128, (20, 21), (3, 3), program="Moments", groups=4),
+    "moments_halves": Conv(32, 64, (30, 31), (3, 3), program="StoredMoments", loop="float16"),
+}
 KINDS = DENSE | TRANSPOSED | GROUPED
 # Rows that are multiples of 16 bytes come in boxes; what each thread copies for itself are others.
 BOXED = {
@@ -113,7 +136,7 @@ BOXED = {
     for name, conv in KINDS.items()
     if conv.dtype == torch.float32 and conv.size[-1] % 4
 }
-ALL = KINDS | BOXED
+ALL = KINDS | BOXED | ALL_OF_A_CHANNEL
 
 
 def both(*names: str) -> list[str]:
@@ -155,7 +178,7 @@ def check(built: Built, x: Tensor, weight: Tensor) -> float:
     return float(error.norm() / wanted.norm())
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", KINDS | BOXED)
 def test_values(convs: dict[str, Built], name: str) -> None:
     check(convs[name], *operands(convs[name].conv))
 
@@ -220,6 +243,69 @@ def test_equal_bits(convs: dict[str, Built], name: str) -> None:
     first = convs[name](x, weight)
     for _ in range(100):
         assert same_bits(convs[name](x, weight), first)
+
+
+def moments(built: Built) -> tuple[Tensor, Tensor]:
+    """The sum of every channel and its squares around the mean, put together from all slices."""
+    conv, config = built.conv, built.conv.config
+    tile = config.depth, config.height, config.width
+    counts = torch.ones(1, dtype=torch.float64)
+    for size, extent in zip(conv.out_size, tile, strict=True):
+        along = [min(extent, size - at) for at in range(0, size, extent)]
+        counts = (counts[:, None] * torch.tensor(along, dtype=torch.float64)).flatten()
+    counts = counts.to(DEVICE)
+    sums, squares = built.moments.double()
+    mean = sums.sum(-1) / counts.sum()
+    apart = sums / counts - mean[..., None]
+    return sums.sum(-1), (squares + counts * apart.square()).sum(-1)
+
+
+def check_moments(built: Built, x: Tensor, weight: Tensor, shift: float) -> None:
+    conv = built.conv
+    bias = torch.randn(conv.cout, device=DEVICE) + shift
+    out = built(x, weight, bias)
+    wanted = conv.reference(x.double(), weight.double()).flatten(2)
+    most = conv.reference(x.double().abs(), weight.double().abs()).flatten(2)
+    if conv.program == "StoredMoments":
+        error = (out.double().flatten(2) - wanted).abs()
+        assert (error <= BOUNDS[conv.loop] * most).logical_or(wanted.isnan()).all()
+    wanted = wanted + bias.double()[:, None]
+    total = wanted.sum(-1)
+    around = (wanted - wanted.mean(-1, keepdim=True)).square().sum(-1)
+    sums, squares = moments(built)
+    assert torch.equal(sums.isnan(), total.isnan())
+    assert torch.equal(squares.isnan(), total.isnan())
+    known = ~total.isnan()
+    bound = BOUNDS[conv.loop] * most.sum(-1) + 4 * EPS * wanted.abs().sum(-1)
+    assert ((sums - total).abs() <= bound)[known].all()
+    assert ((squares - around).abs() <= max(1e-3, 4 * BOUNDS[conv.loop]) * around)[known].all()
+
+
+@pytest.mark.parametrize("name", ALL_OF_A_CHANNEL)
+@pytest.mark.parametrize("shift", [0.0, 500.0])
+def test_moments_of_channels(convs: dict[str, Built], name: str, shift: float) -> None:
+    """What is reduced in registers; squares stay right far from zero."""
+    check_moments(convs[name], *operands(convs[name].conv), shift)
+
+
+@pytest.mark.parametrize("name", ALL_OF_A_CHANNEL)
+def test_moments_of_doubtful_results(convs: dict[str, Built], name: str) -> None:
+    """Tiles with results in doubt go another way."""
+    x, weight = operands(convs[name].conv)
+    x[0, ::2] *= 1e-6
+    x[2, 1].view(-1)[7] = NAN
+    check_moments(convs[name], x, weight, 0.0)
+
+
+@pytest.mark.parametrize("name", ALL_OF_A_CHANNEL)
+def test_equal_moments(convs: dict[str, Built], name: str) -> None:
+    x, weight = operands(convs[name].conv, 8)
+    bias = torch.zeros(convs[name].conv.cout, device=DEVICE)
+    convs[name](x, weight, bias)
+    first = convs[name].moments.clone()
+    for _ in range(100):
+        convs[name](x, weight, bias)
+        assert same_bits(convs[name].moments, first)
 
 
 @pytest.mark.parametrize("name", ["deep", "deep_boxed"])

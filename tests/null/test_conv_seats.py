@@ -123,6 +123,25 @@ def test_what_does_not_fit_reads_the_stored_result(name: str) -> None:
     assert code in [r.why.code for r in made.planned.refusals]
 
 
+def early(forward: Callable[..., Any], **parts: Any) -> list[bool]:
+    made = compiled(forward, 2, 4, 9, 11, c=nn.Conv2d(4, 8, 3, padding=1), **parts)
+    return [k.laid.early for k in made.kernels if isinstance(k, ConvKernel)]
+
+
+def test_reductions_over_places_are_done_where_the_sums_are() -> None:
+    """If they are short and ask for no place; what is stored besides may do as it likes."""
+    assert early(lambda m, x: F.group_norm(m.c(x), 2)) == [True]
+    assert early(lambda m, x: F.instance_norm(m.c(x) * 2).relu()) == [True]
+    assert early(lambda m, x: (m.c(x) * m.scale).sum((1, 2, 3)), scale=nn.Linear(1, 1).bias) == [
+        True
+    ]
+    assert early(lambda m, x: F.selu(m.c(x)).var((2, 3))) == [False]  # long
+    assert early(lambda m, x: F.layer_norm(m.c(x), (11,))) == [False]  # rows of a map
+    assert early(lambda m, x: (m.c(x) + m.at).mean((2, 3)), at=nn.Parameter(torch.ones(9, 11))) == [
+        False
+    ]
+
+
 def test_a_result_is_stored_as_it_is() -> None:
     made = compiled(lambda m, x: (lambda y: (y, torch.relu(y)))(m.c(x)), c=nn.Conv2d(3, 9, 3))
     assert [b.name for r in made.planned.regions for b in r.outputs] == ["c", "relu"]

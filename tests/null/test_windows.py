@@ -118,7 +118,7 @@ def test_a_norm_leaves_its_statistics_to_a_pool(target: str) -> None:
 
     compiled = check(chain, 3, 4, 9, 8, target=target)
     first, second = compiled.planned.regions
-    assert [b.name for b in first.outputs] == ["group_norm_sum", "group_norm_square_sum"]
+    assert [b.name for b in first.outputs] == ["group_norm_mean", "group_norm_rstd"]
     assert "x" in second.reads and Code.OVERLAPS in refusal_codes(compiled)
 
 
@@ -200,6 +200,20 @@ def test_depthwise_convolutions_of_lines_and_volumes(target: str) -> None:
         return m.line(x.flatten(2)).tanh(), m.volume(x)
 
     assert not aten(check(both, 2, 4, 4, 5, 6, target=target, line=line, volume=volume))
+
+
+def test_who_reads_windows_does_not_part_their_rows() -> None:
+    """A pool that reads a depthwise convolution cuts its axes; the convolution's own are whole."""
+    compiled = check(
+        lambda m, x: F.max_pool3d(torch.tanh(m.conv(x)), 2),
+        *(2, 6, 8, 12, 10),
+        target="cuda",
+        conv=nn.Conv3d(6, 6, 3, padding=1, groups=6),
+    )
+    convolution = next(k for k in compiled.kernels if k.template.symbol == "windows")
+    sizes = [convolution.program.sizes[atom] for atom in convolution.program.rows]
+    assert sizes[-4:] == [6, 8, 10, 12]  # counted down before across
+    assert dict(convolution.config.constants)["kAcross"] == 10
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -33,6 +33,7 @@ class ConvPrinter(ProgramPrinter):
     kernel: ConvKernel
     cursor = "kw::TileCursor"
     storing = "kw::store_away"
+    loading = "kw::load_ahead"
     sharing = "kw::load_constant"
 
     def sizes(self) -> list[str]:
@@ -56,6 +57,7 @@ class ConvPrinter(ProgramPrinter):
         }
         truths = {
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
+            "kInRegisters": str(laid.early).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresSegments": self.stores_at("segment"),
         }

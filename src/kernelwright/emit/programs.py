@@ -43,8 +43,8 @@ RESERVED = frozenset(
 class ProgramPrinter:
     """Prints one kernel's program struct, or what a kernel does with that of an `owner`.
 
-    `cursor` is the type of a place in its loop nest; `storing` takes lanes to memory, `sharing`
-    loads what they have in common.
+    `cursor` is the type of a place in its loop nest; `storing` takes lanes to memory, `loading`
+    brings what is read once, `sharing` what lanes have in common.
     """
 
     graph: Graph
@@ -54,6 +54,7 @@ class ProgramPrinter:
     taken: set[str] = field(default_factory=lambda: set(RESERVED))
     cursor = "kw::Cursor"
     storing = "kw::store_row"
+    loading = "kw::load_once"
     sharing = "kw::load_same"
 
     def element_parameters(self) -> list[tuple[str, str]]:
@@ -390,8 +391,8 @@ class ProgramPrinter:
         if stride == 1:
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
             once = self.kernel.template.spares_cache and whole
-            call = "load_once" if once else "load_row"
-            return f"const auto {local} = kw::{call}<{width}>({pointer});"
+            call = self.loading if once else "kw::load_row"
+            return f"const auto {local} = {call}<{width}>({pointer});"
         if isinstance(stride, int):
             return f"const auto {local} = kw::load_every<{width}, {stride}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"

@@ -71,8 +71,10 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
     tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
     headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
-    if any(isinstance(kernel, ConvKernel) for kernel in lowered.kernels):
-        headers.append("conv_epilogue.cuh")
+    convolutions = [kernel for kernel in lowered.kernels if isinstance(kernel, ConvKernel)]
+    if convolutions:
+        early = any(kernel.laid.early for kernel in convolutions)
+        headers.append("conv_rows.cuh" if early else "conv_epilogue.cuh")
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))

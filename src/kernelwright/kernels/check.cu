@@ -252,3 +252,7 @@ template cudaError_t kw::attend<kw::half_t, BiasedScores, HeadsTogether<6, 512, 
 template cudaError_t kw::attend<float, BiasedScores, HeadsTogether<6, 512, 64>, KeysAcross>(
     const AttentionOperands&, const BiasedScores::Args&, const HeadsTogether<6, 512, 64>::Args&,
     cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTotals<ConvDense>, ConvDense>(
+    const ConvOperands&, const ConvTotals<ConvDense>::Args&, cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvTotals<ConvPlaces>, ConvPlaces>(
+    const ConvOperands&, const ConvTotals<ConvPlaces>::Args&, cudaStream_t);

@@ -1,13 +1,15 @@
-// Convolutions for check.cu: configurations of each kind, small and awkward, and an epilogue that
-// stores.
+// Convolutions for check.cu: configurations of each kind, small and awkward, an epilogue that
+// stores, and one that sums over places.
 #pragma once
 
+#include "conv_rows.cuh"
 #include "conv_sm90.cuh"
 
 namespace kw::check {
 
 struct ConvKept {
   static constexpr bool kTurns = false;
+  static constexpr bool kInRegisters = false;
   struct Args {
     float* out;
   };
@@ -77,6 +79,67 @@ struct ConvPhases : ConvPlaces {
   static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kUnscaled = 0;
   static constexpr int kChunks = 1, kTileChannels = 16, kTileH = 16, kTileW = 16;
   static constexpr int kTilePitch = 260;
+};
+
+// The sum of each channel of a slice of configuration C, and all results.
+template <class C>
+struct ConvTotals {
+  struct Args {
+    float* out;
+    float* totals;
+  };
+  static constexpr int kStages = 1, kRows = C::kTileChannels, kSegment = 0;
+  static constexpr int kElements = C::kTileD * C::kTileH * C::kTileW;
+  static constexpr int kVec = 2, kEdgeVec = 1, kLanes = 4, kTeams = 1, kUnroll = 2;
+  static constexpr int kPlaceStride = 1, kChannelStride = 0;
+  static constexpr bool kTurns = false, kInRegisters = true;
+  static constexpr bool kStoresElements = true, kStoresSegments = false;
+  static constexpr Combine kCombine[1] = {Combine::kSum};
+  static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
+  static constexpr Keep kKeep = Keep::kAgain;
+  template <int V>
+  struct Fields {
+    Vec<V> product;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> total;
+  };
+  using At = TileCursor;
+
+  KW_FN static int x(const At& at) { return at.x + at.element % C::kTileW; }
+  KW_FN static int y(const At& at) { return at.y + at.element / C::kTileW % C::kTileH; }
+  KW_FN static int place(const At& at) { return at.row * C::kTilePitch + at.element; }
+  KW_FN static int channel(const At& at) { return at.row; }
+  KW_FN static bool live(const At&) { return true; }
+  KW_FN static bool whole(const At& at) {
+    return at.y + C::kTileH <= C::kOutH && at.x + C::kTileW <= C::kOutW && has_row(at);
+  }
+  KW_FN static bool has_row(const At& at) { return at.channel + at.row < C::kCout; }
+  KW_FN static bool has_element(const At& at) { return y(at) < C::kOutH && x(at) < C::kOutW; }
+  template <int V>
+  KW_FN static void begin(Stage<0>, Fields<V>& f, const Vec<V>& results) {
+    f.product = results;
+  }
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args&,
+                                   const At&) {
+    return f.product;
+  }
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&, const At&) {
+    s.total = total;
+  }
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, const At& at) {
+    const int64_t row = (at.sample * C::kCout + at.channel + at.row) * C::kOutH + y(at);
+    KW_LANES
+    for (int v = 0; v < V; ++v) a.out[row * C::kOutW + x(at) + v] = f.product[v];
+  }
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, const At& at) {
+    a.totals[at.sample * C::kCout + at.channel + at.row] = s.total[0];
+  }
 };
 
 // The largest of the phases.

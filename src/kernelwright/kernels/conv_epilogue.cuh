@@ -12,6 +12,8 @@
 //   P::kLanes, P::kTeams               how threads lie over a row
 //   P::kKeep, P::kUnroll               how a thread keeps its chunks from stage to stage, and how
 //                                      many a loop has at once
+//   P::kInRegisters                    whether its stages can be done before there is a slice
+//                                      (conv_rows.cuh): elements are alike, rows are channels
 //   P::kHolds[I], P::held(I, fields)   whether the slice has something else after stage I, and what
 //   P::kRows, P::kElements, P::kSegment    those of a slice
 //   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel
@@ -93,7 +95,7 @@ KW_FN Vec<V> load_slice(const float* from) {
 
 // Stores of a program never change what it loads, which the compiler cannot know: between chunks
 // each load would wait for the store before it, and parameters be loaded for every chunk anew. So
-// stores clobber nothing, and what is the same for all lanes is loaded as if it were constant.
+// stores clobber nothing, and loads are those of constants.
 #ifdef __CUDACC__
 template <class P>
 KW_FN void write_away(P* at, const P& pack) {
@@ -127,12 +129,37 @@ template <int V, class T>
 KW_FN AwayOut<V, T> store_away(T* at) {
   return {{at, {}}};
 }
+
+// What nobody reads again: it does not displace parameters from the L1 cache.
+template <int V, class T>
+KW_FN Vec<V> load_ahead(const T* at) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) * V == 16) {
+    uint32_t w[4];
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+        : "l"(at));
+    Pack<T, V> pack;
+    __builtin_memcpy(&pack, w, sizeof w);
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);
+    return out;
+  }
+#endif
+  return load_row<V>(at);
+}
 #endif
 
 #ifndef __CUDACC__
 template <int V, class T>
 KW_FN auto store_away(T* at) {
   return store_row<V>(at);
+}
+
+template <int V, class T>
+KW_FN auto load_ahead(const T* at) {
+  return load_row<V>(at);
 }
 #endif
 
@@ -307,22 +334,30 @@ struct ConvEpilogue {
   const typename P::Args& a;
 
   KW_FN void run(const ConvTile<C>& tile, int thread) const {
+    walk<(P::kStages > 0)>(tile, thread);
+  }
+
+  // The same where the stages have been done elsewhere.
+  KW_FN void store(const ConvTile<C>& tile, int thread) const { walk<false>(tile, thread); }
+
+ private:
+  template <bool kReduces>
+  KW_FN void walk(const ConvTile<C>& tile, int thread) const {
     const TileCursor at{tile.sample, tile.channel, tile.z, tile.y, tile.x, 0, 0};
     if (!P::live(at)) return;
     if (P::whole(at)) {
-      walk<true>(tile, at, thread);
+      walk<kReduces, true>(tile, at, thread);
     } else {
-      walk<false>(tile, at, thread);
+      walk<kReduces, false>(tile, at, thread);
     }
   }
 
- private:
-  template <bool kWhole>
+  template <bool kReduces, bool kWhole>
   KW_FN void walk(const ConvTile<C>& tile, const TileCursor& at, int thread) const {
-    if constexpr (P::kStages == 0) {
-      elements<kWhole>(tile, at, thread);
-    } else {
+    if constexpr (kReduces) {
       rows<kWhole>(tile, at, thread);
+    } else {
+      elements<kWhole>(tile, at, thread);
     }
   }
 
@@ -335,7 +370,7 @@ struct ConvEpilogue {
     constexpr int kAcross = across(kChunks);
     constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
-    if constexpr (4 * kChunks >= 3 * kTimes * kAcross) {
+    if constexpr (8 * kChunks >= 7 * kTimes * kAcross) {
       KW_UNROLL(kTimes > P::kUnroll ? 1 : P::kUnroll / kTimes)
       for (int r = thread / kAcross; r < P::kRows; r += kThreads / kAcross) {
         row.at.row = r;
@@ -348,13 +383,22 @@ struct ConvEpilogue {
         }
       }
     } else {
-      KW_UNROLL(P::kUnroll)
+      KW_UNROLL(dividing(P::kRows * kChunks))
       for (int i = thread; i < P::kRows * kChunks; i += kThreads) {
         row.at.row = i / kChunks;
         row.at.element = i % kChunks * V;
         if (kWhole || P::has_element(row.at)) element<kWhole>(row);
       }
     }
+  }
+
+  // How many of a loop's turns are taken at once: so many that none are left over, if there are.
+  KW_FN static constexpr int dividing(int chunks) {
+    const int turns = chunks / kThreads;
+    for (int n = P::kUnroll; chunks % kThreads == 0 && n > P::kUnroll / 2; --n) {
+      if (turns % n == 0) return n;
+    }
+    return P::kUnroll;
   }
 
   // As many threads as a row has chunks, or the next power of two; all of them for longer rows.
@@ -368,6 +412,7 @@ struct ConvEpilogue {
   KW_FN void element(TileRow<P, C, kWhole>& row) const {
     if (!kWhole && !P::has_row(row.at)) return;
     row.template take<0>(row.f[0][0]);
+    row.template earlier<P::kStages>(row.f[0][0], row.s[0]);
     P::store_elements(row.f[0][0], row.s[0], a, row.at);
   }
 
@@ -380,7 +425,7 @@ struct ConvEpilogue {
     // Rows for whole warps, so that the threads of a warp go through as many. Rows of one chunk
     // wait for their loads side by side.
     constexpr int kTimes = (P::kRows + kAtOnce - 1) / kAtOnce;
-    KW_UNROLL(Row::kKeeps && Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
+    KW_UNROLL(Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
     for (int n = 0; n < kTimes; ++n) {
       const int r = n * kAtOnce + thread / kRowThreads;
       Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, {}, {}};

@@ -64,7 +64,7 @@ struct ConvFeeder {
 
   // What a thread has seen of a stage: the largest magnitudes as they were stored, two float16 in a
   // word (their bits order like the magnitudes, and infinity and NaN are the largest), and how many
-  // elements are in units with small ones.
+  // elements are small.
   struct Seen {
     uint32_t most = 0;
     unsigned smalls = 0;
@@ -93,12 +93,10 @@ struct ConvFeeder {
   // Zeros are not small: nothing of them is lost.
   __device__ __forceinline__ void count_smalls(const ConvUnit& unit, Seen& seen) const {
     const uint32_t bound = 2 * __float_as_uint(split::kSmallest<Loop::kPlanes> * down) - 1;
-    uint32_t least = 0xffffffffu;
 #pragma unroll
-    for (int lane = 0; lane < 8; ++lane) {
-      least = min(least, 2 * __float_as_uint(unit.x[lane]) - 1);  // the sign is gone, zero is most
+    for (int lane = 0; lane < 8; ++lane) {  // the sign is gone, zero is most
+      seen.smalls += 2 * __float_as_uint(unit.x[lane]) - 1 < bound ? 1 : 0;
     }
-    seen.smalls += least < bound ? 8 : 0;
   }
 
   // All threads get the largest of all, in the low half, and the number of small elements.

@@ -138,15 +138,9 @@ struct ConvConsumer {
   static_assert(S::kDenseGroups == 1 || S::kGroupOut % S::kTileChannels == 0,
                 "a slice must not reach into the next group");
 
-  // Magnitudes that a result of the channel must be above; a NaN never is. Zeros are zero without
-  // any doubt.
-  __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
-                                                float most_down) {
-    const float bound = weight.doubt * most_down + fabsf(weight.scale) * doubt;
-    return bound == 0.0f ? -1.0f : bound;
-  }
+  static_assert(!P::kInRegisters || (S::kPhases == 1 && !kWindows), "each result has its register");
 
-  // Whether results of the tile can be in doubt at all: nearly never, and then nobody asks.
+  // Whether results of the tile can be in doubt at all; if not, nobody asks.
   bool of_weights = false;
 
   __device__ __forceinline__ bool doubtful() const {
@@ -206,22 +200,19 @@ struct ConvConsumer {
       if constexpr (kDoubtful || (Loop::kScaled && !kUnscaled)) {
         const RowScale weight = scales[channel];
         scale = weight.scale * sums.down;
-        bound = least(weight, sums.doubt, sums.most_down);
+        bound = Sums::least(weight, sums.doubt, sums.most_down);
       }
     }
   };
 
-  // The sums of a slice into its memory; whether one is in doubt.
-  __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice,
-                                        int phase) const {
+  // The sums of a slice into its memory; whether one is in doubt, if that is not known yet.
+  __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice, int phase,
+                                        bool ask) const {
     const int z0 = S::kSpreadZ > 1 && !kByDepth ? S::phase_z(phase) : 0;
     const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
     const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
     float* const at = to + (z0 * S::kTileH + y0) * S::kTileW + x0;
-    if constexpr (kWindows) {
-      write_windows(to, slice);
-      return doubtful();
-    } else if (Loop::kScaled && doubtful()) {
+    if (Loop::kScaled && ask && doubtful()) {
       return write_results<Loop::kScaled>(scales, at, slice, phase == 0);
     } else {
       return write_results<false>(scales, at, slice, phase == 0);
@@ -231,7 +222,9 @@ struct ConvConsumer {
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_results(const RowScale* scales, float* to, int slice,
                                                 bool first) const {
-    if constexpr (kPixels) {
+    if constexpr (kWindows) {
+      return write_windows<kDoubtful>(scales, to, slice);
+    } else if constexpr (kPixels) {
       return write_places<kDoubtful>(scales, to, slice, first);
     } else {
       return write_channels<kDoubtful>(scales, to, slice, first);
@@ -327,8 +320,11 @@ struct ConvConsumer {
   }
 
   // The largest sum of each window. A thread has two places of every eight in a row.
-  __device__ __forceinline__ void write_windows(float* to, int slice) const {
+  template <bool kDoubtful>
+  __device__ __forceinline__ bool write_windows(const RowScale* scales, float* to,
+                                                int slice) const {
     const int lane = hopper::lane();
+    bool bad = false;
 #pragma unroll
     for (int high = 0; high < kHigh; ++high) {
 #pragma unroll
@@ -336,6 +332,7 @@ struct ConvConsumer {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
         const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
         float* const row = to + index * S::kTilePitch;
+        Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
@@ -345,13 +342,15 @@ struct ConvConsumer {
             const int y = t % kSlicesY * S::kTileH + place % S::kTileH;
 #pragma unroll
             for (int eight = 0; eight < S::kWide / 8; ++eight) {
-              const float2 most = largest_pair(high, i, z, y, eight);
-              put_windows(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4, most);
+              put_windows<kDoubtful>(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4,
+                                     largest_pair(high, i, z, y, eight), channel.smallest);
             }
           }
         }
+        bad = bad || channel.bad();
       }
     }
+    return bad;
   }
 
   // Down the rows and planes of a window.
@@ -367,9 +366,14 @@ struct ConvConsumer {
   }
 
   // Along its columns: those of four threads are eight.
-  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair) {
+  template <bool kDoubtful>
+  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair,
+                                                     float& smallest) {
     if constexpr (S::kWindowW == 1) {
       *reinterpret_cast<float2*>(to + 2 * quarter) = pair;
+      if constexpr (kDoubtful) {
+        smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
+      }
     } else {
       float most = maximum(pair.x, pair.y);
 #pragma unroll
@@ -377,6 +381,7 @@ struct ConvConsumer {
         most = maximum(most, __shfl_xor_sync(0xffffffff, most, apart));
       }
       if (quarter % (S::kWindowW / 2) == 0) to[quarter / (S::kWindowW / 2)] = most;
+      if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(most));
     }
   }
 
@@ -392,10 +397,16 @@ struct ConvConsumer {
 #pragma unroll 1
     for (int row = own; row < S::kTileChannels; row += kWarps) {
       if (tile.channel + row >= channel_end) break;
-      const float bound = least(scales[row], doubt, most_down);
+      const float bound = Sums::least(scales[row], doubt, most_down);
       const float scale = tile.scale(row);
       const bool turned = P::kTurns && (__float_as_uint(scales[row].scale) >> 31) != 0;
       float* const values = tile.at + row * S::kTilePitch;
+      bool any = false;
+#pragma unroll 8
+      for (int place = lane; place < kPlaces; place += 32) {
+        any |= !(fabsf(values[place] * scale) > bound);
+      }
+      if (!__any_sync(0xffffffff, any)) continue;
 #pragma unroll 1
       for (int first = 0; first < kPlaces; first += 32) {
         const int place = first + lane;
@@ -446,47 +457,106 @@ struct ConvConsumer {
     }
   }
 
-  // A slice to the epilogue. `bad`: something that was written is in doubt.
-  __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
-                                            int depth) const {
+  // Where a slice is.
+  __device__ __forceinline__ ConvTile<C> tile_of(const ConvItem& item, int slice, float* to,
+                                                 int depth) const {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
-    const int within = slice_channel(slice);
-    const int first = item.channels % S::kTilesC * S::kBlockChannels + within;  // in its group
-    const int dense = item.channels / S::kTilesC;
     const int place = slice % (kSlicesY * kSlicesZ);
     ConvTile<C> tile;
-    float* const factors =
-        reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.at = to;
-    tile.scales = factors;
+    tile.scales = reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.sample = item.sample;
-    tile.channel = dense * S::kGroupOut + first;
+    tile.channel = item.channels / S::kTilesC * S::kGroupOut + first_channel(item, slice);
     tile.z =
         (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD + depth;
     tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH;
     tile.x = (item.x + sums.wide()) * S::kSpreadX / S::kWindowW;
     tile.barrier = 4 + sums.group;
-    if constexpr (kUnscaled) note_factors(factors, row_scales(item) + within);
+    return tile;
+  }
+
+  __device__ __forceinline__ bool exists(const ConvItem& item, int slice,
+                                         const ConvTile<C>& tile) const {
+    return first_channel(item, slice) < S::kGroupOut && tile.z < S::kSeenD && tile.y < S::kSeenH &&
+           tile.x < S::kSeenW;
+  }
+
+  // A slice to the epilogue. `bad`: something that was written is in doubt; `reduced`: its rows are
+  // done, and elements are to be stored.
+  __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
+                                            int depth, bool reduced) const {
+    const ConvTile<C> tile = tile_of(item, slice, to, depth);
+    float* const factors = const_cast<float*>(tile.scales);
+    if constexpr (kUnscaled) note_factors(factors, row_scales(item) + slice_channel(slice));
     const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
-    const bool exists =
-        first < S::kGroupOut && tile.z < S::kSeenD && tile.y < S::kSeenH && tile.x < S::kSeenW;
+    const bool there = exists(item, slice, tile);
     if constexpr (Loop::kScaled) {
-      if (any && exists) {
-        repair(&g, tile, factors, row_scales(item) + within, sums.doubt, sums.most_down,
-               (dense + 1) * S::kGroupOut);
+      if (any && there) {
+        repair(&g, tile, factors, row_scales(item) + slice_channel(slice), sums.doubt,
+               sums.most_down, (item.channels / S::kTilesC + 1) * S::kGroupOut);
         detail::sync_epilogue<kThreads>(tile.barrier);
       }
     }
-    if (exists) {
-      ConvEpilogue<P, C>{a}.run(tile, static_cast<int>(threadIdx.x % kThreads));
+    if (there) {
+      const ConvEpilogue<P, C> epilogue{a};
+      const int thread = static_cast<int>(threadIdx.x % kThreads);
+      if constexpr (P::kInRegisters) {
+        if (reduced) {
+          epilogue.store(tile, thread);
+        } else {
+          epilogue.run(tile, thread);
+        }
+      } else {
+        epilogue.run(tile, thread);
+      }
     }
     detail::sync_epilogue<kThreads>(tile.barrier);
+  }
+
+  // Calls f(rows, tile, scales, high, i, t) for what the thread has of each slice that exists: its
+  // t-th part of the places; where weights are rows, channels `high * 64 + 8 * i`.
+  template <class F>
+  __device__ __forceinline__ void each_slice(const ConvItem& item, float* to, const F& f) {
+    constexpr int kChannels = kPixels ? 1 : 2 * kHigh;
+#pragma unroll
+    for (int n = 0; n < kChannels; ++n) {
+#pragma unroll
+      for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
+        const int slice = (kByWarps ? n * kSlicesY * kSlicesZ : 0) + t;
+        const ConvTile<C> tile = tile_of(item, slice, to, 0);
+        if (!exists(item, slice, tile)) continue;
+        f(ConvRows<P, Loop, S>{a, sums}, tile, row_scales(item) + slice_channel(slice), n / 2,
+          n % 2, t);
+      }
+    }
+  }
+
+  // Reductions over places, in registers.
+  __device__ __forceinline__ void reduce(const ConvItem& item, float* to) {
+    each_slice(item, to,
+               [](const auto& rows, const ConvTile<C>& tile, const RowScale* scales, int high,
+                  int i, int t) { rows.reduce(tile, scales, high, i, t); });
+    detail::sync_epilogue<kThreads>(4 + sums.group);
+  }
+
+  // Whether all results can be believed, as those who share slices see it.
+  __device__ __forceinline__ bool none_in_doubt(const ConvItem& item, float* to) {
+    bool bad = false;
+    each_slice(item, to,
+               [&](const auto& rows, const ConvTile<C>& tile, const RowScale* scales, int high,
+                   int i, int t) { bad = bad || rows.in_doubt(tile, scales, high, i, t); });
+    return !detail::sync_any<kThreads>(4 + sums.group, bad);
   }
 
   // The slice's first channel in the block's tile.
   __device__ __forceinline__ int slice_channel(int slice) const {
     const int c = slice / (kSlicesY * kSlicesZ);
     return sums.channels() + (kByWarps ? c / 2 * 64 + warp * 16 + c % 2 * 8 : 0);
+  }
+
+  // The same in its group of channels.
+  __device__ __forceinline__ int first_channel(const ConvItem& item, int slice) const {
+    return item.channels % S::kTilesC * S::kBlockChannels + slice_channel(slice);
   }
 
   __device__ __forceinline__ const RowScale* row_scales(const ConvItem& item) const {
@@ -507,10 +577,16 @@ struct ConvConsumer {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
+        bool reduced = false;
+        if constexpr (P::kInRegisters) {
+          reduced = !doubtful() || none_in_doubt(item, to);
+          if (reduced) reduce(item, to);
+          if (reduced && !P::kStoresElements) continue;
+        }
 #pragma unroll 1
         for (int slice = 0; slice < kSlices; ++slice) {
-          const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0);
-          hand_over(item, slice, to, bad, 0);
+          const bool bad = write(row_scales(item) + slice_channel(slice), to, slice, 0, !reduced);
+          hand_over(item, slice, to, bad, 0, reduced);
         }
       } else {
         run_phases(item, to);
@@ -529,10 +605,10 @@ struct ConvConsumer {
       sums.doubt = doubt = maximum(doubt, sums.doubt);
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
       const bool last = phase == S::kPhases - 1;
-      const bool found = write(row_scales(item) + sums.channels(), to, 0, phase);
+      const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
       bad = found || (S::kPhaseMax == 0 && bad);
       if (last || (kByDepth && (phase + 1) % (S::kPhasesY * S::kPhasesX) == 0)) {
-        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0);
+        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0, false);
         bad = false;
       }
     }

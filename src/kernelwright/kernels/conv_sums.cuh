@@ -42,6 +42,14 @@ struct ConvSums {
   float doubt;
   float most_down;
 
+  // Magnitudes that a result of a channel must be above; a NaN never is. Zeros are zero without any
+  // doubt.
+  __device__ __forceinline__ static float least(const RowScale& weight, float doubt,
+                                                float most_down) {
+    const float bound = weight.doubt * most_down + fabsf(weight.scale) * doubt;
+    return bound == 0.0f ? -1.0f : bound;
+  }
+
   // The warpgroup's part of the block's tile.
   __device__ __forceinline__ int wide() const { return S::kSplitX > 1 ? group * S::kWide : 0; }
   __device__ __forceinline__ int tall() const { return S::kSplitY > 1 ? group * S::kTall : 0; }

@@ -32,4 +32,9 @@ struct ConvTile {
 template <class P, class C>
 struct ConvEpilogue;
 
+// Of a program with P::kInRegisters: ConvRows (conv_rows.cuh) does its reductions before there is
+// any slice, and of the epilogue store(tile, thread) alone is called, if it stores elements.
+template <class P, class Loop, class S>
+struct ConvRows;
+
 }  // namespace kw

@@ -67,11 +67,6 @@ KW_FN bool sign_bit(float x) {
   return static_cast<int32_t>(to_bits(x)) < 0;
 }
 
-// x <= -0.0f; false for NaN.
-KW_FN bool negative(float x) {
-  return to_bits(x) - 0x80000000u <= 0x7f800000u;
-}
-
 // min(|x|, bound). A NaN becomes bound; the callers bring it back.
 KW_FN float bounded_abs(float x, float bound) {
   const uint32_t bits = to_bits(x) & 0x7fffffff;
@@ -134,6 +129,24 @@ KW_FN float expm1_of_number(float x) {
   return ::copysignf(2.0f * half, x);
 }
 
+// expm1 for x <= 0; for NaN any value. The device has a fused multiply-add and needs no second part
+// of the reduced argument.
+KW_FN float expm1_below(float x) {
+#ifdef __CUDA_ARCH__
+  constexpr float kRound = 12582912.0f;
+  const float bounded = ::fmaxf(x, -87.0f);
+  const float shifted = ::fmaf(bounded, kLog2e, kRound);
+  const float n = shifted - kRound;
+  const float r = ::fmaf(n, -kLn2Lo, ::fmaf(n, -kLn2Hi, bounded));
+  const float p =
+      polynomial(r, 0.5f, 0.16666666f, 0.041666493f, 0.008333546f, 0.0013932326f, 0.00019761676f);
+  const float power = from_bits((to_bits(shifted) << 23) + to_bits(1.0f));
+  return ::fmaf(power, ::fmaf(p, r * r, r), power - 1.0f);
+#else
+  return expm1_of_number(x);
+#endif
+}
+
 KW_FN float sigmoid_of_number(float x) {
   const float e = exp_minus_abs(x);
   const float d = 1.0f + e;
@@ -190,16 +203,27 @@ KW_FN float log1p_finite(float x) {
   return log_of(s.e, (s.m - 1.0f) + lost * pow2(-(s.e < 126 ? s.e : 126)));
 }
 
-// log(1 + exp(-|x|)). The exponential e is at most 1: from 1/3 on, 1 + e = 2 (1 + (e - 1) / 2).
+// log(1 + exp(-|x|)). The exponential e is at most 1; relative error of the fit 7.5e-9.
 KW_FN float log1p_exp_minus_abs(float x) {
 #ifdef __CUDA_ARCH__
-  return ::log1pf(::expf(-::fabsf(x)));
+  const float e = ::expf(-::fabsf(x));
 #else
   const float e = exp_minus_abs(x);
-  const bool upper = to_bits(e) > to_bits(1.0f / 3.0f);
-  return log_of(upper ? 1 : 0, upper ? 0.5f * e - 0.5f : e);
 #endif
+  return e + e * polynomial(e - 0.5f, -0.18906978f, -0.2885271f, 0.13260876f, -0.06768809f,
+                            0.036639813f, -0.020565214f, 0.011550705f, -0.0067752893f, 0.00530119f,
+                            -0.0032008518f);
 }
+
+#ifdef __CUDACC__
+// Within 2 ulp; 0 in the place of a subnormal number.
+KW_FN float power_of_two(float x) {
+#ifdef __CUDA_ARCH__
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+#endif
 
 // a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
 // device's exact division takes many times the instructions of an approximate reciprocal.
@@ -396,12 +420,9 @@ KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
 // clang-format on
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {
-#ifdef __CUDA_ARCH__
-  const float below = ::expm1f(x * input_scale);
-#else
-  const float below = detail::expm1_of_number(x * input_scale);
-#endif
-  return detail::negative(x) ? below * (alpha * scale) : x * scale;
+  const float inner = x * input_scale;
+  const float below = input_scale > 0.0f ? detail::expm1_below(inner) : expm1(inner);
+  return x < 0.0f ? below * (alpha * scale) : x * scale;
 }
 
 // log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)): no overflow, where eager has one between 88.7
@@ -437,11 +458,19 @@ KW_FN float mish(float x) {
 #endif
 }
 
-// x Phi(x). The host computes the smaller of Phi(x) and Phi(-x) as exp(-t^2 / 2) P(t) / Q(t), t =
-// |x|, so that, unlike 1 + erf, it stays accurate relative to the result where x is negative.
+// x Phi(x). The smaller of Phi(x) and Phi(-x) is exp(-t^2 / 2) P(t) / Q(t), t = |x|, so that,
+// unlike 1 + erf, it stays accurate relative to the result where x is negative. On the device,
+// which has reciprocals and powers of two at hand, it is exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33
+// t): as accurate as the formula with CUDA's erf (rms 1.2e-8 for normal x, 1.0e-8 with it), and
+// half of its instructions.
 KW_FN float gelu(float x) {
 #ifdef __CUDA_ARCH__
-  return x * 0.5f * (1.0f + ::erff(x * 0.707106781f));
+  const float r = detail::ratio(1.0f, 1.0f + 0.33f * ::fabsf(x));
+  // Error in Phi of the fit: 6.1e-9 exp(-t^2 / 6).
+  const float p = detail::polynomial(r, 0.1327174f, 0.11867608f, 0.1835255f, -0.09354843f,
+                                     0.33528388f, -0.22262646f, 0.045972038f);
+  const float smaller = p * r * detail::power_of_two(x * (x * -0.72134752f));
+  return x * (x < 0.0f ? smaller : 1.0f - smaller);
 #else
   const float t = detail::bounded_abs(x, 14.5f);  // where x Phi(x) rounds to 0
   // t^2 = high^2 + (t - high)(t + high): the first product is exact, and exp takes both.

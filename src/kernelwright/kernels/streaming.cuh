@@ -24,14 +24,26 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
   for_each_stage<P>([&](auto stage) {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
-    Vec<1> total{{identity<kOp>()}};
-#pragma unroll 4
-    for (int64_t e = first; e < elements; e += step) {
-      typename P::template Fields<V> f;
-      replay<P, I, V, 1>(f, s, a, Cursor{row, e});
-      const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, e});
-      total[0] = combine<kOp>(total[0], combine_lanes<kOp>(x));
+    // Some chunks at once, so that a thread waits for all of them together; those beyond the end
+    // are the first one once more, and count for nothing.
+    constexpr int kAtOnce = 4;
+    Vec<kAtOnce> totals;
+    KW_LANES
+    for (int n = 0; n < kAtOnce; ++n) totals[n] = identity<kOp>();
+#pragma unroll 1
+    for (int64_t e = first; e < elements; e += kAtOnce * step) {
+      KW_LANES
+      for (int n = 0; n < kAtOnce; ++n) {
+        const bool inside = n == 0 || e + n * step < elements;
+        const int64_t at = inside ? e + n * step : first;
+        if constexpr (P::kElements > 0) __builtin_assume(at >= 0 && at < P::kElements);
+        typename P::template Fields<V> f;
+        replay<P, I, V, 1>(f, s, a, Cursor{row, at});
+        const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, at});
+        totals[n] = combine<kOp>(totals[n], inside ? combine_lanes<kOp>(x) : identity<kOp>());
+      }
     }
+    Vec<1> total{{combine_lanes<kOp>(totals)}};
     total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
     total[0] = reduce_blocks<kOp, C::kCluster, I>(total[0], share);
     P::finish(stage, s, total, a);

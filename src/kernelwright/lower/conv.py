@@ -102,7 +102,8 @@ class Needs:
     `largest`: it begins with a max pool of such windows, one beside the other from the first result
     on; of a transposed convolution they are its strides. Then it is given the pooled results, and
     the multiples count those. `stores`: results are written as they are, so that it matters how
-    long the runs are in which a tile writes them. `operations` are those of its program.
+    long the runs are in which a tile writes them. `operations` are those of its program on slices,
+    `early` those that are done where the sums are, before all others.
     """
 
     channels_together: int
@@ -111,6 +112,7 @@ class Needs:
     largest: Extents = ONES
     stores: bool = True
     operations: int = 2
+    early: int = 0
 
 
 @dataclass(frozen=True)
@@ -456,7 +458,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
-    time, bound = _tile_time(choice, used, memory, stages, writing, needs.operations)
+    time, bound = _tile_time(choice, used, memory, stages, writing, needs)
     form = choice.form
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
@@ -692,7 +694,7 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
 
 
 def _tile_time(
-    choice: Choice, used: Extents, memory: _Memory, stages: int, writing: float, operations: int
+    choice: Choice, used: Extents, memory: _Memory, stages: int, writing: float, needs: Needs
 ) -> tuple[float, str]:
     """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
@@ -709,8 +711,10 @@ def _tile_time(
         fetched += memory.weights * choice.stages_of_tile
     results = math.prod(used) * choice.spread * choice.channels / 128
     pooled = math.prod(choice.largest)
-    each = m.ending + m.operation * operations
+    each = m.ending + m.operation * needs.operations
     ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
+    if needs.early:
+        ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
     if choice.phases > 1:
         ending += results * m.phases
     fetching = fetched / m.fetch_rate

@@ -12,16 +12,28 @@ from functools import cache, lru_cache
 
 import torch
 
-from kernelwright.expr import Expr, cost, load
+from kernelwright.expr import OPS, Expr, cost, leaves, load, postorder
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.plan import Buffer, Conv, ConvForm, Program, Region, Tiled, Walk, tiled, walk
+from kernelwright.plan import (
+    Access,
+    Buffer,
+    Conv,
+    ConvForm,
+    Program,
+    Region,
+    Tiled,
+    Walk,
+    tiled,
+    walk,
+)
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split
+from kernelwright.plan.walks import CHANNEL
 from kernelwright.targets import ConvLoop, Target
 
 WARP = BANKS = 32
@@ -32,7 +44,11 @@ MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 # and 212, a softmax (24) 206 and 231.
 LIGHT = 24
 LOOP_BODY = 512
+LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
 LEAST_BODY = 4  # operations of a lane beside its program's
+WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
+# Operations of an element's reductions that are worth code without loops, as registers need it.
+STRAIGHT = 12
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,7 @@ class Laid:
     In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
     From stage to stage a thread keeps its chunks in `registers`, which takes its loops apart, or
     where the results were, in the `slice`, or makes them `again`. Loops have `unroll` chunks.
+    `early`: stages are done where the sums are, before they lie in a slice.
     """
 
     vec: int
@@ -50,6 +67,7 @@ class Laid:
     teams: int
     keeps: str
     unroll: int
+    early: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,11 +101,15 @@ class ConvKernel(Kernel):
 def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> list[Kernel]:
     """The convolution, and the kernel that finishes its rows if there is one."""
     assert region.program is not None
-    found = tile_of(walk(region.program, conv.product, conv.form), conv.form, conv.loop)
+    walked = walk(region.program, conv.product, conv.form, graph)
+    found = tile_of(walked, conv.form, conv.loop)
     assert found is not None, "the planner has asked"
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
     given = load(parts.given)
+    # Rows of several channels are rows of one each where they go on in other tiles.
+    several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
+    early = found.early and (parts.finish is not None or not several)
     plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside})
     kernels: list[Kernel] = [
         ConvKernel(
@@ -99,7 +121,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             conv,
             parts,
             tile,
-            _laid(graph, parts, plan, tile.threads),
+            _laid(graph, parts, plan, tile.threads, early),
             found.largest,
         )
     ]
@@ -116,11 +138,15 @@ def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> float
 
 @dataclass(frozen=True)
 class Cut:
-    """A tile, the walk that is cut to it, and what of the results the walk is given."""
+    """A tile, the walk that is cut to it, and what of the results the walk is given.
+
+    `early`: reductions may be done where the sums are.
+    """
 
     walk: Walk
     tile: ConvConfig
     largest: Largest
+    early: bool
 
 
 @lru_cache(maxsize=64)
@@ -131,7 +157,11 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     # Weights that are multiplied as they are in memory have no scale that could bring a sign back.
     if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
         ways.append((over_windows(walked, alone.windows), alone))
-    found = [Cut(w, tile, some) for w, some in ways if (tile := _tile(w, form, loop, some))]
+    found = [
+        Cut(w, tile, some, _reductions(w, form, some) > 0)
+        for w, some in ways
+        if (tile := _tile(w, form, loop, some))
+    ]
     return min(found, key=lambda cut: cut.tile.time(TYPICAL_BATCH), default=None)
 
 
@@ -148,28 +178,50 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         return refused(_box(tile))
 
     needs = walked.needs
-    stores = any(store.level == "element" for store in walked.program.stores)
+    program = walked.program
+    stores = any(store.level == "element" for store in program.stores)
+    early = _reductions(walked, form, some)
+    later = [s.expr for s in program.stores] if early else program.exprs
+    work = cost(*later) + (0 if early else len(program.stages))
     for channels in (needs.channels, form.cout):
-        work = walked.program.operations
-        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work)
+        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work, early)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
     return None
 
 
+def _reductions(walked: Walk, form: ConvForm, some: Largest) -> int:
+    """Operations of an element's reductions, if they are done where the sums are."""
+    in_slices = some.windows != ONES or (form.transposed and max(form.stride) > 1)
+    if in_slices or not walked.over_places:
+        return 0
+    exprs = [stage.expr for stage in walked.program.stages]
+    each = [e for e in postorder(*exprs) if _reads(walked, e)]
+    work = len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
+    return work if work <= STRAIGHT else 0
+
+
+def _reads(walked: Walk, expr: Expr) -> bool:
+    """Whether it is another one for every result."""
+    return any(
+        isinstance(leaf.value, Access) and leaf.value.buffer == walked.value
+        for leaf in leaves(expr, "load")
+    )
+
+
 def _box(tile: ConvConfig) -> Box:
     return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
-def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
+def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool) -> Laid:
     program = parts.epilogue
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
     segment = int(str(program.count(program.inner)))
     vec, edge_vec = _vectors(graph, parts)
     if not program.stages:
-        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(program, vec))
+        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(parts, vec))
     most = elements // segment if program.segmented else -(-segment // vec)
     # Neighbours in a row are read together: all banks of shared memory at once.
     along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
@@ -177,24 +229,38 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int) -> Laid:
     shared = 1
     while rows * shared < least and shared < WARP and 2 * shared <= most:
         shared *= 2
+
+    def turns(shared: int) -> int:
+        """Chunks that a thread goes through, those of rows that are none among them."""
+        return -(-rows * shared // threads) * -(-elements // (vec * shared))
+
+    more = [] if program.segmented else [2 * shared, 4 * shared]
+    fewer = [n for n in more if n <= min(WARP, most) and turns(n) <= WORTH * turns(shared)]
+    shared = min(fewer, key=turns, default=shared)
     chunks = -(-elements // (vec * shared))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
     kept = chunks * vec * max(1, len(plan.fields))
-    if kept <= MOST_KEPT and _operations(program) <= LIGHT:
+    stores = any(store.level == "element" for store in program.stores)
+    if kept <= MOST_KEPT and _operations(program) <= LIGHT and not early:
         keeps = "registers"
+    elif early and stores:
+        keeps = "again"  # the sums are still needed
     elif all(len(held) <= 1 for held in plan.held) and rows * shared % threads == 0:
         keeps = "slice"  # each element has one place, and each row its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(program, vec))
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early)
 
 
 def _operations(program: Program) -> int:
     return cost(*program.exprs) + LEAST_BODY
 
 
-def _unrolled(program: Program, vec: int) -> int:
-    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= LOOP_BODY), 1)
+def _unrolled(parts: Tiled, vec: int) -> int:
+    program = parts.epilogue
+    loads = any(a.atoms >= parts.given.atoms for a in program.loads if a != parts.given)
+    most = LOADING_BODY if loads else LOOP_BODY
+    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:

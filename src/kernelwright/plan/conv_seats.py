@@ -89,7 +89,7 @@ class ConvWay:
     @property
     def times(self) -> tuple[float, float]:
         """Ours, and the library's: whoever reads its result stores another one, or less."""
-        library = self.library_time + self.loop.pass_time(2 * self.stored)
+        library = self.library_time + self.loop.pass_time(2 * self.stored, 0.0)
         return self.time(self.stored), library
 
 
@@ -170,7 +170,7 @@ class _Seating:
             raise Unfit(Code.SECOND)
         if reader.program is None or value not in reader.reads:
             raise Unfit(Code.WALKS)
-        walked = walk(reader.program, value, way.form)
+        walked = walk(reader.program, value, way.form, self.graph)
         found = self.conv_time(walked, way.form, way.loop, way.samples)
         if found is None:
             raise Unfit(Code.TILE)
@@ -193,9 +193,8 @@ class _Seating:
     # ---- the regions -------------------------------------------------------------------------
 
     def one(self, contraction: Region, reader: Region, way: ConvWay) -> None:
-        moved = float(hint(reader.bytes, way.batch)) - way.stored
         ours = self.time(contraction, reader, way)
-        library = way.library_time + way.loop.pass_time(moved + way.stored)
+        library = way.library_time + self.after(reader, way)
         if self.left(contraction, way, ours, library):
             return
         count = self.operators(contraction, reader)
@@ -247,13 +246,17 @@ class _Seating:
 
         A kernel that has no tile cannot make it again.
         """
-        moved = [float(hint(r.bytes, way.batch)) - way.stored for r in readers]
-        later = sum(way.loop.pass_time(m + way.stored) for m in moved[1:])
+        later = sum(self.after(r, way) for r in readers[1:])
         again = sum(self.time_if_it_fits(contraction, r, way) for r in readers)
         storing = self.storing(contraction, readers[0])
         once = self.time_if_it_fits(contraction, storing, way) + later
-        library = way.library_time + way.loop.pass_time(moved[0] + way.stored) + later
+        library = way.library_time + self.after(readers[0], way) + later
         return again, once, library
+
+    def after(self, reader: Region, way: ConvWay) -> float:
+        """Of a kernel that reads the convolution from memory."""
+        moved, operations = (float(hint(n, way.batch)) for n in (reader.bytes, reader.flops))
+        return way.loop.pass_time(moved, operations)
 
     def can_be_together(self, readers: list[Region]) -> bool:
         """Whether the first kernels can wait for the last: nobody in between needs them."""
@@ -318,7 +321,7 @@ class _Seating:
         access = atoms.access(contraction.outputs[0].name, own.type.shape, layout)
         store = Store(load(access), access, "element")
         program = Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
-        walked = walk(program, contraction.outputs[0].name, way.form)
+        walked = walk(program, contraction.outputs[0].name, way.form, self.graph)
         ours = self.conv_time(walked, way.form, way.loop, way.samples)
         if ours is None:
             self.refuse(contraction, Code.CONVOLUTION)

@@ -35,6 +35,8 @@ from kernelwright.plan.tiles import check_parts
 from kernelwright.plan.walks import walk
 from kernelwright.walk import Opened, fold, reach
 
+# What has so many times fewer elements than what it is made for is stored without a thought.
+FEW = 16
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
 # made are no loss that anybody has to hear of.
 UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
@@ -148,16 +150,19 @@ class _Walk:
     def again(self, source: str) -> frozenset[str]:
         """Maps that windows compute again from a region's reductions instead of having them stored.
 
-        So a norm in front of a pool leaves its statistics and no normalised elements.
+        So a norm in front of a pool leaves its statistics and no normalised elements. What is made
+        of statistics alone is stored in their place.
         """
         if self.graph[source].op != "window":
             return frozenset()
+        elements = hint(self.graph[self.graph[source].inputs[0]].type.numel)
 
         def is_map(name: str) -> bool:
             return self.graph[name].op == "map" and name in self.homes
 
         def kept(name: str) -> bool:
-            return name in self.anchors or name in self.homes[name].wanted
+            few = hint(self.graph[name].type.numel) * FEW <= elements
+            return few or name in self.anchors or name in self.homes[name].wanted
 
         def below(name: str) -> tuple[str, ...]:
             node = self.graph[name]
@@ -299,7 +304,7 @@ class _Walk:
         read = self.externals(self.operands(region), region) if region.reduces else []
         for value in (n for n in read if n in self.convolutions):
             try:
-                walked = walk(region.draft(), value, self.convolutions[value])
+                walked = walk(region.draft(), value, self.convolutions[value], self.graph)
             except Unfit:
                 continue
             try:

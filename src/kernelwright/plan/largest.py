@@ -83,7 +83,7 @@ def over_windows(walk: Walk, windows: Extents) -> Walk:
     sample, channels, *places = walk.extents
     fewer = [n // s for n, s in zip(places, windows, strict=True)]
     extents = (sample, channels, fewer[0], fewer[1], fewer[2])
-    return Walk(program, walk.value, tuple(digits), extents)
+    return Walk(program, walk.value, tuple(digits), extents, walk.scales)
 
 
 def _inner_window(walk: Walk, axis: int) -> int:
@@ -168,7 +168,7 @@ class _Order:
         return False
 
     def scale(self, factor: Expr) -> None:
-        if factor.op == "rsqrt":
+        if factor.op == "rsqrt" or self.is_scale(factor):
             self.normalises = True
         elif factor.op == "const":
             if not float(str(factor.value)) > 0:
@@ -177,6 +177,9 @@ class _Order:
             self.signs.append(self.by_channel(factor.value))
         else:
             raise _Unordered
+
+    def is_scale(self, factor: Expr) -> bool:
+        return isinstance(factor.value, Access) and factor.value.buffer in self.walk.scales
 
     def by_channel(self, access: Access) -> ByChannel:
         digits = self.walk.of(CHANNEL)

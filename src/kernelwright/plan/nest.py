@@ -12,7 +12,8 @@ from dataclasses import replace
 from kernelwright.graph import hint
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Program, flat_run
-from kernelwright.plan.windows import below_each_other
+from kernelwright.plan.walks import joined
+from kernelwright.plan.windows import below_each_other, is_window
 
 # Lanes of the widest vectors that there are.
 LANES = 16
@@ -34,9 +35,11 @@ def nested(
     outer = tuple(a for a in order if a in whole - inner)
     last = tuple(a for a in order if a in inner)
     nest = replace(draft, rows=rows, outer=outer, inner=last)
-    together = below_each_other(nest) if _short(nest, limits.one_thread) else 0
+    short = _short(nest, limits.one_thread)
+    nest = joined(nest) if short and is_window(nest) else nest
+    together = below_each_other(nest) if short else 0
     if together:
-        *rest, down, beside = rows
+        *rest, down, beside = nest.rows
         return replace(nest, rows=(*rest, beside, down), strided=True, together=together)
     across = bool(order) and order[-1] not in whole
     return replace(nest, strided=across or _side_by_side(nest, limits))

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelwright.expr import Expr, index, load, substitute
+from kernelwright.expr import Expr, index, leaves, load, postorder, substitute
 from kernelwright.expr import inside as inside_range
-from kernelwright.graph import Dim, as_dim, product
+from kernelwright.graph import Dim, Graph, as_dim, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
@@ -23,6 +23,7 @@ from kernelwright.plan.reasons import Code
 
 SAMPLE, CHANNEL = 0, 1
 AXES = ("sample", "channel", "z", "y", "x")
+PLACED = ("load", "index", "inside")  # leaves that may differ from place to place
 Move = Callable[[Coordinate], Coordinate]
 
 
@@ -38,12 +39,16 @@ class Digit:
 
 @dataclass(frozen=True)
 class Walk:
-    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first."""
+    """A program each of whose atoms is a digit of one axis; outer digits of an axis come first.
+
+    `scales` are operands that a norm is scaled by: reciprocals of square roots.
+    """
 
     program: Program
     value: str
     digits: tuple[Digit, ...]
     extents: tuple[Dim, int, int, int, int]
+    scales: frozenset[str]
 
     def of(self, axis: int) -> list[Digit]:
         return [d for d in self.digits if d.axis == axis]
@@ -63,6 +68,35 @@ class Walk:
         return not any(digits[0].atom in self.reduced for digits in others if digits)
 
     @property
+    def over_places(self) -> bool:
+        """Whether all stages go over all places of a channel, and no place differs from another.
+
+        Elements that are stored may tell places apart, but wait for no stage.
+        """
+        places = [self.of(axis) for axis in range(CHANNEL + 1, len(AXES))]
+        whole = all(
+            len(digits) == 1 and digits[0].step == 1 and digits[0].size == extent
+            for digits, extent in zip(places, self.extents[CHANNEL + 1 :], strict=True)
+            if extent != 1
+        )
+        atoms = {digit.atom for digits in places for digit in digits}
+        if not atoms or not whole or not atoms <= self.reduced or self.program.segmented:
+            return False
+        stored = [s.expr for s in self.program.stores if s.level != "row"]
+        if any(leaves(expr, "acc") for expr in stored):
+            return False
+        reached = postorder(*(stage.expr for stage in self.program.stages))
+        return all(self._alike(leaf, atoms) for leaf in reached if leaf.op in PLACED)
+
+    def _alike(self, leaf: Expr, atoms: set[int]) -> bool:
+        """Whether a leaf is the same for all places, or is the convolution's result."""
+        of = leaf.value
+        if isinstance(of, Access):
+            return of.buffer == self.value or not (of.atoms & atoms or of.within)
+        at = of.at if isinstance(of, Range) else of
+        return isinstance(at, Coordinate) and not at.atoms & atoms
+
+    @property
     def needs(self) -> Needs:
         multiple = [max([d.step for d in self.of(axis)], default=1) for axis in (2, 3, 4)]
         channels = [d for d in self.of(CHANNEL) if d.atom in self.reduced]
@@ -80,9 +114,10 @@ class Needs:
     multiple: tuple[int, int, int]
 
 
-def walk(program: Program, value: str, form: ConvForm) -> Walk:
+def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     """The program with its atoms cut where they run from one axis of the result into the next."""
     extents = (form.batch, form.cout, *form.out_size)
+    program = joined(program) if program.stages else program
     while True:
         accesses = [a for a in program.loads if a.buffer == value]
         if len(accesses) != 1 or accesses[0].offset != 0 or accesses[0].within:
@@ -96,10 +131,16 @@ def walk(program: Program, value: str, form: ConvForm) -> Walk:
         program = split(program, *crosses)
     digits = [d for d in found if isinstance(d, Digit)]
     digits.sort(key=lambda d: (d.axis, -d.step))
-    made = Walk(program, value, tuple(digits), extents)
+    scales = {a.buffer for a in program.loads if _is_scale(graph, a.buffer)}
+    made = Walk(program, value, tuple(digits), extents, frozenset(scales))
     for axis, extent in enumerate(extents):
         _check_axis(made.of(axis), extent)
     return made
+
+
+def _is_scale(graph: Graph, name: str) -> bool:
+    made = graph[graph.base(name)] if name in graph.by_name else None
+    return made is not None and isinstance(made.payload, Expr) and made.payload.op == "rsqrt"
 
 
 def _digit(atom: int, stride: Dim, size: Dim, extents: tuple[Dim, ...]) -> Digit | tuple[int, int]:
@@ -160,6 +201,34 @@ def split(program: Program, atom: int, inner: int) -> Program:
         rows=parts(program.rows),
         outer=parts(program.outer),
         inner=parts(program.inner),
+    )
+
+
+def joined(program: Program) -> Program:
+    """The same with neighbouring axes joined that are one everywhere: others parted them."""
+    for axes in (program.rows, program.outer, program.inner):
+        for outer, inner in pairwise(axes):
+            high, low = program.sizes[outer], program.sizes[inner]
+            if not isinstance(high, int) or not isinstance(low, int):
+                continue
+            if all(at.stride(outer) == at.stride(inner) * low for at in program.coordinates):
+                return joined(_joined(program, outer, inner, high * low))
+    return program
+
+
+def _joined(program: Program, outer: int, inner: int, size: int) -> Program:
+    def move(at: Coordinate) -> Coordinate:
+        return Coordinate(tuple((a, s) for a, s in at.strides if a != outer), at.offset)
+
+    def fewer(atoms: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(a for a in atoms if a != outer)
+
+    return replace(
+        moved(program, move),
+        sizes={a: s for a, s in program.sizes.items() if a != outer} | {inner: size},
+        rows=fewer(program.rows),
+        outer=fewer(program.outer),
+        inner=fewer(program.inner),
     )
 
 

@@ -168,6 +168,7 @@ def _convolution(
         memory=3.8e6,
         overhead=8.0,
         kernel_overhead=3.0,
+        arithmetic=14e6,
     )
 
 
@@ -219,6 +220,7 @@ CONVOLVING = Convolving(
     operation=3.0,
     phases=4.0,
     windows=3.0,
+    early=3.0,
     run=1.6,
     broken_run=4.7,
     fetch_rate=19.0,

@@ -229,7 +229,8 @@ class ConvLoop:
 
     It is made of the instructions of one `capability`. It makes so many `products` of tensor cores
     for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
-    launch has an `overhead`, a kernel after it `kernel_overhead`. `library` is the library's rate
+    launch has an `overhead`, a kernel after it `kernel_overhead`, and computes `arithmetic`
+    operations of its program in a microsecond. `library` is the library's rate
     with few channels, that with `library_channels`, and that of transposed convolutions in three
     dimensions.
     """
@@ -246,14 +247,15 @@ class ConvLoop:
     memory: float
     overhead: float
     kernel_overhead: float
+    arithmetic: float
 
     def time(self, flops: float, moved: float) -> float:
         """Of a convolution that moves so many bytes, those of its epilogue among them."""
         return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
 
-    def pass_time(self, moved: float) -> float:
-        """Of a kernel that only moves bytes."""
-        return self.kernel_overhead + moved / self.memory
+    def pass_time(self, moved: float, operations: float) -> float:
+        """Of a kernel without products."""
+        return self.kernel_overhead + max(moved / self.memory, operations / self.arithmetic)
 
     def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
         """`channels` are those of a group, `transposed` a convolution in three dimensions."""
@@ -272,10 +274,11 @@ class Convolving:
     two planes), `copied` more if the thread copies it for itself, and else a box `box` more; a
     stage takes `feed_stage` besides. A thread's result takes the epilogue `ending` and
     `operation` for each of its program's, `phases` more where phases meet; where only the largest
-    of a window goes on, it takes that for each window, and `windows` for a result. Writing a run of
-    results takes `run`, or `broken_run` if it begins and ends within sectors; the L2 delivers
-    `fetch_rate` bytes. Of what the second slowest of these takes, `shared` is not hidden behind the
-    slowest, with two, three and four stages; a tile takes `per_tile` besides. `memory_rate` is in
+    of a window goes on, it takes that for each window, and `windows` for a result; an operation on
+    a result in registers takes `early`. Writing a run of results takes `run`, or `broken_run` if it
+    begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what the second slowest
+    of these takes, `shared` is not hidden behind the slowest, with two, three and four stages; a
+    tile takes `per_tile` besides. `memory_rate` is in
     bytes a us, for the whole device.
     """
 
@@ -293,6 +296,7 @@ class Convolving:
     operation: float
     phases: float
     windows: float
+    early: float
     run: float
     broken_run: float
     fetch_rate: float

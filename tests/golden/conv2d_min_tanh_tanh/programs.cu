@@ -24,6 +24,7 @@ struct Conv2dMinTanh {
   static constexpr int kChannelStride = 1;
   static constexpr int kUnroll = 4;
   static constexpr bool kTurns = false;
+  static constexpr bool kInRegisters = false;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
@@ -219,9 +220,8 @@ struct BiasMinTanh {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
       kw::Cursor at) {
     kw::Vec<V> out;
-    const auto conv_product_in = kw::load_every<V,
-        7>(a.conv_product + (at.row / 49) * 294 + at.row / 7 % 7 + (at.row % 7) * 7 +
-            at.element * 49);
+    const auto conv_product_in =
+        kw::load_row<V>(a.conv_product + (at.row / 49) * 294 + at.row % 49 + at.element * 49);
     const auto conv_bias_in = kw::load_same<V>(a.conv_bias + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -248,9 +248,7 @@ struct BiasMinTanh {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
-    auto tanh_2_out =
-        kw::store_strided<L>(a.tanh_2_out + (at.row / 49) * 49 + at.row / 7 % 7 + (at.row % 7) * 7,
-            7);
+    auto tanh_2_out = kw::store_row<L>(a.tanh_2_out + at.row);
     KW_LANES
     for (int l = 0; l < L; ++l) {
       tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));
@@ -259,12 +257,12 @@ struct BiasMinTanh {
   }
 };
 
-// a thread takes 4 windows below each other, of 6 elements
+// neighbours in memory belong to different rows
 struct BiasMinTanhConfig {
-  static constexpr int kVec = 4;
-  static constexpr int kAcross = 7;
-  static constexpr int kRun = 7;
-  static constexpr int kThreads = 256;
+  static constexpr int kVec = 1;
+  static constexpr int kWidth = 128;
+  static constexpr int kDepth = 1;
+  static constexpr int kThreads = 128;
 };
 
 extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers) {
@@ -276,5 +274,5 @@ extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
-  return kw::windows<BiasMinTanh, BiasMinTanhConfig>(a, on);
+  return kw::strided<BiasMinTanh, BiasMinTanhConfig>(a, on);
 }
