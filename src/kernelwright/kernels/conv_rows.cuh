@@ -59,7 +59,7 @@ struct SliceRows {
       int row = S::kEpilogueThreads == 32 ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
       if constexpr (kPixels) row = channel(first + k);
       at[k] = {tile.sample, tile.channel, tile.z, tile.y, tile.x, row, 0};
-      there[k] = P::has_row(at[k]);
+      there[k] = row < P::kRows && P::has_row(at[k]);  // a model of few channels does not fill it
       if (!there[k]) at[k].row = 0;
       scale[k] = Loop::kScaled ? scales[at[k].row].scale * sums.down : 1.0f;
     }
