@@ -363,11 +363,16 @@ class Subject:
 
     def use(self, name: str) -> None:
         """The parameters of all three modules in a named state."""
+        state = self._named(name)
+        if self.state is not state:
+            self.set_state(state)
+
+    def _named(self, name: str) -> State:
         if name not in self.states:
-            draw, initial = weights.DRAWN[name], self.states["initial"]
-            self.states[name] = draw(self.names, initial, self.job.number("weights"))
-        if self.state is not self.states[name]:
-            self.set_state(self.states[name])
+            source, draw = weights.DRAWN[name]
+            known = self._named(source)
+            self.states[name] = draw(self.names, known, self.job.number("weights"))
+        return self.states[name]
 
     def set_state(self, state: State) -> None:
         self.side.tell("write", state=state, way="copy")

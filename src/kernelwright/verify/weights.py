@@ -40,8 +40,8 @@ def whole(names: Names, initial: State, seed: int) -> State:
     return _drawn(names, initial, seed, _draw_whole)
 
 
-def mixed(names: Names, initial: State, seed: int) -> State:
-    """Random values whose rows are of sizes from next to nothing to thousands.
+def mixed(names: Names, state: State, seed: int) -> State:
+    """The same with rows of sizes from next to nothing to thousands.
 
     Parameters of as many rows have equal sizes: a small row of a weight has a small bias.
     """
@@ -52,7 +52,7 @@ def mixed(names: Names, initial: State, seed: int) -> State:
         exponents = HALF_EXPONENTS if x.dtype == torch.float16 else EXPONENTS
         return x * _sizes(x.shape[0], exponents, seed).to(x).view(-1, *(1,) * (x.ndim - 1))
 
-    return _changed(names, randomised(names, initial, seed), seed, resize)
+    return _changed(names, state, seed, resize)
 
 
 def _sizes(rows: int, exponents: Sequence[int], seed: int) -> Tensor:
@@ -140,9 +140,9 @@ def _draw_buffer(name: str, value: Tensor) -> Tensor:
     return value
 
 
-# The states that checks name, beside the initial one.
-DRAWN: dict[str, Callable[[Names, State, int], State]] = {
-    "random": randomised,
-    "whole": whole,
-    "mixed": mixed,
+# The states that checks name, beside the initial one, and what each is drawn from.
+DRAWN: dict[str, tuple[str, Callable[[Names, State, int], State]]] = {
+    "random": ("initial", randomised),
+    "whole": ("initial", whole),
+    "mixed": ("random", mixed),
 }

@@ -117,15 +117,15 @@ def after_optimizer_step(subject: Subject) -> Finding:
 
 def in_copy(subject: Subject, how: str) -> Finding:
     """A copy that was made after the first call, with weights of its own."""
-    refused = attempted(lambda: subject.reference.side.ask("duplicate", how=how))
-    if isinstance(refused, Raised):
-        return Finding(None, f"the original cannot be copied by {how}: {refused}")
-    subject.reference.side.ask("back")
     subject.candidate(subject.draw(subject.small, 0))
     try:
         with subject.candidate_instead("duplicate", how=how):
             return after_change(subject, ".data")
     except Raised as error:
+        theirs = attempted(lambda: subject.reference.side.ask("duplicate", how=how))
+        if isinstance(theirs, Raised):
+            return Finding(None, f"the original cannot be copied by {how}: {theirs}")
+        subject.reference.side.ask("back")
         return Finding(False, f"a copy of the candidate by {how} raised {error}")
 
 
