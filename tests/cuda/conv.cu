@@ -54,7 +54,7 @@ struct Elements {
 };
 
 // The sum of each channel of a slice plus its bias, and the squares around their mean, where the
-// sums are.
+// sums are. As in what is emitted, few channels are few rows, and all that are counted exist.
 struct Moments {
   struct Args {
     OUT* out;
@@ -64,7 +64,8 @@ struct Moments {
   };
   static constexpr int kPlaces = Config::kTileD * Config::kTileH * Config::kTileW;
   static constexpr int kStages = 2;
-  static constexpr int kRows = Config::kTileChannels;
+  static constexpr bool kFew = Config::kCout < Config::kTileChannels;
+  static constexpr int kRows = kFew ? Config::kCout : Config::kTileChannels;
   static constexpr int kElements = kPlaces;
   static constexpr int kSegment = 0;
   static constexpr int kVec = 1;
@@ -109,7 +110,7 @@ struct Moments {
   KW_FN static bool live(const kw::TileCursor&) { return true; }
   KW_FN static bool whole(const kw::TileCursor&) { return false; }
   KW_FN static bool has_row(const kw::TileCursor& at) {
-    return at.channel + at.row < Config::kCout;
+    return kFew || at.channel + at.row < Config::kCout;
   }
   KW_FN static bool has_element(const kw::TileCursor& at) {
     return z(at) < Config::kOutD && y(at) < Config::kOutH && x(at) < Config::kOutW;

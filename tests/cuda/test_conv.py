@@ -113,6 +113,8 @@ ALL_OF_A_CHANNEL = {
     "moments_high": Conv(32, 128, (31, 40), (3, 3), loop="rounded", program="StoredMoments"),
     "moments_along": Conv(16, 64, (20, 300), (3, 3), program="Moments", where=(("kAlongX", 1),)),
     "moments_places": Conv(3, 24, (9, 21, 34), (3, 3, 3), program="Moments"),
+    "moments_few": Conv(4, 4, (9, 7), (3, 3), program="StoredMoments"),
+    "moments_odd": Conv(3, 6, (41,), (5,), steps=2, program="Moments"),
     "moments_places_stored": Conv(
         10, 40, (31, 43), (3, 3), program="StoredMoments", where=(("kPixelsOnM", 1),)
     ),
