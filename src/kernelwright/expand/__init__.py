@@ -8,8 +8,6 @@ two it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernelwright.expand import (
     attention,
     contractions,
@@ -22,7 +20,7 @@ from kernelwright.expand import (
 )
 from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expand.layouts import lay_out
-from kernelwright.graph import Graph, TensorType
+from kernelwright.graph import Graph
 
 LOWERINGS: dict[str, Lowering] = {
     **pointwise.LOWERINGS,
@@ -35,10 +33,7 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
-Attends = Callable[[TensorType, TensorType, TensorType], bool]
-
-
-def expand(graph: Graph, attends: Attends | None = None) -> Graph:
+def expand(graph: Graph, attends: attention.Attends | None = None) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid.
 
     `attends` says of which query, key and value torch's own attention is taken apart.

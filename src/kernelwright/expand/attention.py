@@ -22,7 +22,10 @@ MATMUL = "torch.ops.aten.matmul.default"
 INF = float("inf")
 
 
-def lowering(attends: Callable[[TensorType, TensorType, TensorType], bool]) -> dict[str, Lowering]:
+Attends = Callable[[TensorType, TensorType, TensorType], bool]
+
+
+def lowering(attends: Attends) -> dict[str, Lowering]:
     """`attends` says of query, key and value whether it is worth it."""
 
     def lower(builder: Builder, node: Node) -> str | None:

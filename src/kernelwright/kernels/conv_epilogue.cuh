@@ -177,6 +177,15 @@ KW_FN Vec<1> load_constant(const T* at) {
   return load_same<V>(at);
 }
 
+// Whether a convolution's sums are still where they were when a stage begins.
+template <class P>
+KW_FN constexpr bool has_sums(int stage) {
+  for (int i = 0; i < stage; ++i) {
+    if (P::kHolds[i]) return false;
+  }
+  return true;
+}
+
 // One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
 template <class P, class C, bool kWhole>
 struct TileRow {
@@ -205,18 +214,10 @@ struct TileRow {
     return inside && (kWhole || P::has_element(at));
   }
 
-  // Whether the slice still has the convolution's sums when stage I begins.
-  KW_FN static constexpr bool has_sums(int stage) {
-    for (int i = 0; i < stage; ++i) {
-      if (P::kHolds[i]) return false;
-    }
-    return true;
-  }
-
   template <int I>
   KW_FN void take(typename P::template Fields<V>& fields) const {
     Vec<V> results = load_slice<V, P::kPlaceStride>(tile.at + P::place(at));
-    if constexpr (C::kUnscaled != 0 && has_sums(I)) {
+    if constexpr (C::kUnscaled != 0 && has_sums<P>(I)) {
       const int channel = P::channel(at);
       KW_LANES
       for (int v = 0; v < V; ++v) {

@@ -106,19 +106,12 @@ struct SliceRows {
   __device__ __forceinline__ Fields fields(float sum, int k) const {
     Fields f;
     if constexpr (P::kKeep == Keep::kSlice) {
-      P::begin(Stage<I>{}, f, Vec<1>{{has_sums(I) ? sum * scale[k] : sum}});
+      P::begin(Stage<I>{}, f, Vec<1>{{has_sums<P>(I) ? sum * scale[k] : sum}});
     } else {
       P::begin(Stage<0>{}, f, Vec<1>{{sum * scale[k]}});
       earlier<I>(f, k);
     }
     return f;
-  }
-
-  KW_FN static constexpr bool has_sums(int stage) {
-    for (int i = 0; i < stage; ++i) {
-      if (P::kHolds[i]) return false;
-    }
-    return true;
   }
 
   template <int I>

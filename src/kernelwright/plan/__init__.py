@@ -1,7 +1,7 @@
 """Primitives become regions: which operators share a kernel, and why. See fuse.py for the walk."""
 
 from kernelwright.plan.alone import leave_alone
-from kernelwright.plan.attention import Attends, attend, attended, attends
+from kernelwright.plan.attention import attend, attended, attends
 from kernelwright.plan.biases import return_biases
 from kernelwright.plan.channels import with_channels_last
 from kernelwright.plan.convolutions import ConvForm
@@ -39,7 +39,6 @@ __all__ = [
     "CHANNELS_LAST",
     "WHERE_IT_PAYS",
     "Access",
-    "Attends",
     "Attention",
     "Buffer",
     "Conv",

@@ -8,7 +8,9 @@ rates are bytes or operations a microsecond; how they were measured stands where
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -427,17 +429,20 @@ class Target:
 
     def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | None:
         """The kernel for attentions of this type at a float32 matmul precision."""
-        setting = "highest" if precision == "highest" else "high"
-        return next(
-            (k for k in self.attending if k.dtype == dtype and k.precision in ("", setting)), None
-        )
+        return _at(precision, (k for k in self.attending if k.dtype == dtype))
 
     def loop_for(self, dtype: torch.dtype, precision: str) -> Loop | None:
         """The main loop for operands of this type at a float32 matmul precision."""
-        setting = "highest" if precision == "highest" else "high"
-        return next(
-            (p for p in self.loops if p.dtype == dtype and p.precision in ("", setting)), None
-        )
+        return _at(precision, (p for p in self.loops if p.dtype == dtype))
 
     def __str__(self) -> str:
         return self.name
+
+
+Precise = TypeVar("Precise", Loop, Attending)
+
+
+def _at(precision: str, kernels: Iterable[Precise]) -> Precise | None:
+    """The first that is for a float32 matmul precision, or for any."""
+    setting = "highest" if precision == "highest" else "high"
+    return next((k for k in kernels if k.precision in ("", setting)), None)

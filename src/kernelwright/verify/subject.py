@@ -348,7 +348,7 @@ class Subject:
     def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
         """The original on inputs and matrices that are rounded to TF32's ten bits of mantissa."""
         state = {k: round_to_tf32(v) if v.ndim >= 2 else v for k, v in self.state.items()}
-        self.reference.side.ask("write", state=state, way="copy")
+        self.give(self.reference.side, state)
         try:
             return self.original(map_floating(round_to_tf32, inputs), act, draw)
         finally:
