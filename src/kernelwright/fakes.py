@@ -9,12 +9,15 @@ narrow types lie as wide ones do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._decomp import decomposition_table
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -31,6 +34,12 @@ def _of_batch_norm(result: Tensor, x: Tensor) -> Tensor:
     wanted = CHANNELS_LAST.get(x.ndim, torch.contiguous_format)
     kept = x.is_contiguous(memory_format=wanted)
     return result.contiguous(memory_format=wanted if kept else torch.contiguous_format)
+
+
+def _of_max_pool1d(result: Tensor, x: Tensor) -> Tensor:
+    """The CPU has a kernel without places, for when no gradient will ask for them."""
+    recorded = x.requires_grad and torch.is_grad_enabled()
+    return result if recorded or x.device.type != "cpu" else _in_rows(result, x)
 
 
 def _of_log_sigmoid(result: Tensor, x: Tensor) -> Tensor:
@@ -80,6 +89,13 @@ KERNELS: dict[Any, Callable[[Tensor, Any], Tensor]] = {
     aten.rrelu_with_noise_functional.default: _in_rows,
 }
 
+# Composites that are other kernels for fake tensors than for real ones, by all of their names.
+COMPOSITES: dict[Any, Callable[[Tensor, Any], Tensor]] = {
+    F.max_pool1d: _of_max_pool1d,
+    torch.max_pool1d: _of_max_pool1d,
+    aten.max_pool1d: _of_max_pool1d,
+    aten.max_pool1d.default: _of_max_pool1d,
+}
 
 # Pointwise operators that are several kernels, or that copy an operand first.
 OTHERS = {
@@ -92,9 +108,26 @@ OTHERS = {
 TAKES_NUMBERS = {aten.lerp.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar}
 
 
-class Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+@contextlib.contextmanager
+def layouts() -> Iterator[None]:
     """To be entered inside of a FakeTensorMode."""
+    with _Composites(), _Kernels():  # type: ignore[no-untyped-call]
+        yield
 
+
+class _Composites(TorchFunctionMode):
+    """They are kernels by the time that a dispatch mode sees them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        lies = COMPOSITES.get(func)
+        if lies is None or not isinstance(result, Tensor):
+            return result
+        return lies(result, next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)))
+
+
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         results = func(*args, **kwargs)

@@ -36,6 +36,7 @@ Shape: TypeAlias = tuple[Dim, ...]
 
 PRIMITIVES = ("map", "reduce", "contract", "view", "cat", "window", "opaque")
 SOURCES = ("input", "parameter", "buffer", "constant")
+STORED = (torch.float32, torch.float16, torch.bfloat16, torch.bool)  # types that kernels write
 DIVISIONS = (FloorDiv, IntTrueDiv, Mod, PythonMod)
 
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
-from kernelwright.fakes import CHANNELS_LAST, Layouts
+from kernelwright.fakes import CHANNELS_LAST, layouts
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
@@ -83,8 +83,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
     def call(
         places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        layouts = Layouts()  # type: ignore[no-untyped-call]
-        with mode, layouts, torch.set_grad_enabled(recorded), recurrences.whole(module):
+        with mode, layouts(), torch.set_grad_enabled(recorded), recurrences.whole(module):
             leaves, spec = pytree.tree_flatten(arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]

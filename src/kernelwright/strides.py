@@ -17,7 +17,7 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernelwright.fakes import Layouts
+from kernelwright.fakes import layouts
 from kernelwright.graph import Call, Graph, Node, Payload, Ref, View, as_dim, hint
 from kernelwright.interpret import carry_out
 from kernelwright.walk import Opened, fold
@@ -72,7 +72,7 @@ def as_seen(graph: Graph) -> Graph:
 @contextlib.contextmanager
 def on_fakes() -> Iterator[None]:
     """In here `handed_out` and `stored` make tensors that lie as eager's do, without memory."""
-    with FakeTensorMode(allow_non_fake_inputs=True), Layouts():  # type: ignore[no-untyped-call]
+    with FakeTensorMode(allow_non_fake_inputs=True), layouts():
         yield
 
 

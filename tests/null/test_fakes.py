@@ -44,6 +44,11 @@ OPERATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "power": lambda x, y: torch.pow(x, 0.5),
     "rrelu": lambda x, y: F.rrelu(x),
     "batch norm": lambda x, y: F.batch_norm(x, None, None, training=True),
+    "max pool": lambda x, y: F.max_pool1d(x, 2),
+    "max pool and places": lambda x, y: F.max_pool1d(x[None], 2, return_indices=True)[0],
+    "max pool, by name": lambda x, y: torch.max_pool1d(kernel_size=2, input=x),
+    "max pool, called": lambda x, y: torch.ops.aten.max_pool1d.default(x, [2]),
+    "max pool for a gradient": lambda x, y: F.max_pool1d(x[None].clone().requires_grad_(), 2),
     "softmax": lambda x, y: x.softmax(0),
     "kl": lambda x, y: F.kl_div(y, x, reduction="none"),
 }  # fmt: skip
@@ -89,14 +94,14 @@ def test_pointwise_operators(dtype: torch.dtype) -> None:
     operators = [op for op in pointwise() if not any(word in str(op) for word in left)]
     found = {(op, laid): called(op, laid, dtype) for op in operators for laid in LAID}
     real = {case: lies for case, lies in found.items() if lies is not None}
-    with FakeTensorMode(), fakes.Layouts():  # type: ignore[no-untyped-call]
+    with FakeTensorMode(), fakes.layouts():
         fake = {case: called(*case, dtype) for case in real}
     wrong = {case: lies for case, lies in fake.items() if lies != real[case]}
     assert not wrong and len(real) > 400
 
 
 def test_on_cuda_log_sigmoids_lie_as_their_operand() -> None:
-    with FakeTensorMode(), fakes.Layouts():  # type: ignore[no-untyped-call]
+    with FakeTensorMode(), fakes.layouts():
         for device, strides in (("cuda", (9, 1, 9, 9)), ("cpu", (9, 1, 1, 1))):
             x = torch.empty(5, 1, 1, 9, device=device).permute(0, 3, 1, 2)
             assert F.logsigmoid(x).stride() == strides
@@ -113,7 +118,7 @@ def test_operators(name: str, dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         real = strides()
-        with FakeTensorMode(), fakes.Layouts():  # type: ignore[no-untyped-call]
+        with FakeTensorMode(), fakes.layouts():
             assert strides() == real
 
 
@@ -149,7 +154,7 @@ def test_every_step_of_random_models(group: int) -> None:
             except (RuntimeError, ValueError, IndexError):
                 continue  # eager refuses
             mode = FakeTensorMode(allow_non_fake_inputs=True)
-            with mode, fakes.Layouts():  # type: ignore[no-untyped-call]
+            with mode, fakes.layouts():
                 stand_ins: dict[int, Any] = {
                     id(t): mode.from_tensor(t.detach()) for t in tensors_of(module)
                 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from kernelwright.expr import Expr, call, load
 from kernelwright.graph import (
     SOURCES,
+    STORED,
     Call,
     Cat,
     Contraction,
@@ -52,6 +53,7 @@ class Builder:
         self.viewed: dict[str, str] = {}
         self.called: dict[str, str] = {}
         self.current = graph.nodes[0]
+        self.returned = {base for name in graph.results for base in _bases(graph, name)}
         self.rounds = any(graph[name].type.dtype is torch.float32 for name in graph.results)
 
     def run(self, lowerings: Mapping[str, Lowering], shapes: Mapping[str, Lowering]) -> Graph:
@@ -223,11 +225,16 @@ class Builder:
         known = self.called.setdefault(f"{node.payload} {node.type}", node.name)
         return known if known != node.name else None
 
-    def copied(self, value: str) -> str:
-        """The value itself under the captured node's name; a copy where the caller gets it."""
-        if self.current.name in self.graph.results:
-            return self.map(load(0), [value], self.current.type)
-        return self.view("reshape", value, self.current.type.shape)
+    def copied(self, value: str) -> str | None:
+        """The value itself under the captured node's name; a copy where the caller gets it.
+
+        Or gets a view of it: with one sample the views that stand for a repeat are no copy. None
+        where a copy is due that no kernel can make.
+        """
+        if self.current.name not in self.returned:
+            return self.view("reshape", value, self.current.type.shape)
+        type = self.current.type
+        return self.map(load(0), [value], type) if type.dtype in STORED else None
 
     def several(self, **by_index: str) -> str:
         """The captured node has several results: `several(r0=..., r3=...)` names those we build."""
@@ -269,6 +276,22 @@ class Builder:
         sources = node.sources or (node.name,)
         self.nodes.append(Node(name, op, args, type, node.origin, payload, sources))
         return name
+
+
+def _bases(graph: Graph, name: str) -> Iterator[str]:
+    """A captured value, what eager's is a view of, and so on."""
+    found: str | None = name
+    while found is not None:
+        yield found
+        node = graph[found]
+        viewing = node.op == "getitem" or (isinstance(node.payload, Call) and views(node.payload))
+        found = node.inputs[0] if viewing and node.inputs else None
+
+
+def views(call: Call) -> bool:
+    """Whether a call gives views of its first operand, as diagonal does."""
+    returned = resolve(call.target)._schema.returns
+    return bool(returned) and returned[0].alias_info is not None
 
 
 def draws(call: Call) -> bool:

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from kernelwright.expand.builder import DECLINED
+from kernelwright.expand.builder import DECLINED, views
 from kernelwright.expr import load
 from kernelwright.graph import (
     SOURCES,
+    STORED,
     Call,
     Graph,
     Node,
@@ -33,12 +34,10 @@ from kernelwright.graph import (
     fresh_name,
     map_refs,
 )
-from kernelwright.interpret import resolve
 from kernelwright.strides import as_seen, handed_out, on_fakes, shares_memory, stored
 
 Order = tuple[int, ...]
 Outputs = dict[str, tuple[int, ...]]  # names, and eager's strides
-STORED = (torch.float32, torch.float16, torch.bfloat16, torch.bool)
 MOST_AXES = 5  # whose orders are tried
 
 
@@ -193,10 +192,7 @@ def _seen_through(graph: Graph, name: str) -> str | None:
     call = node.payload
     if node.op != "opaque" or not isinstance(call, Call) or call.target == "getitem":
         return None
-    returned = resolve(call.target)._schema.returns
-    if not returned or returned[0].alias_info is None or not node.inputs:
-        return None
-    return node.inputs[0]
+    return node.inputs[0] if views(call) and node.inputs else None
 
 
 def _in_memory(graph: Graph, node: Node, order: Order) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import OPS, Expr, call, const, index, load, size
-from kernelwright.graph import Node, Ref, Scalar, broadcast
+from kernelwright.graph import STORED, Node, Ref, Scalar, broadcast
 from kernelwright.scalars import as_expr
 
 SELU_ALPHA = 1.6732632423543772
@@ -221,6 +221,16 @@ def _converted(builder: Builder, node: Node) -> str | None:
     return builder.map(expr, [value.name], node.type)
 
 
+def _copied(builder: Builder, node: Node) -> str | None:
+    """copy(x, y): y in the shape and type of x."""
+    source = node.args[1].name
+    same = builder.type(source).dtype == node.type.dtype
+    if node.type.dtype not in STORED or not (same or builder.floating(node.args[0].name, source)):
+        return None
+    wide = builder.view("expand", source, node.type.shape, label="source")
+    return builder.map(load(0), [wide], node.type)
+
+
 def _dropout(builder: Builder, node: Node) -> str | None:
     """Outside training mode dropout is the identity."""
     value, _, training = node.args
@@ -234,4 +244,5 @@ LOWERINGS: dict[str, Lowering] = {
     "triu": _triangle("ge"),
     "prelu": _prelu,
     "_to_copy": _converted,
+    "copy": _copied,
 }

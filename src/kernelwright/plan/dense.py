@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernelwright.expr import load
-from kernelwright.graph import Contraction, Graph, Node, Ref, fresh_name, hint
+from kernelwright.graph import STORED, Contraction, Graph, Node, Ref, fresh_name, hint
 from kernelwright.plan.model import Plan, Region
 from kernelwright.strides import Copied, lying
 
@@ -147,7 +147,8 @@ def _places(graph: Graph, copy: Copy, shown: set[str]) -> list[str]:
     """The views below this one, from itself down, that serve the reader if they are stored."""
     found, name = [], copy.view
     while graph[name].op == "view":
-        if name not in shown and _served(graph, copy, name):
+        able = name not in shown and graph[name].type.dtype in STORED
+        if able and _served(graph, copy, name):
             found.append(name)
         name = graph[name].inputs[0]
     return found
