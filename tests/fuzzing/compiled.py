@@ -124,7 +124,7 @@ def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdic
     with filled_memory():
         for batch in BATCHES:
             causes |= _forward(recipe, emitted, eager, batch, device)
-        for lay in (turned, with_gaps):
+        for lay in LAYS:
             _forward(recipe, emitted, eager, BATCHES[0], device, lay)
         causes |= _training_step(recipe, emitted, eager, device)
     return Verdict(RIGHT, "", len(compiled.kernels), tuple(sorted(causes)))
@@ -158,6 +158,9 @@ def with_gaps(x: Tensor) -> Tensor:
     """The same values, as a part of something larger along every axis."""
     wide = x.new_zeros([n + 1 for n in x.shape])
     return wide[tuple(map(slice, x.shape))].copy_(x)
+
+
+LAYS = (turned, with_gaps)
 
 
 def _forward(
@@ -199,6 +202,19 @@ def _forward(
     check_strides(got, theirs)
     check_aliases(batch, aliases(got, inputs), aliases(theirs, inputs))
     return set(ours.fallbacks)
+
+
+def run_eager(recipe: Recipe, device: str) -> bool:
+    """Every call that `judge` makes of the original; whatever it raises is no matter here."""
+    module = module_of(recipe).to(device)
+    lays = (*((batch, torch.clone) for batch in BATCHES), *((BATCHES[0], lay) for lay in LAYS))
+    for batch, lay in lays:
+        made = moved(recipe.make_inputs(batch, 100 + batch), device)
+        with torch.no_grad(), contextlib.suppress(Exception):
+            module(*pytree.tree_map_only(Tensor, lay, made))
+    with torch.backends.mkldnn.flags(enabled=False), contextlib.suppress(Exception):
+        step(lambda x: module(*x), module, moved(recipe.make_inputs(5, 7), device))
+    return True
 
 
 def check_refused(ours: nn.Module, inputs: Any, error: Exception, batch: int) -> None:
