@@ -71,52 +71,68 @@ def probe(problem: Problem) -> Sighting | None:
     return None
 
 
-def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
-    stand_ins: dict[int, Any] = {}
-    for tensor in tensors_of(problem.module):
-        stand_ins[id(tensor)] = _fake(mode, tensor)
-    own = {id(fake): real for real, fake in stand_ins.items()}
-    with unfused(problem.module):
-        module = copy.deepcopy(problem.module, dict(stand_ins))
-    arguments = (problem.inputs, dict(problem.kwargs))
+def memory_of(problem: Problem) -> Memory | None:
+    """Whose memory each output lies in, as a Sighting has it; None as for `probe`."""
+    for numbers in (None, ShapeEnv()):
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            stage = _Stage(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+            return stage.lie(*stage.call())[1]
+    return None
+
+
+class _Stage:
+    """A copy of a module whose tensors are fake, to be called on fake inputs."""
+
+    def __init__(self, problem: Problem, mode: FakeTensorMode) -> None:
+        self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
+        self.stand_ins: dict[int, Any] = {id(t): _fake(mode, t) for t in tensors_of(problem.module)}
+        with unfused(problem.module):
+            self.module = copy.deepcopy(problem.module, dict(self.stand_ins))
 
     def call(
-        places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
+        self, places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        with mode, layouts(), torch.set_grad_enabled(recorded), recurrences.whole(module):
-            leaves, spec = pytree.tree_flatten(arguments)
+        """The leaves of the inputs, and of the outputs."""
+        whole = recurrences.whole(self.module)
+        with self.mode, layouts(), torch.set_grad_enabled(recorded), whole:
+            leaves, spec = pytree.tree_flatten(self.arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
-            given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
+            given = [_input(self.mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
-            outputs = module.forward(*args, **kwargs)
+            outputs = self.module.forward(*args, **kwargs)
             structures.register(outputs)
             return given, pytree.tree_leaves(outputs)
 
-    before = _plain_state(module)
-    given, outputs = call(recorded=gradients)
-    between = _plain_state(module)
-    reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    given, outputs = call()  # a product may lie otherwise while it is recorded
-    owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
-
-    def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
-        held = owned | {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+    def lie(self, given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+        fakes = self.stand_ins.items()
+        held = {_storage(fake): real for real, fake in fakes if isinstance(fake, Tensor)}
+        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
         return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
 
-    strides, memory = lie(given, outputs)
+
+def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
+    stage = _Stage(problem, mode)
+    own = {id(fake): real for real, fake in stage.stand_ins.items()}
+    before = _plain_state(stage.module)
+    given, outputs = stage.call(recorded=gradients)
+    between = _plain_state(stage.module)
+    reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    given, outputs = stage.call()  # a product may lie otherwise while it is recorded
+    strides, memory = stage.lie(given, outputs)
 
     def differs(places: Places, change: Change) -> bool:
         try:
-            moved, there = lie(*call(places, change))
+            moved, there = stage.lie(*stage.call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
             return True
         return there != memory or (change is not _with_gaps and moved != strides)
 
     follows = _follows(given, differs)
     copies = _copies(given, follows, differs)
-    very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
-    after = _plain_state(module)
+    very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
+    after = _plain_state(stage.module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
