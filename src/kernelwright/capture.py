@@ -172,6 +172,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),
+        repeats=frozenset(inputs[i] for i in seen.repeats),
         given=seen.given,
         memory=memory,
         sizes=tuple(example_sizes(problem, graph).items()),

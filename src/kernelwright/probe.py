@@ -42,15 +42,17 @@ class Sighting:
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
     memory decides how outputs lie, or that the forward refuses in another order; `copies` those
-    that it hands on only if they are contiguous, or takes only then. `given` says of each leaf
-    whether it is the very tensor of an input or of the module. `changes` names what attribute every
-    call changes, and `warms` says that only the first call changes any.
+    that it hands on only if they are contiguous, or takes only then, and `repeats` those whose
+    samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
+    an input or of the module. `changes` names what attribute every call changes, and `warms` says
+    that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: Strides
     follows: frozenset[int]
     copies: frozenset[int]
+    repeats: frozenset[int]
     given: tuple[bool, ...]
     memory: Memory
     changes: str | None
@@ -127,10 +129,14 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
             moved, there = stage.lie(*stage.call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
             return True
-        return there != memory or (change is not _with_gaps and moved != strides)
+        if change in (_with_gaps, _repeated):  # a view of the input has them too
+            pairs = zip(moved, strides, memory, strict=True)
+            moved = tuple(s if home is None or home >= 0 else m for m, s, home in pairs)
+        return there != memory or moved != strides
 
     follows = _follows(given, differs)
     copies = _copies(given, follows, differs)
+    repeats = _repeats(given, copies, differs)
     very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(stage.module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
@@ -141,6 +147,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         strides,
         frozenset(follows),
         frozenset(copies),
+        frozenset(repeats),
         tuple(id(o) in very for o in outputs),
         memory,
         changes,
@@ -180,6 +187,20 @@ def _copies(
     if not places or not differs(places, _with_gaps):
         return set()
     return {i for i in places if differs((i,), _with_gaps)} or {*places}
+
+
+def _repeats(
+    given: list[Any], copies: set[int], differs: Callable[[Places, Change], bool]
+) -> set[int]:
+    """The inputs that matter if their samples are all one: a reshape may then be no copy."""
+    places = tuple(
+        i
+        for i, x in enumerate(given)
+        if isinstance(x, Tensor) and i not in copies and _repeated(x) is not x
+    )
+    if not places or not differs(places, _repeated):
+        return set()
+    return {i for i in places if differs((i,), _repeated)} or {*places}
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -265,6 +286,10 @@ def _reversed(x: Tensor) -> Tensor:
 
 def _with_gaps(x: Tensor) -> Tensor:
     return x.new_empty([n + 1 for n in x.shape])[tuple(map(slice, x.shape))]
+
+
+def _repeated(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _channels_last(x: Tensor) -> Tensor:

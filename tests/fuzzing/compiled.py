@@ -1,7 +1,8 @@
 """Random models compiled and run: outputs, buffers and a training step against float64.
 
 In: recipes. Out: for each the verdict. They are compiled one by one and built together, and run at
-several batch sizes, and on inputs whose axes lie in memory the other way round, or with gaps.
+several batch sizes, and on inputs whose axes lie in memory the other way round, with gaps, or
+whose samples are one and the same.
 """
 
 from __future__ import annotations
@@ -160,7 +161,12 @@ def with_gaps(x: Tensor) -> Tensor:
     return wide[tuple(map(slice, x.shape))].copy_(x)
 
 
-LAYS = (turned, with_gaps)
+def repeated(x: Tensor) -> Tensor:
+    """The first sample, as many times."""
+    return x[:1].expand_as(x) if x.ndim else x
+
+
+LAYS = (turned, with_gaps, repeated)
 
 
 def _forward(

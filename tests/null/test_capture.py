@@ -163,6 +163,20 @@ def test_one_sample_that_shares_other_memory_is_not_taken(forward: Any, guarded:
     assert (alone.contract.fixed is not None) is guarded
 
 
+@pytest.mark.parametrize(
+    ("forward", "repeats"),
+    [
+        (lambda m, x: x.expand(3, *x.shape).reshape(-1, 6), True),
+        (lambda m, x: (x.tanh(), x.t()[:, :, None].expand(6, 5, 2).reshape(6, -1)), True),
+        (lambda m, x: x[1:].t(), False),
+        (lambda m, x: x.exp() * x, False),
+    ],
+)
+def test_samples_that_are_all_one_are_not_taken(forward: Any, repeats: bool) -> None:
+    graph = captured(Written(forward), torch.randn(5, 6))
+    assert graph.contract.repeats == frozenset({"x"} if repeats else ())
+
+
 def test_several_outputs_keep_their_structure() -> None:
     class Several(nn.Module):
         def forward(self, x: Tensor) -> dict[str, Any]:
