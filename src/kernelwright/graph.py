@@ -359,10 +359,11 @@ class Contract:
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
     outputs lie, or that eager refuses in another order, `copies` those that it hands on, or takes,
-    only if they are contiguous. `memory` names for each leaf the source whose memory eager's result
-    lies in; results that lie in the same memory of their own have the same other name. `given`
-    tells for each whether it is the very tensor of a source. `sizes` are those of the free axes
-    when all of this was seen, on `device`.
+    only if they are contiguous, `repeats` those with which results lie otherwise if all samples are
+    one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
+    result lies in; results that lie in the same memory of their own have the same other name.
+    `given` tells for each whether it is the very tensor of a source. `sizes` are those of the free
+    axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -373,6 +374,7 @@ class Contract:
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
+    repeats: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()

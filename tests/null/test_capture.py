@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
+from written import Written
 
 from kernelwright import composites
 from kernelwright.capture import capture
@@ -140,6 +141,40 @@ def test_batch_norm_in_training_writes_its_buffers() -> None:
 
 def test_batch_norm_in_evaluation_writes_nothing() -> None:
     assert captured(nn.BatchNorm1d(6).eval(), torch.rand(5, 6)).mutations == ()
+
+
+@pytest.mark.parametrize(
+    ("forward", "guarded"),
+    [
+        (lambda m, x: x.t().contiguous(), True),
+        (lambda m, x: x.expand(3, *x.shape).reshape(-1, 6), True),
+        (lambda m, x: (lambda y: (y, y.t().contiguous()))(x.tanh()), True),
+        (lambda m, x: x.tanh().t().contiguous(), False),
+        (lambda m, x: (x.tanh(), x.exp().t().contiguous()), False),
+        (lambda m, x: x.reshape(-1), False),
+        (lambda m, x: x.repeat(3, 1), False),
+    ],
+)
+def test_one_sample_that_shares_other_memory_is_not_taken(forward: Any, guarded: bool) -> None:
+    tests = [guard.test for guard in captured(Written(forward), torch.randn(5, 6)).contract.guards]
+    assert tests == [sympy.Ne(BATCH, 1)] * guarded
+    alone = captured(Written(forward), torch.randn(1, 6))
+    assert bool(alone.symbols) is not guarded
+    assert (alone.contract.fixed is not None) is guarded
+
+
+@pytest.mark.parametrize(
+    ("forward", "repeats"),
+    [
+        (lambda m, x: x.expand(3, *x.shape).reshape(-1, 6), True),
+        (lambda m, x: (x.tanh(), x.t()[:, :, None].expand(6, 5, 2).reshape(6, -1)), True),
+        (lambda m, x: x[1:].t(), False),
+        (lambda m, x: x.exp() * x, False),
+    ],
+)
+def test_samples_that_are_all_one_are_not_taken(forward: Any, repeats: bool) -> None:
+    graph = captured(Written(forward), torch.randn(5, 6))
+    assert graph.contract.repeats == frozenset({"x"} if repeats else ())
 
 
 def test_several_outputs_keep_their_structure() -> None:
