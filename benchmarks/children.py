@@ -2,9 +2,9 @@
 
 A child prints a line of JSON after every stage, so a model that dies or runs out of its time keeps
 what it had. Several children may run side by side; while one of them times, the others keep off the
-device. With `--ahead` all models are compiled first, by as many children as there are cores, and
-the children that time find everything built. The results are written after every model, and
-`--resume` goes on from them.
+device. With `--ahead` all models are compiled and certified first, by as many children as there are
+cores, and the children that time find everything built. The results are written after every model,
+and `--resume` goes on from them.
 """
 
 from __future__ import annotations
@@ -45,24 +45,18 @@ def device_lock(path: Path, alone: bool) -> Iterator[None]:
 
 
 def go_through(job: Job, source: Path, stages: Sequence[Stage]) -> None:
-    """Print what is known after each stage, as one line of JSON."""
+    """Print what is known after each stage, as one line of JSON; what was done ahead is kept."""
     folder, shared = Path(job["folder"]), Path(job["lock"]).parent
     os.environ["TORCH_EXTENSIONS_DIR"] = str(shared / "extensions")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(shared / "inductor")
     for stage in stages:
-        print(json.dumps(stage(job, source, folder / "model_new.py")), flush=True)
+        kept = folder / f"{stage.__name__}.json"
+        if not kept.exists():
+            kept.write_text(json.dumps(stage(job, source, folder / "model_new.py")))
+        print(kept.read_text(), flush=True)
 
 
 def compile_stage(job: Job, source: Path, emitted: Path) -> Record:
-    """What was compiled ahead is not compiled again."""
-    kept = emitted.with_suffix(".json")
-    if not kept.exists():
-        kept.write_text(json.dumps(_compiled(job, source, emitted)))
-    found: Record = json.loads(kept.read_text())
-    return found
-
-
-def _compiled(job: Job, source: Path, emitted: Path) -> Record:
     from kernelwright.commands import compile_file
     from kernelwright.expand import expand
 
@@ -127,7 +121,7 @@ def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) ->
     parser.add_argument("--verify", type=float, metavar="SECONDS", default=60.0, help="0: do not")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--no-autotune", action="store_true", help="without its max-autotune")
-    parser.add_argument("--ahead", action="store_true", help="compile all, then time one by one")
+    parser.add_argument("--ahead", action="store_true", help="time when all are certified")
     parser.add_argument("--limit", type=float, default=limit, help="seconds for each model")
     parser.add_argument("--budget", type=float, default=budget, help="seconds for all")
     parser.add_argument("--resume", action="store_true", help="keep what the results file has")

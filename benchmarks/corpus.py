@@ -73,8 +73,8 @@ GROUPS: dict[str, Callable[[Record], bool]] = {
 
 def child(job: Job) -> None:
     source = corpus_files.write(job["chain"], job["size"] == "small", Path(job["folder"]))
-    later = (warm_stage,) if job["ahead"] else (verify_stage, time_stage)
-    go_through(job, source, (compile_stage, *later))
+    last = warm_stage if job["ahead"] else time_stage
+    go_through(job, source, (compile_stage, verify_stage, last))
 
 
 def warm_stage(job: Job, source: Path, emitted: Path) -> Record:

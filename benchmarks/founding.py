@@ -20,10 +20,8 @@ On a CPU the gpu part is the wall clock, there is no host part, and rows are few
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import functools
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,7 +32,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from build_time import build_time
-from evaluator import TIMED_TRIALS, synchronous_ms, wait
+from bursts import medians
+from evaluator import TIMED_TRIALS, synchronous_ms
 from measuring import (
     SETTINGS,
     arguments,
@@ -68,7 +67,7 @@ ROWS = {"cuda": 1024, "cpu": 64}
 PRECISIONS = {"cuda": ["highest", "high", "bfloat16"], "cpu": ["highest"]}
 DEFAULT_PARTS = {"cuda": ["gpu", "calls", "host"], "cpu": ["gpu", "calls"]}
 CHECKED_ROWS = 64
-BURST, BURSTS = 20, 100
+BURSTS = 60
 WAYS = ("eager", "torch.compile", "kernelwright", "frozen")
 
 
@@ -173,30 +172,10 @@ def in_calls(case: Case, options: argparse.Namespace) -> tuple[list[str], dict[s
 
 
 def on_host(case: Case, options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
-    """Medians of bursts; the ways take turns, so that a busy moment of the machine hits all."""
-    readings: dict[str, list[float]] = {}
-    for burst in range(-3, options.bursts):
-        for way, call in case.ways.items():
-            for grad in (True, False):
-                with contextlib.nullcontext() if grad else torch.no_grad():
-                    taken = burst_us(call, case.x)
-                if burst >= 0:
-                    readings.setdefault(way if grad else f"{way}, no_grad", []).append(taken)
-    us = {way: statistics.median(values) for way, values in readings.items()}
+    us = medians(case.ways, case.x, options.bursts)
     cells = [f"{us[way]:.0f}" if way in us else "" for way in WAYS]
     without = us["kernelwright, no_grad"]
     return [*case.labels, *cells, f"{without:.0f}"], case.record(us=us)
-
-
-def burst_us(call: Callable[..., Any], x: Tensor) -> float:
-    """The host runs ahead of a GPU, so this is its own time; on a CPU it is that of the call."""
-    wait(x.device)
-    count = BURST if x.is_cuda else 1
-    start = time.perf_counter()
-    results = [call(x) for _ in range(count)]
-    taken = (time.perf_counter() - start) / count * 1e6
-    del results
-    return taken
 
 
 def until_ready(case: Case, options: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:

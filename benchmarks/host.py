@@ -10,14 +10,11 @@ printed are medians of bursts, in microseconds. On a CPU the kernels' own time i
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
-from evaluator import wait
+from bursts import medians
 from measuring import arguments, build, complain_of_fallbacks, published
 from sheet import Sheet
 from torch import Tensor, nn
@@ -26,7 +23,7 @@ from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module, resolve_device
 
 WIDTH, ROWS = 256, 64
-LEAD, BURST, BURSTS = 5, 20, 60
+BURSTS = 60
 COLUMNS = ("model", "eager", "ours", "eager, no_grad", "ours, no_grad")
 
 
@@ -86,30 +83,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "residual block": (Residual, (ROWS, WIDTH)),
 }
-
-
-def burst_us(call: Callable[..., Any], x: Tensor) -> float:
-    """The first calls after a wait are slower than those that a program makes in a row."""
-    wait(x.device)
-    results = [call(x) for _ in range(LEAD)]
-    start = time.perf_counter()
-    results += [call(x) for _ in range(BURST)]
-    taken = (time.perf_counter() - start) / BURST * 1e6
-    del results
-    return taken
-
-
-def medians(ways: dict[str, Callable[..., Any]], x: Tensor, bursts: int) -> dict[str, float]:
-    """The ways take turns, so that a busy moment of the machine hits all."""
-    readings: dict[str, list[float]] = {}
-    for burst in range(-3, bursts):
-        for way, call in ways.items():
-            for grad in (True, False):
-                with torch.set_grad_enabled(grad):
-                    taken = burst_us(call, x)
-                if burst >= 0:
-                    readings.setdefault(way if grad else f"{way}, no_grad", []).append(taken)
-    return {way: statistics.median(taken) for way, taken in readings.items()}
 
 
 def _arguments() -> argparse.Namespace:

@@ -26,11 +26,15 @@ from children import (
     run_all,
     verify_stage,
 )
+from evaluator import synchronous_ms
 from measuring import in_turns, kernel_clock, published
 from sheet import Sheet, file_stem
 
 from kernelwright.bench.clock import device_name
-from kernelwright.problem import resolve_device
+from kernelwright.bench.context import matmul_precision
+from kernelwright.bench.inputs import make_sets
+from kernelwright.bench.variants import direct, load_candidate
+from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
 
 HERE = Path(__file__).resolve().parent
 NETWORKS = network_files.networks(small=False)
@@ -53,8 +57,8 @@ print(time.perf_counter() - started)
 
 def child(job: dict[str, Any]) -> None:
     source = network_files.write(NETWORKS[job["network"]], job["network"], Path(job["folder"]))
-    later = () if job["ahead"] else (verify_stage, time_stage)
-    go_through(job, source, (compile_stage, import_stage, *later))
+    last = warm_stage if job["ahead"] else time_stage
+    go_through(job, source, (compile_stage, import_stage, verify_stage, last))
 
 
 def import_stage(job: dict[str, Any], source: Path, emitted: Path) -> dict[str, Any]:
@@ -69,27 +73,33 @@ def import_stage(job: dict[str, Any], source: Path, emitted: Path) -> dict[str, 
     return {"import_s": seconds[0], "again_s": seconds[1]}
 
 
+def warm_stage(job: dict[str, Any], source: Path, emitted: Path) -> dict[str, Any]:
+    """Fill the cache of torch.compile that all children share."""
+    problem = in_mode(load_problem(source, job["device"], job["precision"]), job["mode"] == "train")
+    with matmul_precision(problem.precision):
+        if job["compile"]:
+            compiled_call(job, problem)
+    return {}
+
+
+def compiled_call(job: dict[str, Any], problem: Problem) -> Callable[..., Any]:
+    """torch.compile, called without gradients and with them."""
+    call: Callable[..., Any] = torch.compile(problem.module)
+    with device_lock(Path(job["lock"]), alone=False):
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                call(*problem.inputs)
+    return call
+
+
 def time_stage(job: dict[str, Any], source: Path, emitted: Path) -> dict[str, Any]:
-    from evaluator import synchronous_ms
-
-    from kernelwright.bench.context import matmul_precision
-    from kernelwright.bench.inputs import make_sets
-    from kernelwright.bench.variants import direct, load_candidate
-    from kernelwright.problem import in_mode, load_problem
-
     problem = in_mode(load_problem(source, job["device"], job["precision"]), job["mode"] == "train")
     candidate = load_candidate(problem, emitted)
     calls: dict[str, Callable[..., Any]] = {"eager": problem.module, "ours": candidate}
-    lock = Path(job["lock"])
     with matmul_precision(problem.precision):
         if job["compile"]:
-            compiled = torch.compile(problem.module)
-            with device_lock(lock, alone=False), torch.no_grad():
-                compiled(*problem.inputs)
-            with device_lock(lock, alone=False):
-                compiled(*problem.inputs)
-            calls["compile"] = compiled
-        with device_lock(lock, alone=True):
+            calls["compile"] = compiled_call(job, problem)
+        with device_lock(Path(job["lock"]), alone=True):
             clock = kernel_clock(problem.device)
             sets = make_sets(problem.inputs, None, clock.flush_bytes)
             with torch.no_grad():

@@ -17,8 +17,8 @@ TF32_ERROR = 3e-5
 class Accuracy:
     """Relative rms errors against float64; None: not measured.
 
-    `eager` is the smallest of the user's own convolution over the batches that were tried, from
-    `fewest` samples on (below, it is that of float32); `channels_last` is the largest of this one
+    `eager` is the smallest of the user's own convolution over the batches that were tried, from a
+    batch of `fewest` on (below, it is that of float32); `channels_last` is the largest of this one
     in that order.
     """
 
@@ -28,8 +28,8 @@ class Accuracy:
 
     @property
     def owed(self) -> str:
-        """`float32`, or `tf32` where eager itself is no better for any batch."""
-        return "tf32" if is_tf32(self.eager) and self.fewest == 1 else "float32"
+        """`float32`, or `tf32` where eager itself is no better, from a batch of `fewest` on."""
+        return "tf32" if is_tf32(self.eager) else "float32"
 
     def allows(self, error: float | None) -> bool:
         """Whether a way of the library with this error is as accurate as eager, where it holds."""
@@ -39,8 +39,10 @@ class Accuracy:
         if self.eager is None:
             return "eager's own error is not known here, so float32's accuracy is owed"
         name = "TF32" if self.owed == "tf32" else "float32"
-        some = f" for {self.fewest} samples and more" if self.fewest > 1 else ""
-        return f"eager's own error is {self.eager:.1e} here{some}, so {name}'s accuracy is owed"
+        owed = f"eager's own error is {self.eager:.1e} here, so {name}'s accuracy is owed"
+        if self.fewest == 1:
+            return owed
+        return f"{owed}; below a batch of {self.fewest} it is float32's, and the library runs"
 
 
 Accuracies = Mapping[str, Accuracy]

@@ -21,7 +21,7 @@ import heapq
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import sympy
@@ -548,6 +548,12 @@ def fresh_name(wish: str, taken: set[str]) -> str:
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
+    return _product(tuple(dims))
+
+
+@lru_cache(maxsize=4096)
+def _product(dims: tuple[Dim, ...]) -> Dim:
+    """Asked of the same few shapes again and again; arithmetic on symbols is slow."""
     total: Dim = 1
     for d in dims:
         total = as_dim(total * d)
@@ -569,8 +575,11 @@ def without_floors(expr: sympy.Expr) -> sympy.Expr:
 
 def hint(dim: Dim, batch: int = 1024) -> int:
     """A number for a dimension: itself, or its value at a typical batch size."""
-    if isinstance(dim, int):
-        return dim
+    return dim if isinstance(dim, int) else _at_batch(dim, batch)
+
+
+@lru_cache(maxsize=4096)
+def _at_batch(dim: sympy.Expr, batch: int) -> int:
     return int(dim.subs({s: batch for s in dim.free_symbols}))
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from written import Written
 
+from kernelwright.accuracy import Accuracy
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.lower import ConvKernel, convolution
@@ -105,6 +106,27 @@ def test_passes_are_one_choice() -> None:
     assert "aten.conv2d" in str(choice.otherwise[0])
     once, again = (dict(r.why.numbers) for r in made.planned.regions)
     assert once["again"] == again["again"] < again["once"]
+
+
+def test_below_some_samples_the_library_is_as_accurate_as_eager() -> None:
+    """`fewest` counts batches; this convolution has three samples for each."""
+
+    def forward(m: Any, x: Any) -> Any:
+        return torch.relu(m.c(x.reshape(-1, 3, 19, 37)))
+
+    problem = problem_from_module(
+        Written(forward, c=nn.Conv2d(3, 8, 3)), (torch.randn(2, 9, 19, 37),)
+    )
+    (name,) = [n.name for n in expand(capture(problem)) if n.op == "contract"]
+    accuracies = {name: Accuracy(3e-4, 3e-4, fewest=16)}
+    made = compile_problem(problem, target=ONCE, policy=ALWAYS, accuracies=accuracies)
+    (routine,) = made.lowered.routines
+    (choice,) = routine.steps
+    assert isinstance(choice, Choice)
+    (region,) = made.planned.regions
+    assert region.conv is not None and region.conv.loop.accuracy == "tf32"
+    assert "3*batch >= 48" in str(choice).replace(" * ", "*")
+    assert "aten.conv2d" in str(choice.otherwise[0])
 
 
 OBSTACLES = {

@@ -24,7 +24,10 @@ def test_what_is_owed() -> None:
     assert UNKNOWN.owed == "float32"
     assert Accuracy(2e-7).owed == "float32"
     assert Accuracy(2.7e-4).owed == "tf32"
-    assert Accuracy(2.7e-4, fewest=16).owed == "float32"
+    assert Accuracy(2.7e-4, fewest=16).owed == "tf32"
+    assert str(Accuracy(2.7e-4, fewest=16)).endswith(
+        "below a batch of 16 it is float32's, and the library runs"
+    )
     assert str(Accuracy(2.7e-4)).startswith("eager's own error is 2.7e-04 here, so TF32's")
     assert "not known" in str(UNKNOWN)
 

@@ -221,8 +221,11 @@ class TaskMaker:
         assert last.conv is not None
         made = [step for region in passes for step in self.convolved(region)]
         library = [step for r in last.conv.library for step in self.plain(r)]
-        machine = Guard("capability", capability=last.conv.loop.capability)
-        choice = Choice((GENERATED, machine), tuple(made), tuple(library))
+        guards = [GENERATED, Guard("capability", capability=last.conv.loop.capability)]
+        samples, fewest = last.conv.form.batch, last.conv.fewest
+        if fewest > 1 and not isinstance(samples, int):
+            guards.insert(1, Guard(">=", samples, fewest))
+        choice = Choice(tuple(guards), tuple(made), tuple(library))
         results = tuple(b.name for region in passes for b in region.outputs)
         return Task(last.name, (choice,), results)
 

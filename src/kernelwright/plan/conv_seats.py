@@ -62,6 +62,11 @@ class ConvWay:
         return hint(self.form.batch, self.batch)
 
     @property
+    def fewest(self) -> int:
+        """Samples from which on the loop is as accurate as eager."""
+        return hint(self.form.batch, self.accuracy.fewest)
+
+    @property
     def flops(self) -> float:
         return self.form.flops(self.samples)
 
@@ -357,7 +362,7 @@ class _Seating:
             reads=tuple(dict.fromkeys(reads)),
             bytes=as_dim(contraction.bytes + reader.bytes - 2 * stored),
             flops=as_dim(contraction.flops + reader.flops),
-            conv=Conv(own.name, way.loop, way.form, way.samples, library),
+            conv=Conv(own.name, way.loop, way.form, way.samples, way.fewest, library),
         )
 
     def operators(self, contraction: Region, reader: Region) -> int:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
+from kernelwright.accuracy import UNKNOWN, Accuracies, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
 from kernelwright.plan.channels import RANKS
 from kernelwright.plan.model import Access, Plan, Program, Region, element_type
@@ -119,16 +119,19 @@ class _Choice:
             return Layout(False, Code.TF32_LAST, tuple(numbers.items()))
         gain, cost = self.gain(node), self.cost(node)
         if self.policy.channels_last_always:
-            return self.last(Code.CHANNELS_LAST, accuracy, math.inf, gain=gain - cost)
+            return self.last(node, Code.CHANNELS_LAST, math.inf, gain=gain - cost)
         if gain > cost:
-            return self.last(Code.CHANNELS_LAST, accuracy, gain - cost, gain=gain - cost)
+            return self.last(node, Code.CHANNELS_LAST, gain - cost, gain=gain - cost)
         if gain == cost == 0 and node.inputs[0] in last:
-            return self.last(Code.CHANNELS_KEPT, accuracy, 0.0)
+            return self.last(node, Code.CHANNELS_KEPT, 0.0)
         return Layout(False, Code.FIRST_FASTER, (("gain", gain), ("cost", cost)))
 
-    def last(self, code: Code, accuracy: Accuracy, saved: float, **numbers: object) -> Layout:
+    def last(self, node: Node, code: Code, saved: float, **numbers: object) -> Layout:
         """In channels_last, from where on eager is no more accurate than that."""
+        accuracy = self.accuracies.get(node.name, UNKNOWN)
         fewest = accuracy.fewest if is_tf32(accuracy.channels_last) else 1
+        if fewest > 1:
+            fewest = hint(self.graph[node.inputs[0]].type.shape[0], fewest)
         told = {"from_batch": f" from {fewest} samples on" if fewest > 1 else "", **numbers}
         return Layout(True, code, tuple(told.items()), saved, fewest)
 

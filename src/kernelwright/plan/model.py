@@ -343,14 +343,16 @@ class Conv:
 
     The program loads `product`, which lies in shared memory alone. `typical` is the number of
     samples to choose a tile for. A convolution that is made again for another program has regions
-    that follow one another, its passes; the last of them has the steps of all with the `library`,
-    for other GPUs than the loop is made for.
+    that follow one another, its passes; the last of them has the steps of all with the `library`:
+    for fewer than `fewest` samples, where eager is more accurate than the loop, and for other GPUs
+    than the loop is made for.
     """
 
     product: str
     loop: ConvLoop
     form: ConvForm
     typical: int
+    fewest: int
     library: tuple[Region, ...]
 
 
