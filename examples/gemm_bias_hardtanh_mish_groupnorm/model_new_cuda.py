@@ -804,7 +804,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 10b905dffa7f66355b8629be2604d07ccbdf25dea64d474fa693276e622cb39d
+# sha256 a687418df3cc96efb359ae0734b116582a98a2dcd6fcc39651f1c8a2b1a92eba
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1153,6 +1153,19 @@ def _kw_kept(tensors, fusion):
     return found
 
 
+def _kw_own(results, alone):
+    """These results as tensors of their own, which may be written: nobody else sees their memory.
+
+    Autograd refuses that for a view that comes out of a function.
+    """
+    hidden = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._ExcludeDispatchKeyGuard(hidden):
+        return tuple(
+            torch.ops.aten.alias.default(x) if i in alone and x._is_view() else x
+            for i, x in enumerate(results)
+        )
+
+
 class _kw_Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
 
@@ -1165,6 +1178,7 @@ class _kw_Recorded(torch.autograd.Function):
         ctx.save_for_backward(*_kw_kept(tensors, fusion))
         ctx.set_materialize_grads(False)
         results = sequence(tensors, frozen)
+        results = _kw_own(results, fusion.alone) if fusion.alone else results
         apart = fusion.apart(ctx.needs_input_grad)
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])
@@ -1718,8 +1732,11 @@ class _kw_Fusion:
     and the buffers that it is added to. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
     inputs are, where they are arguments themselves; `globals` says that some of the state lies in
-    the file, where no memo watches it; `switch` reads what may be set in the file.
+    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
+    the results that may be views of something inside and share no element with another.
     """
+
+    alone = ()
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -1799,7 +1816,7 @@ class _kw_Fusion:
         kept = (tuple(state), self.switch(), frozen, weights, precise)
         rewritten = tuple(self.rewritten)
         call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
-        is_simple = not self.random and not self.recalled
+        is_simple = not self.random and not self.recalled and not self.alone
         record = self.record_simply if is_simple else self.record
         known = (arguments, self.given, *kept, steps.sequence, record, call)
         memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))

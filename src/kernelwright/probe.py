@@ -179,10 +179,12 @@ def _copies(
 ) -> set[int]:
     """The inputs whose gaps matter: contiguous() of one without gaps is the very input.
 
-    Then their order does too, if they have more than one axis.
+    Then their order does too, if they have one: more than one axis of several places.
     """
     places = tuple(
-        i for i, x in enumerate(given) if isinstance(x, Tensor) and (x.ndim == 1 or i in follows)
+        i
+        for i, x in enumerate(given)
+        if isinstance(x, Tensor) and (i in follows or sum(n > 1 for n in x.shape) == 1)
     )
     if not places or not differs(places, _with_gaps):
         return set()

@@ -251,6 +251,17 @@ def test_in_place_on_the_output(pair: tuple[nn.Module, nn.Module]) -> None:
     compare(pair, written)
 
 
+def test_in_place_on_outputs_that_are_views() -> None:
+    def written(module: nn.Module, x: Tensor) -> list[Tensor]:
+        results = module(x)
+        for i, y in enumerate(results):
+            y.mul_(2 + i)
+        torch.cat(results, 1).square().sum().backward()
+        return [y.detach() for y in results]
+
+    compare(compiled(acted.Parts(), *X6(4)), written)
+
+
 WRITES: dict[str, Callable[[nn.Module, Tensor], Any]] = {
     "the input": lambda m, x: x.mul_(2.0),
     "a weight": lambda m, x: m.fc.weight.detach().mul_(2.0),

@@ -198,6 +198,18 @@ class Holds(nn.Module):
         return F.silu(self.inner(torch.relu(self.head(x)))) + 1.0
 
 
+class Parts(nn.Module):
+    """Results that are parts of one value, and one that is the last place of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = self.fc(x) * 2 + 1
+        return y[:, :3], y[:, 3:], (x[:, :, None] * self.fc.bias[:4] + 1)[:, -1]
+
+
 class LoRA(nn.Module):
     def __init__(self, base: nn.Linear) -> None:
         super().__init__()

@@ -32,8 +32,11 @@ class Fusion:
     and the buffers that it is added to. `reaches` gives for each result the tensors
     that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
     inputs are, where they are arguments themselves; `globals` says that some of the state lies in
-    the file, where no memo watches it; `switch` reads what may be set in the file.
+    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
+    the results that may be views of something inside and share no element with another.
     """
+
+    alone = ()
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -113,7 +116,7 @@ class Fusion:
         kept = (tuple(state), self.switch(), frozen, weights, precise)
         rewritten = tuple(self.rewritten)
         call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
-        is_simple = not self.random and not self.recalled
+        is_simple = not self.random and not self.recalled and not self.alone
         record = self.record_simply if is_simple else self.record
         known = (arguments, self.given, *kept, steps.sequence, record, call)
         memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))

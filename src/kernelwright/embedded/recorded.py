@@ -107,6 +107,19 @@ def kept(tensors, fusion):
     return found
 
 
+def own(results, alone):
+    """These results as tensors of their own, which may be written: nobody else sees their memory.
+
+    Autograd refuses that for a view that comes out of a function.
+    """
+    hidden = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    with torch._C._ExcludeDispatchKeyGuard(hidden):
+        return tuple(
+            torch.ops.aten.alias.default(x) if i in alone and x._is_view() else x
+            for i, x in enumerate(results)
+        )
+
+
 class Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
 
@@ -119,6 +132,7 @@ class Recorded(torch.autograd.Function):
         ctx.save_for_backward(*kept(tensors, fusion))
         ctx.set_materialize_grads(False)
         results = sequence(tensors, frozen)
+        results = own(results, fusion.alone) if fusion.alone else results
         apart = fusion.apart(ctx.needs_input_grad)
         if apart:
             ctx.mark_non_differentiable(*[results[i] for i in apart])

@@ -22,6 +22,7 @@ from kernelwright.expr import leaves
 from kernelwright.graph import SOURCES, Node, Ref, View, hint, smallest_batch
 from kernelwright.lower import Lowered, Step
 from kernelwright.lower.steps import Invoke
+from kernelwright.memory import apart, chain, may_be_view
 from kernelwright.places import is_place, look_up
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
@@ -253,6 +254,17 @@ class ForwardWriter(Names):
         found = [i for i, n in enumerate(order) if self.graph.targets.get(n) in targets]
         needed = self._behind([r.name for r in self.results if r.leaf is not None])
         return found, [i for i in found if order[i] in needed]
+
+    def alone(self) -> list[int]:
+        """Positions of outputs that may be views of what is made inside, and overlap no other."""
+        names = [result.name for result in self.results if result.leaf is not None]
+        found = []
+        for i, name in enumerate(names):
+            inside = self.graph[chain(self.graph, name)[-1]].op not in SOURCES
+            if inside and may_be_view(self.graph, name):
+                others = (*names[:i], *names[i + 1 :])
+                found += [i] * all(apart(self.graph, name, other) for other in others)
+        return found
 
     def _behind(self, names: list[str]) -> set[str]:
         """Every value that these are computed from."""

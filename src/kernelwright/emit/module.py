@@ -159,6 +159,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     rows = [line for entry in baked for line in entry]
     stem = _stem(writer.problem)
     rewritten, recalled = writer.rewritten()
+    alone = writer.alone()
     return "\n".join(
         [
             "# What tracing took for granted of the modules at these places: class, what is there,",
@@ -189,6 +190,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             f"        reaches={writer.reaches()},",
             f"        rewritten={rewritten},",
             f"        recalled={recalled},",
+            *([f"        alone={alone},"] if alone else []),
             f"        random={writer.graph.contract.random},",
             f"        refused={python(writer.graph.contract.refused)},",
             f"        globals={writer.reads_globals()},",

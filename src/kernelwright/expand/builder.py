@@ -33,6 +33,7 @@ from kernelwright.graph import (
     product,
 )
 from kernelwright.interpret import resolve
+from kernelwright.memory import views
 
 Lowering = Callable[["Builder", Node], str | None]
 
@@ -286,12 +287,6 @@ def _bases(graph: Graph, name: str) -> Iterator[str]:
         node = graph[found]
         viewing = node.op == "getitem" or (isinstance(node.payload, Call) and views(node.payload))
         found = node.inputs[0] if viewing and node.inputs else None
-
-
-def views(call: Call) -> bool:
-    """Whether a call gives views of its first operand, as diagonal does."""
-    returned = resolve(call.target)._schema.returns
-    return bool(returned) and returned[0].alias_info is not None
 
 
 def draws(call: Call) -> bool:

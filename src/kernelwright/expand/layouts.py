@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from kernelwright.expand.builder import DECLINED, views
+from kernelwright.expand.builder import DECLINED
 from kernelwright.expr import load
 from kernelwright.graph import (
     SOURCES,
@@ -34,6 +34,7 @@ from kernelwright.graph import (
     fresh_name,
     map_refs,
 )
+from kernelwright.memory import chain
 from kernelwright.strides import as_seen, handed_out, on_fakes, shares_memory, stored
 
 Order = tuple[int, ...]
@@ -137,7 +138,7 @@ def _by_memory(graph: Graph, leaves: list[Any]) -> list[tuple[str, Outputs, set[
 
 def _owner(graph: Graph, name: str) -> str:
     """Whose memory a value lies in."""
-    return _chain(graph, name)[-1]
+    return chain(graph, name)[-1]
 
 
 def _places(
@@ -164,8 +165,8 @@ def _places(
 
 def _place(graph: Graph, seen: Graph, outputs: Outputs) -> Place | None:
     """What all outputs are views of, next to them, and an order for it that gives their strides."""
-    chains = [_chain(graph, name) for name in outputs]
-    for name in (n for n in chains[0] if all(n in chain for chain in chains)):
+    chains = [chain(graph, name) for name in outputs]
+    for name in (n for n in chains[0] if all(n in of for of in chains)):
         node = graph[name]
         orders = [_order(node, outputs[name])] if name in outputs else _orders(node)
         for order in orders:
@@ -173,26 +174,6 @@ def _place(graph: Graph, seen: Graph, outputs: Outputs) -> Place | None:
             if _all_fit(graph, seen, outputs, known):
                 return Place(name, order)
     return None
-
-
-def _chain(graph: Graph, name: str) -> list[str]:
-    """A value, what it is a view of, and so on."""
-    found, inner = [name], _seen_through(graph, name)
-    while inner is not None:
-        found.append(inner)
-        inner = _seen_through(graph, inner)
-    return found
-
-
-def _seen_through(graph: Graph, name: str) -> str | None:
-    """What a value is a view of: a call that stays with ATen may give one, as diagonal."""
-    node = graph[name]
-    if node.op == "view":
-        return node.inputs[0]
-    call = node.payload
-    if node.op != "opaque" or not isinstance(call, Call) or call.target == "getitem":
-        return None
-    return node.inputs[0] if views(call) and node.inputs else None
 
 
 def _in_memory(graph: Graph, node: Node, order: Order) -> torch.Tensor:
@@ -212,7 +193,7 @@ def _copied(seen: Graph, name: str, known: dict[str, Any]) -> bool:
     """Whether a view on the way from what is in memory is a copy."""
     return any(
         inner in known and not shares_memory(known[view], known[inner])
-        for view, inner in pairwise(_chain(seen, name))
+        for view, inner in pairwise(chain(seen, name))
     )
 
 
@@ -278,9 +259,9 @@ def _copy(name: str, operand: str, type: TensorType, of: Node) -> Node:
 
 def _viewed(graph: Graph, name: str, base: str, copied: str, taken: set[str]) -> list[Node]:
     """The views by which an output is one of `base`, of a copy of that."""
-    chain = _chain(graph, name)
+    through = chain(graph, name)
     added = list[Node]()
-    for view in reversed(chain[: chain.index(base)]):
+    for view in reversed(through[: through.index(base)]):
         again = fresh_name(f"{view}_returned", taken)
         added.append(_of_another(graph[view], copied, again))
         copied = again
