@@ -414,8 +414,8 @@ KW_FN float relu(float x) { return maximum(x, 0.0f); }
 KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * slope : x; }
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
-KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
-KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
+KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f); }
+KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) * (1.0f / 6.0f); }
 KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
 // clang-format on
 
