@@ -20,22 +20,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from fuzzing.choices import Seeded
-from fuzzing.compiled import RIGHT, UNSUPPORTED, WRONG, Verdict, describe, judge_all
+from fuzzing.compiled import RIGHT, UNSUPPORTED, WRONG, Verdict, describe, judge_all, run_eager
 from fuzzing.grammar import GRAMMAR
 from fuzzing.planned import check_planned
 from fuzzing.recipe import Recipe
 from fuzzing.shrink import shrunk
 from fuzzing.writer import SMALL, WIDE, Writer
 
+T = TypeVar("T")
 DTYPES = ("float32", "float32", "float32", "float16", "bfloat16")
 
 
@@ -140,11 +142,26 @@ def _verdicts(done: Future[dict[int, Verdict]], share: list[int]) -> dict[int, V
 
 
 def _alone(seed: int, level: str, backend: str) -> Verdict:
+    """Eager may be the one that dies: then there is nothing to compare with."""
+    found = _in_a_process(_share, [seed], level, backend)
+    if found is not None:
+        return found[seed]
+    if level == "compiled" and _in_a_process(_eager, seed, level, backend) is None:
+        return Verdict(UNSUPPORTED, "eager: the process died")
+    return Verdict(WRONG, "the process died")
+
+
+def _eager(seed: int, level: str, backend: str) -> bool:
+    return run_eager(recipe_of(seed, level, backend), backend)
+
+
+def _in_a_process(function: Callable[..., T], *args: Any) -> T | None:
+    """What it returns, or None if its process dies."""
     pool = _pool(1)
     try:
-        return pool.submit(_share, [seed], level, backend).result()[seed]
+        return pool.submit(function, *args).result()
     except BrokenProcessPool:
-        return Verdict(WRONG, "the process died")
+        return None
     finally:
         pool.shutdown()
 

@@ -42,6 +42,7 @@ from kernelwright.graph import (
 from kernelwright.places import find_places, is_place, look_up
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
+from kernelwright.samples import apart_from_one, example_sizes
 from kernelwright.tracing import TORCH, Trace, several, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
@@ -107,7 +108,7 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
     for free in (True, False):
         try:
             traced = trace(problem, free)
-            graph = _Reader(traced, problem).read()
+            graph = apart_from_one(problem, _Reader(traced, problem).read())
         except UnsupportedError as error:
             why = why or str(error)
             continue
@@ -120,14 +121,9 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
     raise UnsupportedError(why or "The forward could not be traced.")
 
 
-def _example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
-    tensors = dict(zip((n.name for n in graph if n.op == "input"), problem.tensors, strict=True))
-    return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
-
-
 def _broken(problem: Problem, graph: Graph) -> list[Guard]:
     """The guards that the example's sizes do not satisfy."""
-    sizes = _example_sizes(problem, graph)
+    sizes = example_sizes(problem, graph)
     return [guard for guard in graph.contract.guards if not guard.holds(sizes)]
 
 
@@ -176,9 +172,10 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),
+        repeats=frozenset(inputs[i] for i in seen.repeats),
         given=seen.given,
         memory=memory,
-        sizes=tuple(_example_sizes(problem, graph).items()),
+        sizes=tuple(example_sizes(problem, graph).items()),
         device=str(problem.device),
         refused=graph.contract.refused or changes,
     )

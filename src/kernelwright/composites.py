@@ -27,12 +27,19 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import exported_program
 
 Kernels = dict[Any, Any]
-TRIED = ("2.13.",)
+TRIED = ("2.11.", "2.13.")
 # Constants of the forward: a copy by the time that the program is functional.
 LIFTS = (
     torch.ops.aten.lift.default,
     torch.ops.aten.lift_fresh.default,
     torch.ops.aten.lift_fresh_copy.default,
+)
+# torch would make views and copies of these, by strides that values do not have here.
+KNOWN = (
+    torch.ops.aten.reshape.default,
+    torch.ops.aten.flatten.using_ints,
+    torch.ops.aten.unflatten.int,
+    torch.ops.aten.contiguous.default,
 )
 LISTING, OVERRIDE = "_materialize_cpp_cia_ops", "_override_composite_implicit_decomp"
 
@@ -65,7 +72,9 @@ def _stays(node: Any) -> bool:
     if node.op in ("placeholder", "output") or node.target is operator.getitem:
         return True
     if not isinstance(node.target, OpOverload) or node.target in LIFTS:
-        return False
+        return isinstance(node.meta.get("val"), torch.SymInt)
+    if node.target in KNOWN or _is_idle(node):
+        return True
     if export_utils._is_cia_op(node.target):
         # Tracing a loss once more makes a constant of how many classes there are.
         kept = export_utils._check_valid_to_preserve(node.target)
@@ -74,6 +83,11 @@ def _stays(node: Any) -> bool:
     # A softshrink is made of other operators, in Python.
     in_python = set(node.target.py_kernels) - {DispatchKey.Meta}
     return not (node.target._schema.is_mutable or unsafe or in_python)
+
+
+def _is_idle(node: Any) -> bool:
+    """A dropout outside of training."""
+    return node.target is torch.ops.aten.dropout.default and node.args[2] is False
 
 
 @contextlib.contextmanager

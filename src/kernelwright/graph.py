@@ -21,7 +21,7 @@ import heapq
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import sympy
@@ -360,10 +360,11 @@ class Contract:
     leaf of the outputs, `reaches` names the sources that its gradient flows to and `strides` how
     eager lays it out (None: unknown); `follows` names inputs whose order in memory decides how the
     outputs lie, or that eager refuses in another order, `copies` those that it hands on, or takes,
-    only if they are contiguous. `memory` names for each leaf the source whose memory eager's result
-    lies in; results that lie in the same memory of their own have the same other name. `given`
-    tells for each whether it is the very tensor of a source. `sizes` are those of the free axes
-    when all of this was seen, on `device`.
+    only if they are contiguous, `repeats` those with which results lie otherwise if all samples are
+    one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
+    result lies in; results that lie in the same memory of their own have the same other name.
+    `given` tells for each whether it is the very tensor of a source. `sizes` are those of the free
+    axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -374,6 +375,7 @@ class Contract:
     strides: tuple[tuple[int, ...] | None, ...] | None = None
     follows: frozenset[str] = frozenset()
     copies: frozenset[str] = frozenset()
+    repeats: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
@@ -547,6 +549,12 @@ def fresh_name(wish: str, taken: set[str]) -> str:
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
+    return _product(tuple(dims))
+
+
+@lru_cache(maxsize=4096)
+def _product(dims: tuple[Dim, ...]) -> Dim:
+    """Asked of the same few shapes again and again; arithmetic on symbols is slow."""
     total: Dim = 1
     for d in dims:
         total = as_dim(total * d)
@@ -568,8 +576,11 @@ def without_floors(expr: sympy.Expr) -> sympy.Expr:
 
 def hint(dim: Dim, batch: int = 1024) -> int:
     """A number for a dimension: itself, or its value at a typical batch size."""
-    if isinstance(dim, int):
-        return dim
+    return dim if isinstance(dim, int) else _at_batch(dim, batch)
+
+
+@lru_cache(maxsize=4096)
+def _at_batch(dim: sympy.Expr, batch: int) -> int:
     return int(dim.subs({s: batch for s in dim.free_symbols}))
 
 

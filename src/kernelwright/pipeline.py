@@ -269,9 +269,11 @@ def _dense(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
+    products: Ways | None = None
     while True:
-        products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
-        planned = _seated(primitives, machine, products, problem, policy)
+        found = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
+        products = found if products is None else found.as_before(products)
+        planned, products = _seated(primitives, machine, products, problem, policy)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned
@@ -280,18 +282,18 @@ def _dense(
 
 def _seated(
     primitives: Graph, machine: Target, products: Ways, problem: Problem, policy: Policy
-) -> Plan:
+) -> tuple[Plan, Ways]:
     """The regions with attentions and generated products, again without those without a seat."""
     while True:
         limits, forms = limits_of(machine), products.forms
         planned = plan(primitives, limits, products.generated, problem.batch, forms)
         if machine.lanes is None:
-            return planned
+            return planned, products
         planned = attend(planned, machine, problem.precision, problem.batch, policy)
         planned = seat(planned, products, conv_time)
         again = products.reconsidered(planned)
         if (again.generated, again.whole) == (products.generated, products.whole):
-            return planned
+            return planned, products
         products = again
 
 

@@ -42,15 +42,17 @@ class Sighting:
     leaf is not a tensor; one of `memory` says whose memory the leaf lies in, as `reaches` does, or
     is negative for memory that the call made. `follows` holds the input leaves whose order in
     memory decides how outputs lie, or that the forward refuses in another order; `copies` those
-    that it hands on only if they are contiguous, or takes only then. `given` says of each leaf
-    whether it is the very tensor of an input or of the module. `changes` names what attribute every
-    call changes, and `warms` says that only the first call changes any.
+    that it hands on only if they are contiguous, or takes only then, and `repeats` those whose
+    samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
+    an input or of the module. `changes` names what attribute every call changes, and `warms` says
+    that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
     strides: Strides
     follows: frozenset[int]
     copies: frozenset[int]
+    repeats: frozenset[int]
     given: tuple[bool, ...]
     memory: Memory
     changes: str | None
@@ -71,52 +73,72 @@ def probe(problem: Problem) -> Sighting | None:
     return None
 
 
-def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
-    stand_ins: dict[int, Any] = {}
-    for tensor in tensors_of(problem.module):
-        stand_ins[id(tensor)] = _fake(mode, tensor)
-    own = {id(fake): real for real, fake in stand_ins.items()}
-    with unfused(problem.module):
-        module = copy.deepcopy(problem.module, dict(stand_ins))
-    arguments = (problem.inputs, dict(problem.kwargs))
+def memory_of(problem: Problem) -> Memory | None:
+    """Whose memory each output lies in, as a Sighting has it; None as for `probe`."""
+    for numbers in (None, ShapeEnv()):
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            stage = _Stage(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+            return stage.lie(*stage.call())[1]
+    return None
+
+
+class _Stage:
+    """A copy of a module whose tensors are fake, to be called on fake inputs."""
+
+    def __init__(self, problem: Problem, mode: FakeTensorMode) -> None:
+        self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
+        self.stand_ins: dict[int, Any] = {id(t): _fake(mode, t) for t in tensors_of(problem.module)}
+        with unfused(problem.module):
+            self.module = copy.deepcopy(problem.module, dict(self.stand_ins))
 
     def call(
-        places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
+        self, places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
     ) -> tuple[list[Any], list[Any]]:
-        with mode, layouts(), torch.set_grad_enabled(recorded), recurrences.whole(module):
-            leaves, spec = pytree.tree_flatten(arguments)
+        """The leaves of the inputs, and of the outputs."""
+        whole = recurrences.whole(self.module)
+        with self.mode, layouts(), torch.set_grad_enabled(recorded), whole:
+            leaves, spec = pytree.tree_flatten(self.arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
-            given = [_input(mode, x) if isinstance(x, Tensor) else x for x in moved]
+            given = [_input(self.mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
-            outputs = module.forward(*args, **kwargs)
+            outputs = self.module.forward(*args, **kwargs)
             structures.register(outputs)
             return given, pytree.tree_leaves(outputs)
 
-    before = _plain_state(module)
-    given, outputs = call(recorded=gradients)
-    between = _plain_state(module)
-    reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    given, outputs = call()  # a product may lie otherwise while it is recorded
-    owned = {_storage(fake): real for real, fake in stand_ins.items() if isinstance(fake, Tensor)}
-
-    def lie(given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
-        held = owned | {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
+    def lie(self, given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+        fakes = self.stand_ins.items()
+        held = {_storage(fake): real for real, fake in fakes if isinstance(fake, Tensor)}
+        held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
         return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
 
-    strides, memory = lie(given, outputs)
+
+def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
+    stage = _Stage(problem, mode)
+    own = {id(fake): real for real, fake in stage.stand_ins.items()}
+    before = _plain_state(stage.module)
+    given, outputs = stage.call(recorded=gradients)
+    between = _plain_state(stage.module)
+    reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    given, outputs = stage.call()  # a product may lie otherwise while it is recorded
+    strides, memory = stage.lie(given, outputs)
 
     def differs(places: Places, change: Change) -> bool:
         try:
-            moved, there = lie(*call(places, change))
+            moved, there = stage.lie(*stage.call(places, change))
         except Exception:  # as a view() of it does: the original has to say so
             return True
-        return there != memory or (change is not _with_gaps and moved != strides)
+        if change in (_with_gaps, _repeated):  # a view of the input has them too
+            pairs = zip(moved, strides, memory, strict=True)
+            moved = tuple(s if home is None or home >= 0 else m for m, s, home in pairs)
+        return there != memory or moved != strides
 
     follows = _follows(given, differs)
     copies = _copies(given, follows, differs)
-    very = {id(x) for x in (*given, *stand_ins.values()) if isinstance(x, Tensor)}
-    after = _plain_state(module)
+    repeats = _repeats(given, copies, differs)
+    very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
+    after = _plain_state(stage.module)
     changes = next((name for name in after if between.get(name) != after[name]), None)
     warms = changes is None and before != between
     known = reaches if gradients else None
@@ -125,6 +147,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         strides,
         frozenset(follows),
         frozenset(copies),
+        frozenset(repeats),
         tuple(id(o) in very for o in outputs),
         memory,
         changes,
@@ -164,6 +187,20 @@ def _copies(
     if not places or not differs(places, _with_gaps):
         return set()
     return {i for i in places if differs((i,), _with_gaps)} or {*places}
+
+
+def _repeats(
+    given: list[Any], copies: set[int], differs: Callable[[Places, Change], bool]
+) -> set[int]:
+    """The inputs that matter if their samples are all one: a reshape may then be no copy."""
+    places = tuple(
+        i
+        for i, x in enumerate(given)
+        if isinstance(x, Tensor) and i not in copies and _repeated(x) is not x
+    )
+    if not places or not differs(places, _repeated):
+        return set()
+    return {i for i in places if differs((i,), _repeated)} or {*places}
 
 
 def tensors_of(module: nn.Module) -> Iterator[Tensor]:
@@ -249,6 +286,10 @@ def _reversed(x: Tensor) -> Tensor:
 
 def _with_gaps(x: Tensor) -> Tensor:
     return x.new_empty([n + 1 for n in x.shape])[tuple(map(slice, x.shape))]
+
+
+def _repeated(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.ndim and x.shape[0] > 1 else x
 
 
 def _channels_last(x: Tensor) -> Tensor:

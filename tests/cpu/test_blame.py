@@ -115,5 +115,6 @@ def test_no_kernel_of_a_right_file_is_blamed(name: str) -> None:
     exact = inner.values(inner.planned(problem), modules, inputs, list(found["values"]))
     stored = [name for _, names in found["steps"] for name in names]
     assert stored and set(stored) <= exact.keys()
+    assert new(*problem.inputs, **problem.kwargs) is not None, "it runs as before"
     told = first_wrong([(s, n) for s, n in found["steps"]], found["values"], exact)
     assert told == "every kernel by itself is right on these inputs"

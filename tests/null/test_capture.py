@@ -10,19 +10,21 @@ import pytest
 import sympy
 import torch
 import torch.nn.functional as F
-from torch import nn
+from program_interpreter import run_plan
+from torch import Tensor, nn
 from torch._decomp import decomposition_table
 from torch.export import ExportedProgram
+from written import Written
 
 from kernelwright import composites
 from kernelwright.capture import capture
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Graph, Node, Ref
 from kernelwright.interpret import run
+from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem, problem_from_module
 from kernelwright.spec import check_graph
 
-Tensor = torch.Tensor
 BATCH = sympy.Symbol("batch", integer=True, positive=True)
 
 
@@ -140,6 +142,40 @@ def test_batch_norm_in_training_writes_its_buffers() -> None:
 
 def test_batch_norm_in_evaluation_writes_nothing() -> None:
     assert captured(nn.BatchNorm1d(6).eval(), torch.rand(5, 6)).mutations == ()
+
+
+@pytest.mark.parametrize(
+    ("forward", "guarded"),
+    [
+        (lambda m, x: x.t().contiguous(), True),
+        (lambda m, x: x.expand(3, *x.shape).reshape(-1, 6), True),
+        (lambda m, x: (lambda y: (y, y.t().contiguous()))(x.tanh()), True),
+        (lambda m, x: x.tanh().t().contiguous(), False),
+        (lambda m, x: (x.tanh(), x.exp().t().contiguous()), False),
+        (lambda m, x: x.reshape(-1), False),
+        (lambda m, x: x.repeat(3, 1), False),
+    ],
+)
+def test_one_sample_that_shares_other_memory_is_not_taken(forward: Any, guarded: bool) -> None:
+    tests = [guard.test for guard in captured(Written(forward), torch.randn(5, 6)).contract.guards]
+    assert tests == [sympy.Ne(BATCH, 1)] * guarded
+    alone = captured(Written(forward), torch.randn(1, 6))
+    assert bool(alone.symbols) is not guarded
+    assert (alone.contract.fixed is not None) is guarded
+
+
+@pytest.mark.parametrize(
+    ("forward", "repeats"),
+    [
+        (lambda m, x: x.expand(3, *x.shape).reshape(-1, 6), True),
+        (lambda m, x: (x.tanh(), x.t()[:, :, None].expand(6, 5, 2).reshape(6, -1)), True),
+        (lambda m, x: x[1:].t(), False),
+        (lambda m, x: x.exp() * x, False),
+    ],
+)
+def test_samples_that_are_all_one_are_not_taken(forward: Any, repeats: bool) -> None:
+    graph = captured(Written(forward), torch.randn(5, 6))
+    assert graph.contract.repeats == frozenset({"x"} if repeats else ())
 
 
 def test_several_outputs_keep_their_structure() -> None:
@@ -317,8 +353,9 @@ class Picks(nn.Module):
     ("module", "again"),
     [
         (nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Softmax(-1)), 0),
-        (nn.Flatten(0), 1),
-        (Flat(), 1),
+        (nn.Flatten(0), 0),
+        (Flat(), 0),
+        (nn.Unflatten(1, (2, 3)), 0),
         (InPlace(), 1),
         (Picks(), 1),
         (nn.Softshrink(), 1),
@@ -340,4 +377,30 @@ def test_a_program_is_traced_again_where_that_changes_it(
     graph = captured(module, torch.rand(5, 6))
     assert len(traced) == (again if composites._is_tried() else 1)
     monkeypatch.setattr(composites, "_stays", lambda node: False)
-    assert captured(module, torch.rand(5, 6)).nodes == graph.nodes
+    whole = captured(module, torch.rand(5, 6))
+    # torch calls what has another shape alone a view; here it has the user's name.
+    words = {"flatten.using_ints": "view", "unflatten": "view"}
+    assert [words.get(n.op, n.op) for n in graph] == [n.op for n in whole]
+    assert [n.type for n in graph] == [n.type for n in whole]
+
+
+class Turned(nn.Module):
+    """A reshape that copies, a dropout that does nothing, sizes that Python multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.dropout(x.transpose(1, 2)).reshape(x.shape[0] * 2, -1).contiguous()
+        return torch.softmax(y, dim=1).flatten()
+
+
+def test_shapes_and_idle_dropout_need_no_second_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    if composites._is_tried():
+        monkeypatch.setattr(ExportedProgram, "run_decompositions", None)
+    module, x = Turned().eval(), torch.randn(3, 4, 6)
+    compiled = compile_problem(problem_from_module(module, (x,)), target="cpu")
+    torch.testing.assert_close(
+        run_plan(compiled.planned, module, (x,)), module(x.double()), rtol=1e-6, atol=1e-7
+    )

@@ -131,6 +131,22 @@ def test_other_axes_need_another_kernel() -> None:
     assert strided is not None and strided.strided
 
 
+def test_a_second_norm_reads_what_the_first_one_stores() -> None:
+    """Not a copy with the squares of it, which nobody else reads."""
+
+    def forward(m: Any, x: Tensor) -> Tensor:
+        x = F.normalize(torch.exp(x), dim=1)
+        return F.normalize(x.reshape(x.shape[0], -1), dim=1)
+
+    compiled = planned(forward, 3, 7, 20)
+    first, second = compiled.planned.regions
+    assert [b.name for b in first.outputs] == ["div"]
+    assert second.reads == ("div",) and [b.name for b in second.outputs] == ["div_2"]
+    x = torch.randn(3, 7, 20)
+    found = run_plan(compiled.planned, compiled.problem.module, (x,))
+    torch.testing.assert_close(found, forward(None, x.double()))
+
+
 def test_a_bias_returns_into_the_library_call() -> None:
     compiled = planned(lambda self, x: self.linear(x), 7, 9, linear=nn.Linear(9, 5))
     (region,) = compiled.planned.library

@@ -153,6 +153,44 @@ def test_replay_gives_float64_the_same_numbers(name: str) -> None:
     assert recorder.draws
 
 
+HIDDEN = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(300, 200)
+
+    def forward(self, x):
+        y = LINEAR
+        return y * torch._standard_gamma(torch.full_like(y.detach(), 3.0))
+
+def get_inputs():
+    return [torch.randn(64, 300)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("linear", "right"),
+    [
+        ("sum(a @ b for a, b in zip(x.split(20, 1), self.linear.weight.t().split(20)))", True),
+        ("self.linear(x.half().float())", False),
+        ("self.linear(x) * torch.tensor([1.0] * 199 + [1.0001]).to(x)", False),
+    ],
+)
+def test_numbers_that_nobody_can_replay_leave_eager_to_compare_with(
+    linear: str, right: bool, tmp_path: Path
+) -> None:
+    """As those of an attention that drops weights inside its kernel."""
+    linear = linear + (" + self.linear.bias" if right else "")
+    original = HIDDEN.replace("LINEAR", "self.linear(x)")
+    made = HIDDEN.replace("Model", "ModelNew").replace("LINEAR", linear)
+    checks = run_some(tmp_path, original, original + made, "oracle", "inputs: normal")
+    assert [check.passed for check in checks.values()] == [right] * 2, [
+        str(x) for x in checks.values()
+    ]
+    if right:
+        assert "against eager, whose random numbers" in checks["oracle"].detail
+
+
 def test_replay_of_another_order_is_refused() -> None:
     x = torch.ones(4)
     with Recorder(CPU) as recorder:

@@ -12,12 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
-from verifying import run_all, run_some
+from verifying import certified, run_all, run_some
 
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.checks import MAIN
 from kernelwright.verify.checks.fallbacks import judge_fallbacks
+from kernelwright.verify.checks.gradients import FOR_NOTHING
+from kernelwright.verify.compare import same_bits
 
 LINEAR = """
 class Model(nn.Module):
@@ -210,6 +213,69 @@ def test_recomputing_backward_passes_but_for_second_derivatives(tmp_path: Path) 
     checks = run_some(tmp_path, LINEAR, LINEAR + ONCE.replace("BACKWARD", GRAD), *names)
     failed = [str(check) for name, check in checks.items() if not check.passed]
     assert failed == [str(checks["gradients: frozen"])]  # GRAD asks for gradients of frozen ones
+
+
+TWO = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.first(x), torch.tanh(self.second(x))
+
+def get_inputs():
+    return [torch.rand(6, 8)]
+"""
+JOINED = """
+class Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, module, *tensors):
+        ctx.tensors = tensors
+        ctx.set_materialize_grads(False)
+        return Model.forward(module, tensors[0])
+
+    @staticmethod
+    def backward(ctx, *given):
+        with torch.enable_grad():
+            x, w, b, v, c = fresh = [t.detach().requires_grad_() for t in ctx.tensors]
+            both = F.linear(x, w, b), torch.tanh(F.linear(x, v, c))
+            pairs = [(y, dy) for y, dy in zip(both, given) if dy is not None]
+        results, cotangents = zip(*pairs)
+        return None, *torch.autograd.grad(results, fresh, cotangents, allow_unused=True)
+
+class ModelNew(Model):
+    def forward(self, x):
+        return Joined.apply(self, x, *self.parameters())
+"""
+STEEPER = """
+class ModelNew(Model):
+    def forward(self, x):
+        first, second = super().forward(x)
+        return first, second + 0.3 * (second - second.detach())
+"""
+
+
+def test_two_results_with_one_backward_are_a_limit(tmp_path: Path) -> None:
+    """Hooks of what a result does not depend on are called with None, and by eager not at all."""
+    names = ("gradients", "gradients: hooks")
+    joined = certified(tmp_path, TWO, TWO + JOINED, names)
+    assert not [check for check in joined.checks if check.passed is False]
+    assert joined.limits == (FOR_NOTHING,)
+    assert not certified(tmp_path, TWO, TWO + SAME, names).limits
+
+
+def test_hooks_leave_nothing_behind(tmp_path: Path) -> None:
+    """They double gradients: where one is left, eager's own are off, and much is allowed."""
+    found = run_some(tmp_path, TWO, TWO + STEEPER, "gradients: hooks", "gradients")
+    assert found["gradients: hooks"].passed is False
+    assert found["gradients"].passed is False
+
+
+def test_one_element_of_a_larger_step_has_bits() -> None:
+    wide = torch.tensor([1.0, 2.0, float("nan"), 4.0])
+    assert same_bits(wide[2::2][:1], wide[2:3].clone())
+    assert not same_bits(wide[::2][:1], wide[1:2])
 
 
 COUNTING = """

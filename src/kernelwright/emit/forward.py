@@ -108,6 +108,8 @@ class ForwardWriter(Names):
             lines += _when(
                 f"not in_order({name})", f"the result would lie in memory as {name} does"
             )
+        if node.name in self.graph.contract.repeats:
+            lines += _when(f"0 in {name}.stride()", f"the result would repeat what {name} repeats")
         return lines
 
     def _symbol_checks(self) -> list[str]:

@@ -140,12 +140,39 @@ class _Walk:
         for region in dict.fromkeys([*bound, *around, *self.siblings(node.inputs[0])]):
             if self.admit(node, region, untold=() if region in bound else UNTOLD):
                 return
+        self.bring_down(node.inputs[0])
         region = self.open(node)
         region.again = self.again(node.inputs[0])
         region.start(node.inputs[0])
         region.join_reduce(node)
         self.find_barriers(node, region)
         self.settle(node, region)
+
+    def bring_down(self, source: str) -> None:
+        """Leave to a reduction what nobody else reads, if what that is made of has other readers.
+
+        So a second norm reads what the first one has normalised, not a copy with the squares of it.
+        """
+        alone: list[str] = []
+        name = source
+        while len(self.graph.users[name]) == 1 and len(self.graph[name].inputs) == 1:
+            if self.graph[name].op == "map" and self.is_made_on(name):
+                alone.append(name)
+            elif self.graph[name].op != "view":
+                break
+            name = self.graph[name].inputs[0]
+        shared = len(self.graph.users[name]) > 1 and self.graph.base(name) in self.homes
+        as_large = self.graph[name].type.numel == self.graph[source].type.numel
+        for each in alone if shared and as_large else []:
+            region = self.homes.pop(each)
+            region.withdraw(self.graph[each])
+            self.known_ends.clear()
+            self.forget(region)
+
+    def is_made_on(self, name: str) -> bool:
+        """Whether a map is computed where its operand is, and not for memory."""
+        home = self.homes.get(name)
+        return home is not None and name not in self.anchors and name not in home.wanted
 
     def again(self, source: str) -> frozenset[str]:
         """Maps that windows compute again from a region's reductions instead of having them stored.

@@ -81,6 +81,12 @@ class Ways:
         found = {name: way.form for name, way in self.convolutions.items()}
         return {name: form for name, form in found.items() if name not in self.whole}
 
+    def as_before(self, before: Ways) -> Ways:
+        """With what an earlier plan of the same operators found out about convolutions."""
+        kept = {n: way for n, way in self.convolutions.items() if n in before.convolutions}
+        refusals = dict.fromkeys((*self.refusals, *before.refusals))
+        return Ways(self.by_name, kept, tuple(refusals), before.whole)
+
     def reconsidered(self, plan: Plan) -> Ways:
         """Without the convolutions that have no tile, or a slow one, after they were to be seated.
 

@@ -216,8 +216,12 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
     """Equality that also holds between equal NaNs."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    views = [x.detach().reshape(-1).contiguous().view(torch.uint8) for x in (left, right)]
-    return torch.equal(*views)
+    return torch.equal(_bytes(left), _bytes(right))
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """contiguous() would leave a single element its step, and then it has no bytes to view."""
+    return x.detach().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def equal_leaves(left: Sequence[object], right: Sequence[object]) -> bool:

@@ -190,7 +190,8 @@ def attempt(subject: Sides, case: Case, draw: int, act: Act = ONCE) -> Trial | F
     drew = subject.drew
     exact = attempted(lambda: subject.oracle(inputs, act, draw, replay=drew))
     if isinstance(exact, Raised) and exact.unreplayable:
-        trial = trial_of(case.name, ours, theirs, map_floating(Tensor.double, theirs))
+        known = map_floating(Tensor.double, theirs)
+        trial = trial_of(case.name, ours, theirs, known, by_group=case.by_group)
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Raised):
         return Finding(None, f"there is no oracle: the original in float64 raised {exact}")

@@ -1,5 +1,6 @@
 // ---- A unit of its own, if need be. Cost: 1
-// linear (window_attention.py:19), view (window_attention.py:19), permute (window_attention.py:20)
+// linear (window_attention.py:19), reshape (window_attention.py:19),
+// permute (window_attention.py:20)
 struct BiasPermute {
   struct Args {
     const float* qkv_product;

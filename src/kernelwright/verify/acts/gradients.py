@@ -8,7 +8,7 @@ argument of the inputs where they are given, so that no candidate knows them bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -95,42 +95,78 @@ def partly_frozen(module: nn.Module, inputs: Inputs, here: Here) -> Named:
 
 
 def hooked(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """Gradients by `.backward()`, with hooks on all leaves, on the module and on each output.
+    """Gradients by `.backward()`, with hooks on all leaves and on the module, then on each output.
 
     Outputs have their backward one by one: what a hook on one sees of the gradients of another is
     another question (`between`).
     """
     called: list[str] = []
-
-    def note(name: str, factor: float) -> Callable[[Tensor], Tensor]:
-        def hook(gradient: Tensor) -> Tensor:
-            called.append(name)
-            return gradient * factor
-
-        return hook
-
     leaves = as_leaves(inputs)
     wanted = _wanted(module, leaves)
-    handles: list[Any] = [_hook(x, note(name, 2.0)) for name, x in wanted.items()]
-    handles += [
-        x.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda x, name=name: called.append(f"{name} added")
-        )
-        for name, x in wanted.items()
-    ]
-    handles.append(
-        module.register_full_backward_hook(lambda m, got, given: called.append("the module"))
-    )
-    outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+    with _watched(wanted, called), _hooked_as_a_whole(module, called):
+        outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+        if outputs:
+            torch.autograd.backward(outputs, list(map(_cotangent, outputs)), retain_graph=True)
     for i, x in enumerate(outputs[:OUTPUTS]):
-        own = _hook(x, note(f"output {i}", 0.5))
+        own = _hook(x, _noted(called, f"output {i}", 0.5))
         torch.autograd.backward(x, _cotangent(x), retain_graph=True)
         own.remove()
-    for handle in handles:
-        handle.remove()
     found = Named({"the hooks called": ", ".join(sorted(called))})
     found.update({f"the gradient of {name}": x.grad for name, x in wanted.items()})
     return found
+
+
+def unreached(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+    """Which hooks of leaves the backward of one output calls, if only for nothing."""
+    called: list[str] = []
+    leaves = as_leaves(inputs)
+    outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
+    with _watched(_wanted(module, leaves), called):
+        for x in outputs[:OUTPUTS]:
+            torch.autograd.backward(x, _cotangent(x), retain_graph=True)
+            called.append("the next")
+    return Named({"the hooks called": ", ".join(_sorted_between(called, "the next"))})
+
+
+def _sorted_between(names: list[str], mark: str) -> Iterator[str]:
+    """In one order whatever order autograd took, but for the marks."""
+    start = 0
+    for end, name in enumerate(names):
+        if name == mark:
+            yield from (*sorted(names[start:end]), mark)
+            start = end + 1
+
+
+@contextmanager
+def _watched(wanted: dict[str, Tensor], called: list[str]) -> Iterator[None]:
+    """Hooks on all of these, which note their calls, and double the gradients."""
+    with ExitStack() as stack:
+        for name, x in wanted.items():
+            stack.callback(_hook(x, _noted(called, name, 2.0)).remove)
+            added = x.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda x, name=name: called.append(f"{name} added")
+            )
+            stack.callback(added.remove)
+        yield
+
+
+@contextmanager
+def _hooked_as_a_whole(module: nn.Module, called: list[str]) -> Iterator[None]:
+    handle = module.register_full_backward_hook(lambda *given: called.append("the module"))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _noted(called: list[str], name: str, factor: float) -> Callable[[Tensor | None], Tensor | None]:
+    """A hook that multiplies what it is given; torch gives it None where nothing flows."""
+
+    def hook(gradient: Tensor | None) -> Tensor | None:
+        called.append(name)
+        return None if gradient is None else gradient * factor
+
+    return hook
 
 
 def between(module: nn.Module, inputs: Inputs, here: Here) -> Named:
@@ -143,7 +179,7 @@ def between(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     return Named({f"the gradient of output {i}": x.grad for i, x in enumerate(outputs)})
 
 
-def _hook(x: Tensor, hook: Callable[[Tensor], Tensor]) -> Any:
+def _hook(x: Tensor, hook: Callable[[Tensor | None], Tensor | None]) -> Any:
     return x.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
@@ -291,6 +327,7 @@ WAYS: dict[str, Callable[[nn.Module, Inputs, Here], Named]] = {
     "twice": backward_twice,
     "frozen": partly_frozen,
     "hooks": hooked,
+    "unreached": unreached,
     "between": between,
     "in place": changed_in_place,
     "checkpoint": under_checkpoint,

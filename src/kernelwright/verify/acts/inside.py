@@ -43,11 +43,13 @@ def _replaced(fusion: Any, watched: list[AtOnce]) -> Iterator[None]:
         watched.append(AtOnce(fusion, tensors[0].device))
         return fusion.fused(watched[-1], *tensors)
 
+    own = dict(vars(fusion))
     vars(fusion).update(again=lambda *arguments: None, run=run)
     try:
         yield
     finally:
         del fusion.again, fusion.run
+        vars(fusion).update({name: own[name] for name in ("again", "run") if name in own})
 
 
 class AtOnce:

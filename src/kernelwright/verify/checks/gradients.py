@@ -23,6 +23,11 @@ APART = (
     "its .grad, leave out what comes from the others"
 )
 
+FOR_NOTHING = (
+    "calls hooks of inputs and parameters, with None or zeros, that the result whose backward runs "
+    "does not depend on; eager does not call them"
+)
+
 
 def plain(subject: Subject) -> Finding:
     """Outputs, whether they require gradients, and the gradients of all inputs and parameters."""
@@ -53,12 +58,16 @@ def hooks(subject: Subject) -> Finding:
     """Hooks of tensors, parameters and modules: called once each, and what they change counts.
 
     A kernel that gives several results has one backward for all of them, so one result is not part
-    of another's graph as it may be in eager. That is a limit.
+    of another's graph as it may be in eager, and a tensor that only the others depend on has its
+    hooks called for nothing. Those are limits.
     """
     finding = _judged(subject, "gradients with hooks", "hooks")
-    if finding.passed and _judged(subject, "gradients of outputs", "between").passed is False:
-        return replace(finding, limits=(APART,))
-    return finding
+    if not finding.passed:
+        return finding
+    further = {"between": APART, "unreached": FOR_NOTHING}
+    found = {way: _judged(subject, "gradients of outputs", way) for way in further}
+    limits = tuple(limit for way, limit in further.items() if found[way].passed is False)
+    return replace(finding, limits=limits) if limits else finding
 
 
 def in_place(subject: Subject) -> Finding:
