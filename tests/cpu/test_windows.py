@@ -63,6 +63,7 @@ def depthwise(spatial: int, channels: int, kernel: Any, **how: Any) -> nn.Module
 CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...], tuple[int, ...]]] = {
     "vectors": (depthwise(2, 3, 3, padding=1), (2, 3, 12, 16), (4, 4)),
     "last box begins early": (depthwise(2, 3, 3, padding=1), (2, 3, 11, 8), (4, 4)),
+    "seven": (depthwise(2, 3, 3, padding=1), (2, 3, 7, 7), (7, 1)),
     "odd rows": (depthwise(2, 3, 3, padding=1), (2, 3, 9, 11), ()),
     "pairs": (depthwise(2, 3, 3, padding=1), (2, 3, 9, 14), ()),
     "no padding": (depthwise(2, 3, 3), (2, 3, 13, 18), ()),

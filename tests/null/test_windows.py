@@ -163,6 +163,8 @@ def test_a_thread_takes_a_box_of_windows_if_they_share_loads() -> None:
     assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1)) == ("windows", (4, 2))
     assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1), 41)[1][1] == 1
     assert config(lambda m, x: F.max_pool2d(x, 7, 1, 3))[1] == (8, 4)
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 14)[1] == (7, 2)
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 7)[1] == (7, 1)
     assert config(lambda m, x: F.max_pool2d(x, 2)) == ("resident", ())
     assert config(lambda m, x: F.max_pool2d(x, 3)) == ("resident", ())
 

@@ -19,6 +19,7 @@ from kernelwright.plan.windows import Axis, Sight, beside, sight
 
 WIDTHS = (8, 4, 2, 1)
 VECTOR = 16  # bytes of the widest load
+MOST_WINDOWS = 8  # of a thread, along an axis
 # Results of a thread, and registers for them and for the lines of places that they are made of.
 MOST_RESULTS, MOST_FLOATS = 32, 128
 # Clocks of a multiprocessor for 32 results: instructions are issued on four schedulers, three for a
@@ -71,7 +72,11 @@ def _boxes(graph: Graph, program: Program, found: Sight) -> Iterator[Box]:
 
 
 def _counts(axis: Axis) -> list[int]:
-    return [n for n in WIDTHS if n <= axis.size] if axis.tap is not None else [1]
+    """Windows along an axis; those of a short one are parted evenly."""
+    if axis.tap is None:
+        return [1]
+    even = [axis.size // parts for parts in (1, 2) if axis.size % parts == 0]
+    return sorted({n for n in (*WIDTHS, *even) if n <= min(MOST_WINDOWS, axis.size)})
 
 
 def _places(found: Sight, box: Box) -> int:
@@ -98,7 +103,13 @@ def _clocks(graph: Graph, program: Program, found: Sight, box: Box) -> float:
         clocks = apart * SCATTERED if apart == WARP else max(own if vector else 1, apart)
         met += clocks * (runs if vector else box.results)
     issued = elements + INSTRUCTIONS * (loads + weights) / box.results
-    return issued / SCHEDULERS + loads / runs + met / box.results
+    return _twice(found, box) * (issued / SCHEDULERS + loads / runs + met / box.results)
+
+
+def _twice(found: Sight, box: Box) -> float:
+    """How often results are made: the last box along an axis may have some of its neighbour's."""
+    each = zip(found.axes, box.windows, strict=True)
+    return math.prod(math.ceil(axis.size / n) * n / axis.size for axis, n in each)
 
 
 def _lines_met(graph: Graph, program: Program, found: Sight, box: Box, access: Access) -> int:
