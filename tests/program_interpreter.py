@@ -37,6 +37,7 @@ from kernelwright.plan import (
 from kernelwright.scalars import as_number
 
 Tensor = torch.Tensor
+Instead = Callable[[Region, Callable[[str], Any], dict[str, Any], Any], bool]
 Convolve = Callable[[Region, Callable[[str], Any], dict[str, Any], Any], "Program | None"]
 
 
@@ -46,9 +47,10 @@ def run_plan(
     inputs: tuple[Tensor, ...],
     block_n: int | None = None,
     convolve: Convolve | None = None,
+    instead: Instead | None = None,
 ) -> Any:
     """The outputs of the plan."""
-    return carry_out_plan(plan, module, inputs, block_n, convolve)[0]
+    return carry_out_plan(plan, module, inputs, block_n, convolve, instead)[0]
 
 
 def carry_out_plan(
@@ -57,11 +59,13 @@ def carry_out_plan(
     inputs: tuple[Tensor, ...],
     block_n: int | None = None,
     convolve: Convolve | None = None,
+    instead: Instead | None = None,
 ) -> tuple[Any, dict[str, Tensor]]:
     """The outputs of the plan, region by region, in its order; and the buffers after the call.
 
     With `block_n`, generated products run in their two parts, over tiles of so many columns. With
-    `convolve`, it runs what the tiles of generated convolutions do, and gives what follows.
+    `convolve`, it runs what the tiles of generated convolutions do, and gives what follows. What
+    `instead` runs, and says so, is not interpreted.
     """
     graph = plan.graph
     values = interpret._sources(graph, module, inputs)
@@ -112,6 +116,8 @@ def carry_out_plan(
         if region.attention is not None:
             values[region.attention.mixed] = _attended(region.attention, value_of, graph, number)
         if region.program is None:
+            continue
+        if instead is not None and instead(region, value_of, values, number):
             continue
         if region.conv is not None and convolve is not None:
             finish = convolve(region, value_of, values, number)

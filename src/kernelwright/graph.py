@@ -146,7 +146,7 @@ class Cat:
 class Slide:
     """How a window moves along an axis: from `before` places in front of it, by `step` each time.
 
-    It looks at `size` places that are `spread` apart.
+    It looks at `size` places that are `spread` apart, backwards if that is negative.
     """
 
     axis: int
@@ -162,8 +162,9 @@ class Slide:
 
     def inside(self, places: int, extent: int) -> bool:
         """Whether no window reaches beyond the axis."""
-        last = (places - 1) * self.step + (self.size - 1) * self.spread - self.before
-        return self.before <= 0 and last < extent
+        reach = (self.size - 1) * self.spread
+        last = (places - 1) * self.step + max(0, reach) - self.before
+        return self.before <= min(0, reach) and last < extent
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
 from kernelwright.plan.domain import Atoms
 from kernelwright.plan.reasons import Code
+from kernelwright.plan.windows import sight
 from kernelwright.problem import problem_from_module
 
 TARGETS = ("cpu", "cuda")
@@ -153,25 +154,40 @@ def test_vectors_keep_to_where_all_lanes_have_one_answer() -> None:
     assert "V > 1 ||" in compiled.source
 
 
-def test_a_thread_takes_windows_below_each_other_if_they_share_loads() -> None:
-    def config(forward: Forward) -> tuple[str, int]:
-        (kernel,) = planned(forward, 2, 3, 40, 40).kernels
-        return kernel.config.shape, dict(kernel.config.constants)["kVec"]
+def test_a_thread_takes_a_box_of_windows_if_they_share_loads() -> None:
+    def config(forward: Forward, side: int = 40) -> tuple[str, tuple[int, ...]]:
+        (kernel,) = planned(forward, 64, 64, side, side).kernels
+        return kernel.config.shape, kernel.config.windows
 
-    assert config(lambda m, x: F.max_pool2d(x, 3, 2, 1)) == ("windows", 4)
-    assert config(lambda m, x: F.max_pool2d(x, 2)) == ("resident", 2)
-    assert config(lambda m, x: F.max_pool2d(x, 4)) == ("resident", 4)
-    assert config(lambda m, x: F.max_pool2d(x, 3)) == ("windows", 1)
+    assert config(lambda m, x: F.max_pool2d(x, 3, 2, 1)) == ("windows", (2, 2))
+    assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1)) == ("windows", (4, 2))
+    assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1), 41)[1][1] == 1
+    assert config(lambda m, x: F.max_pool2d(x, 7, 1, 3))[1] == (8, 4)
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 14)[1] == (7, 2)
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 7)[1] == (7, 1)
+    assert config(lambda m, x: F.max_pool2d(x, 2)) == ("resident", ())
+    assert config(lambda m, x: F.max_pool2d(x, 3)) == ("resident", ())
 
 
-def test_rows_of_windows_are_counted_down_before_across() -> None:
-    compiled = planned(lambda m, x: F.max_pool2d(x, 3, 1), 2, 3, 12, 20)
-    (region,) = compiled.planned.regions
-    program = region.program
-    assert program is not None and program.strided
-    assert [program.sizes[a] for a in program.rows[-2:]] == [18, 10]
-    loads = program.loads[0]
-    assert [loads.stride(a) for a in program.rows[-2:]] == [1, 20]
+def test_few_windows_are_spread_over_all_threads() -> None:
+    (kernel,) = planned(lambda m, x: F.max_pool2d(x[:1], 3, 2, 1), 2, 3, 40, 40).kernels
+    assert kernel.config.windows[0] == 1
+
+
+def test_what_a_thread_sees_is_told_by_axes() -> None:
+    def axes(forward: Forward, *shape: int, **parts: nn.Module) -> list[tuple[int, ...]]:
+        (kernel,) = planned(forward, *shape, **parts).kernels
+        found = sight(kernel.program)
+        assert found is not None
+        return [(a.size, a.taps, a.step, a.spread) for a in found.axes]
+
+    pooled = axes(lambda m, x: F.max_pool2d(x, 3, 2, 1), 2, 3, 40, 41)
+    assert pooled == [(20, 3, 2, 1), (21, 3, 2, 1)]
+    conv = nn.Conv2d(6, 6, (3, 5), stride=(1, 2), dilation=2, padding=4, groups=6)
+    found = axes(lambda m, x: m.conv(x), 2, 6, 20, 21, conv=conv)
+    assert found == [(24, 3, 1, 2), (11, 5, 1, 1)]  # a step of two with taps two apart
+    up = nn.ConvTranspose2d(6, 6, 3, dilation=2, groups=6)
+    assert axes(lambda m, x: m.up(x), 2, 6, 9, 9, up=up) == [(13, 3, 1, -2)] * 2
 
 
 # ---- depthwise convolutions ------------------------------------------------------------------
@@ -181,6 +197,8 @@ CONVOLUTIONS = {
     "stepped": lambda: nn.Conv2d(6, 6, 5, stride=2, padding=2, groups=6, bias=False),
     "dilated, two filters": lambda: nn.Conv2d(6, 12, 3, dilation=2, padding=1, groups=6),
     "two channels": lambda: nn.Conv2d(6, 9, (3, 1), groups=3),
+    "transposed": lambda: nn.ConvTranspose2d(6, 6, 3, dilation=2, groups=6),
+    "transposed, cropped": lambda: nn.ConvTranspose2d(6, 9, (4, 2), padding=(3, 1), groups=3),
 }
 
 
@@ -212,8 +230,7 @@ def test_who_reads_windows_does_not_part_their_rows() -> None:
     )
     convolution = next(k for k in compiled.kernels if k.template.symbol == "windows")
     sizes = [convolution.program.sizes[atom] for atom in convolution.program.rows]
-    assert sizes[-4:] == [6, 8, 10, 12]  # counted down before across
-    assert dict(convolution.config.constants)["kAcross"] == 10
+    assert sizes[-4:] == [6, 8, 12, 10]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -273,6 +290,6 @@ def test_windows_that_are_neighbours_in_memory_are_stored_in_whole_vectors(
         return F.max_pool2d(x.permute(0, 3, 1, 2), 3, 2).square().contiguous()
 
     module = Written(forward)
-    problem = problem_from_module(module, (torch.randn(3, side, side, 16),))
+    problem = problem_from_module(module, (torch.randn(64, side, side, 64),))
     (kernel,) = compile_problem(problem, target="cuda", policy=ALWAYS).kernels
-    assert dict(kernel.config.constants)["kVec"] == together
+    assert kernel.config.windows[-2:] == (1, together)  # channels lie along neighbouring threads

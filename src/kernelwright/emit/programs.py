@@ -196,7 +196,7 @@ class ProgramPrinter:
         results = {e: member for e, member in members.items() if e.op == "acc"}
         known |= results
         assigned = [f"  {member} = total[l];" for member in results.values()]
-        order = _reachable(finished, known)
+        order = reachable(finished, known)
         before = self.memory(order, known, "l", "L")
         assigned += self.locals(order, known, members)
         loop = [*before, "KW_LANES", "for (int l = 0; l < L; ++l) {"]
@@ -228,7 +228,7 @@ class ProgramPrinter:
             known = {e: f"s.{self.name(e)}[l]" for e, _ in self.scalars()}
             body += self.memory(postorder(s.expr), known, "l", "L")
             body.append(self.store(s, target, "L"))
-            named = self.locals(_reachable([s.expr], known), known, {})
+            named = self.locals(reachable([s.expr], known), known, {})
             last = f"{target}[l] = {expression(s.expr, known)};"
             body += ["KW_LANES", "for (int l = 0; l < L; ++l) {", *named, f"  {last}", "}"]
             body.append(f"{target}.commit();")
@@ -248,7 +248,7 @@ class ProgramPrinter:
             e: f"f.{self.name(e)}[v]" for e in fields if e not in makes and self.made(e) < step
         }
         known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
-        order = _reachable([e for e, _ in roots], known)
+        order = reachable([e for e, _ in roots], known)
         before = self.memory(order, known, "v", "V", beyond)
         body = self.locals(order, known, {e: f"f.{self.name(e)}[v]" for e in makes})
         body += [f"  {target}[v] = {expression(e, known)};" for e, target in roots]
@@ -479,7 +479,7 @@ def _bracket(index: str) -> str:
     return f"({index})" if " " in index else index
 
 
-def _reachable(roots: list[Expr], known: dict[Expr, str]) -> list[Expr]:
+def reachable(roots: list[Expr], known: dict[Expr, str]) -> list[Expr]:
     """Postorder that stops at what is already known."""
     seen: dict[Expr, None] = {}
     stack = [(root, False) for root in reversed(roots)]

@@ -14,6 +14,7 @@ from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
 from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.emit.tail import TailPrinter, tail_arguments
+from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
 from kernelwright.lower import (
     AttentionKernel,
@@ -95,7 +96,8 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, ConvKernel):
         convolution = ConvPrinter(graph, kernel)
         return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]
-    printer = ProgramPrinter(graph, kernel)
+    shaped = WindowsPrinter if kernel.template.symbol == "windows" else ProgramPrinter
+    printer = shaped(graph, kernel)
     given = arguments(printer, len(kernel.room))
     return printer.print(), [*_configs(kernel), _launcher(printer, given, device)]
 

@@ -27,12 +27,12 @@ struct WholeRow {
   static constexpr int kHigh = 0;
 };
 
-// Runs of seven rows, of which the first and the last are at the edges.
+// Runs of eight rows, of which the first is at the edge.
 struct Interior {
   static constexpr int kVec = 4;
-  static constexpr int kRun = 7;
+  static constexpr int kRun = 8;
   static constexpr int kLow = 1;
-  static constexpr int kHigh = 6;
+  static constexpr int kHigh = 8;
 };
 
 }  // namespace kw::check
@@ -44,4 +44,4 @@ template void kw::resident<Softmax, Lanes>(const Softmax::Args&, int);
 template void kw::resident<GroupSpread, SegmentLanes>(const GroupSpread::Args&, int);
 template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
 template void kw::strided<ColumnMean, WholeRow>(const ColumnMean::Args&, int);
-template void kw::strided<PaddedMaximum, Interior>(const PaddedMaximum::Args&, int);
+template void kw::strided<PaddedSum, Interior>(const PaddedSum::Args&, int);

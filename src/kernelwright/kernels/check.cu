@@ -101,17 +101,10 @@ struct HighColumns : Columns {
   static constexpr int kParts = 132;
 };
 
-struct BelowEachOther {
+// Vectors of places, of which the first lies at the end of its own.
+struct Boxes {
   static constexpr int kVec = 4;
-  static constexpr int kAcross = 5;
-  static constexpr int kRun = 7;
-  static constexpr int kThreads = 256;
-};
-
-struct OneByOne {
-  static constexpr int kVec = 1;
-  static constexpr int kAcross = 1;
-  static constexpr int kRun = 1;
+  static constexpr int kPhase = 3;
   static constexpr int kThreads = 256;
 };
 
@@ -174,9 +167,7 @@ template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMea
 template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStream_t);
 template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);
 template cudaError_t kw::pointwise<AtOnce, SingleLanes>(const AtOnce::Args&, cudaStream_t);
-template cudaError_t kw::windows<PaddedMaximum, BelowEachOther>(const PaddedMaximum::Args&,
-                                                                cudaStream_t);
-template cudaError_t kw::windows<PaddedMaximum, OneByOne>(const PaddedMaximum::Args&, cudaStream_t);
+template cudaError_t kw::windows<PaddedSum, Boxes>(const PaddedSum::Args&, cudaStream_t);
 
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "block.cuh"
+#include "boxes.cuh"
 #include "half.cuh"
-#include "program.cuh"
 
 namespace kw {
 namespace check {
@@ -282,49 +282,95 @@ struct ColumnMean {
   }
 };
 
-// The largest of 3x3 windows around every second place of images of 13 by 9; windows below each
-// other are lanes, as for windows.cuh.
-struct PaddedMaximum {
+// Sums of 3x3 windows around every second place of images of 13 by 16, weighed, and scaled by the
+// largest element of each; a thread takes two windows below each other by four, as for windows.cuh.
+struct PaddedSum {
   struct Args {
     const float* x;
+    const float* weight;
     float* out;
     int64_t batch;
   };
-  static constexpr int kStages = 1;
-  static constexpr Combine kCombine[] = {Combine::kMax};
-  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kStages = 2;
+  static constexpr Combine kCombine[] = {Combine::kMax, Combine::kSum};
+  static constexpr bool kOverSegment[] = {false, false};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 9;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresSegments = false;
-  KW_FN static int64_t rows(const Args& a) { return a.batch * 5 * 7; }
+  KW_FN static int64_t rows(const Args& a) { return a.batch * 7 * 8; }
   KW_FN static int64_t elements(const Args&) { return 9; }
+  static constexpr Axis kAxes[] = {{7, 2, 3, 2, 1}, {8, 4, 3, 2, 1}};
+  static constexpr int kBeside = 1;
+  static constexpr bool kDoubts = true;
 
   template <int V>
   struct Fields {};
   template <int L>
   struct Scalars {
     Vec<L> largest;
+    Vec<L> sum;
   };
 
+  template <int V>
+  KW_FN static Vec<V> padded(const Args& a, const Spot<2>& at, float beyond) {
+    const int down = -1 + at.from[0] + at.by[0], across = -1 + at.from[1] + at.by[1];
+    const bool inside = down >= 0 && down < 13 && across >= 0 && across < 16;
+    return load_where<V>(
+        a.x + -17 + at.picture * 208 + at.from[0] * 16 + at.from[1] + at.by[0] * 16 + at.by[1],
+        inside, beyond);
+  }
+
+  template <int V>
+  KW_FN static Vec<V> seen(Stage<0>, const Args& a, const Spot<2>& at) {
+    return padded<V>(a, at, -detail::kInf);
+  }
+
+  template <int V>
+  KW_FN static Vec<V> seen(Stage<1>, const Args& a, const Spot<2>& at) {
+    return padded<V>(a, at, 0.0f);
+  }
+
   template <int V, int L>
-  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>&, const Scalars<L>&, const Args& a,
+  KW_FN static Vec<V> weigh(Stage<0>, const Vec<V>& seen, const Scalars<L>&, const Args&, Cursor) {
+    return seen;
+  }
+
+  template <int V, int L>
+  KW_FN static Vec<V> weigh(Stage<1>, const Vec<V>& seen, const Scalars<L>&, const Args& a,
+                            Cursor at) {
+    const auto weight = load_same<V>(a.weight + at.element);
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = seen[v] * weight[v];
+    return out;
+  }
+
+  template <int I, int V, int L>
+  KW_FN static Vec<V> contribution(Stage<I>, Fields<V>&, const Scalars<L>&, const Args& a,
                                    Cursor at) {
     Vec<V> out;
-    const auto down = static_cast<int>(-1 + at.row % 7 * 2 + at.element / 3);
-    const Within inside{down, 2, 0, 13};
-    const int64_t across = -1 + at.row / 7 % 5 * 2 + at.element % 3;
-    const bool inside_2 = across >= 0 && across < 9;
+    const int64_t down = -1 + at.row / 8 % 7 * 2 + at.element / 3;
+    const bool inside = down >= 0 && down < 13;
+    const auto across = static_cast<int>(-1 + at.row % 8 * 2 + at.element % 3);
+    const Within inside_2{across, 2, 0, 16};
     const auto x =
-        load_inside<V>(a.x + at.row / 35 * 117 + down * 9 + across, 18, inside, inside_2);
+        load_inside<V>(a.x + at.row / 56 * 208 + down * 16 + across, 2, inside, inside_2);
+    const float weight = I == 0 ? 1.0f : a.weight[at.element];
+    const float beyond = I == 0 ? -detail::kInf : 0.0f;
     KW_LANES
-    for (int v = 0; v < V; ++v) out[v] = inside[v] && inside_2 ? x[v] : -detail::kInf;
+    for (int v = 0; v < V; ++v) out[v] = inside && inside_2[v] ? x[v] * weight : beyond;
     return out;
   }
 
   template <int L>
   KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
     for (int l = 0; l < L; ++l) s.largest[l] = total[l];
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<1>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.sum[l] = total[l];
   }
 
   template <int V, int L>
@@ -335,8 +381,8 @@ struct PaddedMaximum {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
-    auto out = store_strided<L>(a.out + at.row / 35 * 35 + at.row % 7 * 5 + at.row / 7 % 5, 5);
-    for (int l = 0; l < L; ++l) out[l] = s.largest[l];
+    auto out = kw::store_row<L>(a.out + at.row);
+    for (int l = 0; l < L; ++l) out[l] = s.sum[l] * s.largest[l];
     out.commit();
   }
 };

@@ -42,6 +42,19 @@ KW_FN float from_bits(uint32_t bits) {
   return x;
 }
 
+// x / 6, rounded correctly. The device divides by way of a branch; what is left of a product with
+// 1/6 corrects it (Markstein), unless it is an infinity.
+KW_FN float sixth(float x) {
+#ifdef __CUDA_ARCH__
+  constexpr float kSixth = 1.0f / 6.0f;
+  const float near = x * kSixth;
+  const float right = ::fmaf(::fmaf(-6.0f, near, x), kSixth, near);
+  return ::fabsf(near) < kInf ? right : near;
+#else
+  return x / 6.0f;
+#endif
+}
+
 // 2^n for n in [-126, 127].
 KW_FN float pow2(int32_t n) {
   return from_bits(static_cast<uint32_t>(n + 127) << 23);
@@ -414,8 +427,8 @@ KW_FN float relu(float x) { return maximum(x, 0.0f); }
 KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * slope : x; }
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
-KW_FN float hardsigmoid(float x) { return clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
-KW_FN float hardswish(float x) { return x * clamp(x + 3.0f, 0.0f, 6.0f) / 6.0f; }
+KW_FN float hardsigmoid(float x) { return detail::sixth(clamp(x + 3.0f, 0.0f, 6.0f)); }
+KW_FN float hardswish(float x) { return detail::sixth(x * clamp(x + 3.0f, 0.0f, 6.0f)); }
 KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
 // clang-format on
 

@@ -157,12 +157,73 @@ KW_FN auto load_every(const T* at) {
   }
 }
 
-#ifdef __CUDACC__
-
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T items[V];
 };
+
+// V neighbours where a test holds, and `beyond` elsewhere: nothing is read there. The compiler
+// would make a branch of it, and no two of those are on their way together.
+template <class P>
+KW_FN P read_where(const P* at, bool test, const P& beyond) {
+#ifdef __CUDA_ARCH__
+  P pack = beyond;
+  const auto read = static_cast<uint32_t>(test);
+  uint32_t w[4];
+  if constexpr (sizeof(P) == 16) {
+    __builtin_memcpy(w, &beyond, sizeof beyond);
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n"
+        "@p ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+        : "+r"(w[0]), "+r"(w[1]), "+r"(w[2]), "+r"(w[3])
+        : "l"(at), "r"(read));
+    __builtin_memcpy(&pack, w, sizeof pack);
+  } else if constexpr (sizeof(P) == 8) {
+    __builtin_memcpy(w, &beyond, sizeof beyond);
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %3, 0;\n@p ld.global.nc.v2.b32 {%0, %1}, [%2];\n}"
+        : "+r"(w[0]), "+r"(w[1])
+        : "l"(at), "r"(read));
+    __builtin_memcpy(&pack, w, sizeof pack);
+  } else if constexpr (sizeof(P) == 4) {
+    __builtin_memcpy(w, &beyond, sizeof beyond);
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global.nc.b32 %0, [%1];\n}"
+        : "+r"(w[0])
+        : "l"(at), "r"(read));
+    __builtin_memcpy(&pack, w, sizeof pack);
+  } else if constexpr (sizeof(P) == 2) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, &beyond, sizeof beyond);
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.global.nc.b16 %0, [%1];\n}"
+        : "+h"(bits)
+        : "l"(at), "r"(read));
+    __builtin_memcpy(&pack, &bits, sizeof pack);
+  } else {
+    if (test) pack = *at;
+  }
+  return pack;
+#else
+  return test ? *at : beyond;
+#endif
+}
+
+template <int V, class T>
+KW_FN Vec<V> load_where(const T* at, bool test, float beyond) {
+  Pack<T, V> outside;
+  KW_LANES
+  for (int v = 0; v < V; ++v) {
+    if constexpr (sizeof(T) > sizeof(float)) {
+      outside.items[v] = static_cast<T>(beyond);
+    } else {
+      outside.items[v] = from_float<T>(beyond);
+    }
+  }
+  const Pack<T, V> pack = read_where(reinterpret_cast<const Pack<T, V>*>(at), test, outside);
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);
+  return out;
+}
+
+#ifdef __CUDACC__
 
 // No kernel writes what it reads. Told so, the compiler loads ahead of earlier stores.
 template <class P>

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelwright.graph import Dim, Graph, as_dim
+from kernelwright.lower.boxes import box_of
 from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
@@ -36,6 +37,8 @@ class Config:
     why: str
     # A run of lanes whose length is only known at launch has a second instance, one lane wide.
     dynamic_run: Dim | None = None
+    # Of windows that a thread takes together: how many along each axis of their Sight.
+    windows: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         inside = ", ".join(f"{k}={v}" for k, v in self.constants)
@@ -54,7 +57,7 @@ def configure(graph: Graph, program: Program, target: Target) -> Config:
 def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     if program.strided:
         if program.together:
-            return _windows(program, program.together)
+            return _windows(graph, program)
         return _strided(graph, program, lanes)
     vec, dynamic = vector_width(graph, program)
     elements = program.count(program.elements)
@@ -63,7 +66,7 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     segment = program.count(program.inner)
     if isinstance(elements, int) and isinstance(segment, int):
         if elements <= OWN_WINDOW and not _kept(program) and is_window(program):
-            return _window(program, elements, vec)
+            return _window(elements, vec)
         found = _resident(elements, segment, vec, lanes, _kept(program))
         if found is not None:
             return found
@@ -152,7 +155,7 @@ def _kept(program: Program) -> bool:
     return any(store.level != "row" for store in program.stores)
 
 
-def _window(program: Program, elements: int, vec: int) -> Config:
+def _window(elements: int, vec: int) -> Config:
     """A thread to a window; a vector of its elements at once where they lie so."""
     constants = (
         ("kVec", vec),
@@ -162,32 +165,16 @@ def _window(program: Program, elements: int, vec: int) -> Config:
         ("kThreads", WINDOW_THREADS),
         ("kBlocks", 1),
     )
-    if vec > 1:
-        return Config("resident", constants, f"a thread takes a window of {elements} elements")
-    return _windows(program, 1)
+    return Config("resident", constants, f"a thread takes a window of {elements} elements")
 
 
-def _in_vectors(program: Program, together: int) -> int:
-    """How many windows a thread takes: where they are neighbours in memory, whole vectors."""
-    if together == 1 or all(a.stride(program.rows[-1]) != 1 for a in program.accesses):
-        return together
-    run = int(str(program.sizes[program.rows[-1]]))
-    fitting = (n for n in (4, 2) if n <= together and run % n == 0 and _aligned(program, n))
-    return next(fitting, 1)
-
-
-def _windows(program: Program, together: int) -> Config:
-    together = _in_vectors(program, together)
-    beside, down = program.rows[-2:] if together > 1 else (None, None)
-    constants = (
-        ("kVec", together),
-        ("kAcross", 1 if beside is None else int(str(program.sizes[beside]))),
-        ("kRun", 1 if down is None else int(str(program.sizes[down]))),
-        ("kThreads", WINDOW_THREADS),
-    )
-    elements = program.count(program.elements)
-    several = f"{together} windows below each other" if together > 1 else "a window"
-    return Config("windows", constants, f"a thread takes {several}, of {elements} elements")
+def _windows(graph: Graph, program: Program) -> Config:
+    """A thread to a box of windows, which sees a box of places."""
+    box = box_of(graph, program)
+    constants = (("kVec", box.width), ("kPhase", box.phase), ("kThreads", WINDOW_THREADS))
+    boxes = " x ".join(str(n) for n in box.windows)
+    why = f"a thread takes {boxes} windows, of {program.count(program.elements)} elements each"
+    return Config("windows", constants, why, windows=box.windows)
 
 
 def _resident(elements: int, segment: int, vec: int, lanes: Lanes, kept: bool) -> Config | None:

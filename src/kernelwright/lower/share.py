@@ -51,7 +51,7 @@ def key(graph: Graph, kernel: Kernel) -> Hashable:
     config = kernel.config
     return (
         kernel.template,
-        (config.shape, config.constants, config.dynamic_run),
+        (config.shape, config.constants, config.dynamic_run, config.windows),
         _program(graph, kernel),
         _operands(kernel.gemm) if isinstance(kernel, GemmKernel) else None,
         _attention(graph, kernel) if isinstance(kernel, AttentionKernel) else None,

@@ -4,7 +4,8 @@ In: a graph of primitives and the target. Out: the graph, in which such a contra
 its input, a product with the weight and a sum (one kernel with all that is around it), and the
 reasons with their numbers. A depthwise convolution has so little arithmetic that it is bound by
 memory, and tensor cores have nothing to do; what it is worth is to read its input once and to have
-everything that follows in the same kernel.
+everything that follows in the same kernel. A transposed one that moves in steps of 1 is such a sum
+too: its windows are walked backwards.
 """
 
 from __future__ import annotations
@@ -44,13 +45,18 @@ def as_windows(
     taken = set(graph.by_name)
     for node in graph:
         form = conv_form(graph, node) if node.op == "contract" else None
-        if form is None or form.transposed or form.groups == 1 or form.depth > OWN_WINDOW:
+        if form is None or form.groups == 1 or form.depth > OWN_WINDOW or _in_phases(form):
             nodes.append(node)
             continue
         pays, verdict = _judged(node, form, target, policy, batch)
         verdicts.append(verdict)
         nodes += _rebuilt(graph, node, form, taken) if pays else [node]
     return (graph.with_nodes(nodes) if verdicts else graph), tuple(verdicts)
+
+
+def _in_phases(form: ConvForm) -> bool:
+    """Whether results of a transposed convolution see different taps."""
+    return form.transposed and max(form.stride) > 1
 
 
 def _judged(
@@ -72,7 +78,10 @@ def _judged(
 
 
 def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[Node]:
-    """(n, g c, h, w) and (g f, c, r, s) -> (n, g, f, y, x, c, r, s), multiplied and summed."""
+    """(n, g c, h, w) and (g f, c, r, s) -> (n, g, f, y, x, c, r, s), multiplied and summed.
+
+    The weight of a transposed one lies (g c, f, r, s).
+    """
     x, w = node.inputs[:2]
     dtype, spatial = node.type.dtype, len(graph[w].type.shape) - 2
     samples = graph[x].type.shape[: -spatial - 1]
@@ -85,9 +94,12 @@ def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[
             *(form.stride, form.dilation, form.padding),
         )
     )
+    back = -1 if form.transposed else 1
     slides = tuple(
-        Slide(axis, *numbers)
-        for axis, numbers in enumerate(zip(taps, steps, spread, before, strict=True), start=n + 2)
+        Slide(axis, size, step, back * by, back * pad)
+        for axis, (size, step, by, pad) in enumerate(
+            zip(taps, steps, spread, before, strict=True), start=n + 2
+        )
     )
     made: list[Node] = []
 
@@ -110,6 +122,11 @@ def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[
     x = add("windows", "window", [x], seen, Windows(slides, 0.0))
     x = add("moved", "view", [x], moved, View("permute", order))
     x = add("wide", "view", [x], wide, View("reshape"))
+    if form.transposed:
+        lies: Shape = (groups, channels, filters, *taps)
+        turned = (0, 2, 1, *range(3, len(lies)))
+        w = add("parts", "view", [w], lies, View("reshape"))
+        w = add("turned", "view", [w], tuple(lies[i] for i in turned), View("permute", turned))
     w = add("taps", "view", [w], beside, View("reshape"))
     product = add("products", "map", [x, w], whole, call("mul", load(0), load(1)))
     rank = len(whole)

@@ -25,6 +25,7 @@ from kernelwright.plan.channels import RANKS
 from kernelwright.plan.model import Access, Plan, Program, Region, element_type
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, reason
+from kernelwright.plan.windows import beside
 from kernelwright.targets import LibraryConvolutions, Target
 from kernelwright.walk import reach
 
@@ -237,8 +238,8 @@ def _lanes(program: Program) -> tuple[int, ...]:
         return program.elements
     if not program.together:
         return program.rows
-    *rest, beside, own = program.rows
-    return (*rest, own, beside)
+    near = beside(program)
+    return (*(a for a in program.rows if a != near), near)
 
 
 def _piece(program: Program, access: Access, lanes: tuple[int, ...]) -> int:

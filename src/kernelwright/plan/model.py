@@ -134,8 +134,8 @@ class Store:
 class Program:
     """Rows x (segments x inner elements), the stages, the stores.
 
-    Lanes lie along the rows of a `strided` program. Where rows are windows, so many along the last
-    axis may be one thread's `together` (windows.py), and its neighbours' lie along the axis before.
+    Lanes lie along the rows of a `strided` program. Where rows are windows, a thread may take some
+    of them `together` (windows.py).
     """
 
     sizes: dict[int, Dim] = field(hash=False)
@@ -146,7 +146,7 @@ class Program:
     stores: tuple[Store, ...]
     strided: bool
     labels: dict[Expr, str] = field(default_factory=dict, hash=False, repr=False)
-    together: int = 0
+    together: bool = False
 
     @property
     def elements(self) -> tuple[int, ...]:

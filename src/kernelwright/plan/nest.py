@@ -13,7 +13,7 @@ from kernelwright.graph import hint
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Program, flat_run
 from kernelwright.plan.walks import joined
-from kernelwright.plan.windows import below_each_other, is_window
+from kernelwright.plan.windows import is_window, taken_together
 
 # Lanes of the widest vectors that there are.
 LANES = 16
@@ -37,10 +37,9 @@ def nested(
     nest = replace(draft, rows=rows, outer=outer, inner=last)
     short = _short(nest, limits.one_thread)
     nest = joined(nest) if short and is_window(nest) else nest
-    together = below_each_other(nest) if short else 0
-    if together:
-        *rest, down, beside = nest.rows
-        return replace(nest, rows=(*rest, beside, down), strided=True, together=together)
+    together = taken_together(nest) if short else None
+    if together is not None:
+        return together
     across = bool(order) and order[-1] not in whole
     return replace(nest, strided=across or _side_by_side(nest, limits))
 
@@ -69,7 +68,7 @@ def _memory_order(draft: Program, axes: list[int]) -> list[int]:
     best = max(accesses, key=lambda a: len(a.atoms & draft.sizes.keys()), default=None)
     known = best.atoms if best else frozenset()
     order = sorted(
-        (a for a in axes if a in known), key=lambda a: -hint(best.stride(a)) if best else 0
+        (a for a in axes if a in known), key=lambda a: -abs(hint(best.stride(a))) if best else 0
     )
     # What it does not vary with goes where the domain has it, but not to the very end.
     for place, atom in reversed(list(enumerate(axes))):

@@ -206,7 +206,7 @@ def _tile_program(
         outer=inside(program.outer),
         inner=inside(program.inner),
         strided=False,
-        together=0,
+        together=False,
     )
     epilogue = _reading(epilogue, walk.value, given)
     rows = [cuts[a].mask() for a in program.rows]
