@@ -86,8 +86,11 @@ def _stays(node: Any) -> bool:
 
 
 def _is_idle(node: Any) -> bool:
-    """A dropout outside of training."""
-    return node.target is torch.ops.aten.dropout.default and node.args[2] is False
+    """A dropout outside of training; one of nothing is torch's to leave out, in either mode."""
+    if node.target is not torch.ops.aten.dropout.default:
+        return False
+    _, rate, training = node.args
+    return rate > 0 and training is False
 
 
 @contextlib.contextmanager
