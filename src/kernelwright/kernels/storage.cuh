@@ -163,7 +163,8 @@ struct alignas(sizeof(T) * V) Pack {
 };
 
 // V neighbours where a test holds, and `beyond` elsewhere: nothing is read there. The compiler
-// would make a branch of it, and no two of those are on their way together.
+// would make a branch of it, and no two of those are on their way together. To the compiler it is a
+// function of its arguments, so `at` must come of something that is there only when memory is.
 template <class P>
 KW_FN P read_where(const P* at, bool test, const P& beyond) {
 #ifdef __CUDA_ARCH__

@@ -10,12 +10,19 @@
 
 namespace kw {
 
+// The number of a thread, known no sooner than its turn has come: what depends on it stays behind.
+__device__ __forceinline__ unsigned own_number() {
+  unsigned number = threadIdx.x;
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
 // With 32 bits the divisions by which a program finds its places take a fraction of the time.
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads)
     windows_kernel(const typename P::Args a, const int64_t threads) {
   await_turn();
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * C::kThreads + threadIdx.x;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * C::kThreads + own_number();
   if (thread >= threads) return;
   if (P::rows(a) < int64_t{1} << 31) {
     Windows<uint32_t, P, C>(a, static_cast<uint32_t>(thread)).run();
