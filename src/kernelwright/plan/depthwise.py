@@ -33,8 +33,6 @@ from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Shared, reason
 from kernelwright.targets import Target
 
-LANES = 4  # outputs that a thread takes together, for the estimate
-
 
 def as_windows(
     graph: Graph, target: Target, policy: Policy, batch: int
@@ -69,7 +67,7 @@ def _judged(
     samples, window = hint(form.batch, batch), int(form.depth)
     outputs = form.outputs(samples)
     moved = node.type.dtype.itemsize * (form.inputs(samples) + outputs)
-    own = sums.time(outputs, window * (1 + 1 / LANES), moved)
+    own = sums.time(outputs, window, moved)
     library = sums.library_time(outputs, window, form.cin // form.groups, moved)
     pays = own < library or policy.generate_always
     code = Code.WINDOWED if pays else Code.GROUPED_LIBRARY

@@ -243,7 +243,16 @@ CONVOLUTIONS = LibraryConvolutions(
 # Measured in us on an H200, float32, batch 64: a depthwise 3x3 over 64 channels of 112 x 112 takes
 # 183 as windows, 582 in the library; by steps of two 66 and 164; 7 taps along 8192 places 162 and
 # 446; groups of two channels 329 and 1260, of four 603 and 770.
-SUMS = Sums(launch=3.0, memory=4.0e6, loads=3.4e6, slower=2.1, tap=1.6e-6, largest=64)
+SUMS = Sums(
+    launch=3.0,
+    memory=4.0e6,
+    products=2.0e7,
+    beside=14.0,
+    loads=3.4e6,
+    slower=2.1,
+    tap=1.6e-6,
+    largest=64,
+)
 
 # An H200: 4.8 TB/s and 67 TFLOP/s; a launch takes about two microseconds.
 SM_90 = Target(

@@ -344,22 +344,26 @@ class Sums:
     """Sums over windows in ordinary kernels, and the library's grouped convolutions: their times.
 
     In microseconds: a kernel takes `launch` and the larger of two times, that of its bytes at
-    `memory` and that of its loads from the nearest cache at `loads`. The library's depthwise kernel
-    makes two loads for each product, `slower` times as slowly; the one for groups of several
-    channels takes `tap` for each place of a window, however few they are. Windows have at most
-    `largest` elements and lie in rows of at least `fewest`.
+    `memory` and that of its `products`, to which a result adds `beside` for its loads and stores.
+    The library's depthwise kernel makes two loads for each product, at `loads` from the nearest
+    cache, `slower` times as slowly; the one for groups of several channels takes `tap` for each
+    place of a window, however few they are. Windows have at most `largest` elements and lie in rows
+    of at least `fewest`.
     """
 
     launch: float
     memory: float
+    products: float
+    beside: float
     loads: float
     slower: float
     tap: float
     largest: int
     fewest: int = 1
 
-    def time(self, outputs: int, loads: float, moved: int) -> float:
-        return self.launch + max(moved / self.memory, outputs * loads / self.loads)
+    def time(self, outputs: int, window: int, moved: int) -> float:
+        work = outputs * (window + self.beside) / self.products
+        return self.launch + max(moved / self.memory, work)
 
     def library_time(self, outputs: int, window: int, channels: int, moved: int) -> float:
         if channels == 1:
