@@ -76,6 +76,10 @@ SOURCE_KINDS = {
 }
 
 
+TAKEN = "torch took the batch for a constant while it traced"
+HELD = "a product is as wide or as deep as the batch, and is compiled for that"
+
+
 def capture(problem: Problem) -> Graph:
     """Trace the model in the mode it is in, and again only where one trace does not tell all."""
     seen = probe(problem)
@@ -115,7 +119,7 @@ def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
         broken = _broken(problem, graph)
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
-                why = "torch took the batch for a constant while it traced"
+                why = HELD if problem.held else TAKEN
             return replace(graph, contract=replace(graph.contract, fixed=why)), traced
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")

@@ -49,6 +49,7 @@ from kernelwright.plan import (
     plan,
     return_biases,
     seat,
+    sizes_to_hold,
     slow,
     told,
     ways,
@@ -210,6 +211,31 @@ def plan_problem(
     accuracies: Accuracies | None = None,
 ) -> Front:
     """The passes up to the plan."""
+    captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy)
+    needed = sizes_to_hold(primitives, machine, problem.precision, problem.batch, policy)
+    if needed:
+        inputs = [node.name for node in captured if node.op == "input"]
+        held = frozenset(i for i, name in enumerate(inputs) if name in needed)
+        problem = replace(problem, held=held)
+        captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy)
+    if accuracies is None:
+        accuracies = gauge.measure(captured, primitives, problem)
+        if accuracies:
+            report("measure", f"the accuracy of {len(accuracies)} convolutions")
+    primitives, planned = _planned(primitives, machine, problem, policy, accuracies)
+    if machine.lanes is not None:
+        planned = few_rows(return_biases(planned), machine, problem.precision)
+    else:
+        planned = leave_alone(return_biases(planned), rewritten, policy)
+    spec.check_plan(planned)
+    report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
+    return Front(captured, rewritten, rewrites, primitives, planned)
+
+
+def _primitives(
+    problem: Problem, report: Progress, machine: Target, policy: Policy
+) -> tuple[Graph, Graph, tuple[Rewrite, ...], Graph]:
+    """The graph as it was captured, as the laws leave it, and in primitives."""
     captured = capture(problem)
     spec.check_graph(captured, "capture")
     fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
@@ -223,19 +249,7 @@ def plan_problem(
     primitives = expand(rewritten, opened if machine.attending else None)
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
-
-    if accuracies is None:
-        accuracies = gauge.measure(captured, primitives, problem)
-        if accuracies:
-            report("measure", f"the accuracy of {len(accuracies)} convolutions")
-    primitives, planned = _planned(primitives, machine, problem, policy, accuracies)
-    if machine.lanes is not None:
-        planned = few_rows(return_biases(planned), machine, problem.precision)
-    else:
-        planned = leave_alone(return_biases(planned), rewritten, policy)
-    spec.check_plan(planned)
-    report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
-    return Front(captured, rewritten, rewrites, primitives, planned)
+    return captured, rewritten, rewrites, primitives
 
 
 def _planned(

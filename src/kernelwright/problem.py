@@ -35,7 +35,8 @@ class Problem:
 
     `inputs` are the positional arguments of forward, `kwargs` those that are given by name; both
     may be nested. `init_args` and `init_kwargs` are what a file's Model was built with, and `user`
-    is the module that loading the file gave.
+    is the module that loading the file gave. The leading sizes of the tensors `held`, by their
+    numbers, are no batch: they are those of the example in every call.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Problem:
     init_args: tuple[Any, ...] = ()
     init_kwargs: dict[str, Any] = field(default_factory=dict)
     user: types.ModuleType | None = None
+    held: frozenset[int] = frozenset()
 
     @property
     def training(self) -> bool:

@@ -219,10 +219,11 @@ def _part_of_torch(file: str) -> str | None:
 def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
     """Ask for a free leading dimension of every tensor that has one of the batch's size."""
     size = max(problem.batch, 2)
+    held = [problem.tensors[i] for i in problem.held]
 
     def one(value: Any) -> Any:
         batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
-        return {0: ExportDim.AUTO} if batched else None
+        return {0: ExportDim.AUTO} if batched and not any(value is x for x in held) else None
 
     bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
     return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}

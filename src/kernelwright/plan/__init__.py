@@ -30,6 +30,7 @@ from kernelwright.plan.model import (
 )
 from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
+from kernelwright.plan.sizes import sizes_to_hold
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.plan.tiles import Tiled, tiled
 from kernelwright.plan.walks import Walk, walk
@@ -77,6 +78,7 @@ __all__ = [
     "plan",
     "return_biases",
     "seat",
+    "sizes_to_hold",
     "slow",
     "tails",
     "tiled",

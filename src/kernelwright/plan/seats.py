@@ -130,7 +130,7 @@ def ways(
             continue  # what the library runs in channels_last has been decided (layouts.py)
         try:
             if node.payload.is_product:
-                choice = _Choice(graph, target, precision, batch, policy, frozenset(found))
+                choice = ProductChoice(graph, target, precision, batch, policy, frozenset(found))
                 found[node.name] = choice.way(node)
             else:
                 if policy.channels_last_always:
@@ -145,7 +145,7 @@ def ways(
 
 
 @dataclass(frozen=True)
-class _Choice:
+class ProductChoice:
     """`generated` are the products that are so far."""
 
     graph: Graph
