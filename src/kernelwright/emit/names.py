@@ -90,18 +90,29 @@ class Names:
         return dict(zip(tensors, leaves, strict=True))
 
     def _results(self) -> list[Result]:
-        """What the kernels hand back: outputs, elements that are numbers, new values of buffers."""
+        """What the kernels hand back: outputs, elements that are numbers, new values of buffers.
+
+        An output that is a view of another is made of that, where autograd sees it.
+        """
         found: dict[str, Result] = {}
         leaves = pytree.tree_leaves(self.graph.outputs)
+        kept = {self.graph.regrouped(n) for n in refs(leaves) if n not in self.detached}
         # A value that is returned both with and without its history is handed back with it.
         for i, leaf in sorted(enumerate(leaves), key=lambda pair: self._is_detached(pair[1])):
             if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
                 name = self.graph.regrouped(leaf.name)
-                found.setdefault(name, Result(name, i))
+                if kept.isdisjoint(self._under(name)):
+                    found.setdefault(name, Result(name, i))
         for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
             if self.graph[self.graph.base(name)].op not in SOURCES:
                 found.setdefault(name, Result(name, None))
         return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
+
+    def _under(self, name: str) -> Iterator[str]:
+        """What a value is a view of, and so on."""
+        while self.graph[name].op == "view":
+            name = self.graph[name].inputs[0]
+            yield name
 
     @cached_property
     def detached(self) -> frozenset[str]:
