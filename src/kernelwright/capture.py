@@ -40,7 +40,7 @@ from kernelwright.graph import (
     without_floors,
 )
 from kernelwright.places import find_places, is_place, look_up
-from kernelwright.probe import Sighting, probe
+from kernelwright.probe import Memory, Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.samples import apart_from_one, example_sizes
 from kernelwright.tracing import TORCH, Trace, several, trace
@@ -86,7 +86,7 @@ def capture(problem: Problem) -> Graph:
     if seen is not None and seen.warms:
         _warm(problem)
         seen = probe(problem)
-    graph, traced = _first_that_holds(problem)
+    graph, traced = _first_that_holds(problem, None if seen is None else seen.memory)
     graph = replace(graph, mode=_mode(problem, graph, traced))
     more = several(problem)
     if more is not problem and graph.symbols and not _broken(more, graph):
@@ -106,13 +106,16 @@ def _warm(problem: Problem) -> None:
                 buffer.copy_(kept[name])
 
 
-def _first_that_holds(problem: Problem) -> tuple[Graph, Trace]:
-    """With the batch free where that can be; else for the very sizes of the example."""
+def _first_that_holds(problem: Problem, memory: Memory | None) -> tuple[Graph, Trace]:
+    """With the batch free where that can be; else for the very sizes of the example.
+
+    `memory` is that of the example's results.
+    """
     why: str | None = None
     for free in (True, False):
         try:
             traced = trace(problem, free)
-            graph = apart_from_one(problem, _Reader(traced, problem).read())
+            graph = apart_from_one(problem, _Reader(traced, problem).read(), memory)
         except UnsupportedError as error:
             why = why or str(error)
             continue

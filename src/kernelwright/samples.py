@@ -26,10 +26,13 @@ def example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
     return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
 
 
-def apart_from_one(problem: Problem, graph: Graph) -> Graph:
-    """The graph, guarded against one sample where its results would not share memory as eager's."""
+def apart_from_one(problem: Problem, graph: Graph, known: Memory | None) -> Graph:
+    """The graph, guarded against one sample where its results would not share memory as eager's.
+
+    `known` is the memory of the example's own results.
+    """
     more = several(problem)
-    memory = memory_of(more) if graph.symbols else None
+    memory = (known if more is problem else memory_of(more)) if graph.symbols else None
     if memory is None:
         return graph
     guards = graph.contract.guards
