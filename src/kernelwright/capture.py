@@ -26,6 +26,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.graph import (
     Call,
     Contract,
+    Dim,
     Graph,
     Guard,
     Node,
@@ -40,9 +41,9 @@ from kernelwright.graph import (
     without_floors,
 )
 from kernelwright.places import find_places, is_place, look_up
-from kernelwright.probe import Memory, Sighting, probe
+from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
-from kernelwright.samples import apart_from_one, example_sizes
+from kernelwright.samples import Lying, apart_from_one, example_sizes
 from kernelwright.tracing import TORCH, Trace, several, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
@@ -77,6 +78,7 @@ SOURCE_KINDS = {
 
 
 TAKEN = "torch took the batch for a constant while it traced"
+MOST_SAMPLES = 64  # that are tried one by one
 HELD = "a product is as wide or as deep as the batch, and is compiled for that"
 
 
@@ -86,7 +88,8 @@ def capture(problem: Problem) -> Graph:
     if seen is not None and seen.warms:
         _warm(problem)
         seen = probe(problem)
-    graph, traced = _first_that_holds(problem, None if seen is None else seen.memory)
+    lying = None if seen is None else (seen.strides, seen.memory)
+    graph, traced = _first_that_holds(problem, lying)
     graph = replace(graph, mode=_mode(problem, graph, traced))
     more = several(problem)
     if more is not problem and graph.symbols and not _broken(more, graph):
@@ -106,16 +109,16 @@ def _warm(problem: Problem) -> None:
                 buffer.copy_(kept[name])
 
 
-def _first_that_holds(problem: Problem, memory: Memory | None) -> tuple[Graph, Trace]:
+def _first_that_holds(problem: Problem, lying: Lying | None) -> tuple[Graph, Trace]:
     """With the batch free where that can be; else for the very sizes of the example.
 
-    `memory` is that of the example's results.
+    `lying` is how the example's results lie.
     """
     why: str | None = None
     for free in (True, False):
         try:
             traced = trace(problem, free)
-            graph = apart_from_one(problem, _Reader(traced, problem).read(), memory)
+            graph = apart_from_one(problem, _Reader(traced, problem).read(), lying)
         except UnsupportedError as error:
             why = why or str(error)
             continue
@@ -223,6 +226,7 @@ class _Reader:
                 self._call(fx_node)
         outputs, mutations = self._results()
         guards = tuple(self._guards())
+        self._check_limits(guards)
         contract = Contract(guards, self.random, self.refused)
         graph = Graph(
             tuple(self.nodes),
@@ -234,6 +238,14 @@ class _Reader:
             contract=contract,
         )
         return graph.with_nodes(list(graph.nodes))
+
+    def _check_limits(self, guards: tuple[Guard, ...]) -> None:
+        """torch may find a size to be bounded, and make constants of others, and say no more."""
+        for symbol in self.symbols:
+            most = self._most(symbol)
+            beyond = {str(own): (most or 0) + 1 for own in self.symbols.values()}
+            if most is not None and all(guard.holds(beyond) for guard in guards):
+                raise UnsupportedError(f"torch traced it for at most {most} samples")
 
     def _guards(self) -> Iterator[Guard]:
         """What was asked of sizes, what torch found out, and what operators do to special ones."""
@@ -414,7 +426,28 @@ class _Reader:
             raise UnsupportedError(
                 f"A size of the model is {expr}, which is no polynomial of the batch."
             )
-        return as_dim(expr)
+        return self._constant(as_dim(expr))
+
+    def _constant(self, dim: Dim) -> Dim:
+        """The size that torch takes for a constant elsewhere: all samples it allows have the same.
+
+        A third of the batch, rounded up, is one for up to three samples.
+        """
+        if isinstance(dim, int) or len(dim.free_symbols) != 1:
+            return dim
+        (own,) = dim.free_symbols
+        symbol = next(s for s, name in self.symbols.items() if name == own)
+        most = self._most(symbol)
+        if most is None or most > MOST_SAMPLES:
+            return dim
+        sizes = {int(dim.subs(own, n)) for n in range(1, most + 1)}
+        return sizes.pop() if len(sizes) == 1 else dim
+
+    def _most(self, symbol: sympy.Symbol) -> int | None:
+        """So many samples torch has found the program to hold for; None: any number."""
+        limits = self.program.range_constraints.get(symbol)
+        most = None if limits is None else limits.upper
+        return int(most) if isinstance(most, int | sympy.Integer) else None
 
     def _type(self, tensor: torch.Tensor) -> TensorType:
         shape: Shape = tuple(self._dim(d) for d in tensor.shape)

@@ -566,7 +566,17 @@ def as_dim(value: Any) -> Dim:
     if isinstance(value, int):
         return value
     simple = sympy.expand(value)
+    if simple.has(FloorDiv):
+        simple = sympy.expand(simple.replace(FloorDiv, _divided))
     return int(simple) if simple.is_Integer else simple
+
+
+def _divided(number: sympy.Expr, by: sympy.Expr) -> sympy.Expr:
+    """Without a floor where nothing is left over, whatever the sizes are: batch**2 // batch."""
+    quotient = sympy.cancel(number / by)
+    polynomial = quotient.as_poly(*quotient.free_symbols) if quotient.free_symbols else None
+    whole = polynomial is not None and all(c.is_Integer for c in polynomial.coeffs())
+    return quotient if whole else FloorDiv(number, by)
 
 
 def without_floors(expr: sympy.Expr) -> sympy.Expr:

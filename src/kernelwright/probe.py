@@ -73,13 +73,13 @@ def probe(problem: Problem) -> Sighting | None:
     return None
 
 
-def memory_of(problem: Problem) -> Memory | None:
-    """Whose memory each output lies in, as a Sighting has it; None as for `probe`."""
+def lies(problem: Problem) -> tuple[Strides, Memory] | None:
+    """How each output lies, and in whose memory, as a Sighting has it; None as for `probe`."""
     for numbers in (None, ShapeEnv()):
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
             stage = _Stage(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
-            return stage.lie(*stage.call())[1]
+            return stage.lie(*stage.call())
     return None
 
 

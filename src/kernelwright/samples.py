@@ -1,8 +1,9 @@
 """One sample may lie otherwise than several.
 
 In: a Problem and its captured Graph. Out: the same Graph, with a guard against one sample where
-eager's results then share other memory. `x.transpose(0, 1).contiguous()` is a copy of several
-samples and the very memory of one; what is compiled for several is always a copy.
+eager's results then share other memory, or lie in another order. `x.transpose(0, 1).contiguous()`
+is a copy of several samples and the very memory of one; what is compiled for several is always a
+copy. `x.movedim(2, 0).exp().flatten(0, 1)` is a copy in order of several, and of one a view.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kernelwright.graph import Dim, Graph, Guard, Ref
-from kernelwright.probe import Memory, memory_of
+from kernelwright.probe import Memory, Strides, lies
 from kernelwright.problem import Problem
 from kernelwright.tracing import several
+
+Lying = tuple[Strides, Memory]
+Steps = tuple[int, ...] | None
 
 
 def example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
@@ -26,31 +30,57 @@ def example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
     return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
 
 
-def apart_from_one(problem: Problem, graph: Graph, known: Memory | None) -> Graph:
-    """The graph, guarded against one sample where its results would not share memory as eager's.
+def apart_from_one(problem: Problem, graph: Graph, known: Lying | None) -> Graph:
+    """The graph, guarded against one sample where its results would not lie as eager's.
 
-    `known` is the memory of the example's own results.
+    `known` is how the example's own results lie.
     """
     more = several(problem)
-    memory = (known if more is problem else memory_of(more)) if graph.symbols else None
-    if memory is None:
+    lying = (known if more is problem else lies(more)) if graph.symbols else None
+    if lying is None:
         return graph
     guards = graph.contract.guards
-    found = [guard for s in graph.symbols for guard in _against_one(more, graph, s, memory)]
+    found = [guard for s in graph.symbols for guard in _against_one(more, graph, s, lying)]
     return replace(graph, contract=replace(graph.contract, guards=(*guards, *found)))
 
 
-def _against_one(problem: Problem, graph: Graph, symbol: str, memory: Memory) -> Iterator[Guard]:
-    """One guard at most, with the place of the first result that lies in other memory then."""
-    sizes = {**example_sizes(problem, graph), symbol: 1}
+def _against_one(problem: Problem, graph: Graph, symbol: str, lying: Lying) -> Iterator[Guard]:
+    """One guard at most, with the place of the first result that lies otherwise then."""
+    usual = example_sizes(problem, graph)
+    sizes = {**usual, symbol: 1}
     if not all(guard.holds(sizes) for guard in graph.contract.guards):
         return
-    alone = memory_of(_of_sizes(problem, graph, sizes)) or memory
-    for leaf, one, of_several in zip(pytree.tree_leaves(graph.outputs), alone, memory, strict=True):
-        if one != of_several and isinstance(leaf, Ref):
+    alone = lies(_of_sizes(problem, graph, sizes)) or lying
+    leaves = pytree.tree_leaves(graph.outputs)
+    for leaf, one, memory, steps, known in zip(leaves, *alone, *lying, strict=True):
+        if not isinstance(leaf, Ref):
+            continue
+        shape = graph[leaf.name].type.shape
+        of_one, of_several = ([_number(d, n) for d in shape] for n in (sizes, usual))
+        if memory != known or not _in_order(of_one, one, of_several, steps):
             size = sympy.Symbol(symbol, integer=True, positive=True)
             yield Guard(sympy.Ne(size, 1), graph[leaf.name].origin.place)
             return
+
+
+def _in_order(shape: list[int], strides: Steps, usual: list[int], usual_strides: Steps) -> bool:
+    """Whether this lies dense in the order in which the usual shape does, if that does."""
+    if strides is None or usual_strides is None:
+        return True
+    steps = dict(enumerate(usual_strides))
+    order = sorted((i for i, n in enumerate(usual) if n != 1), key=steps.__getitem__)
+    if not _dense(order, usual, usual_strides):
+        return True
+    return _dense([i for i in order if shape[i] != 1], shape, strides)
+
+
+def _dense(order: list[int], shape: list[int], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for i in order:
+        if strides[i] != step:
+            return False
+        step *= shape[i]
+    return True
 
 
 def _of_sizes(problem: Problem, graph: Graph, sizes: Mapping[str, int]) -> Problem:

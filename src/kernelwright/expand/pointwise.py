@@ -128,8 +128,8 @@ def lower(builder: Builder, node: Node) -> str | None:
     """Tensors become loads, numbers constants, sizes themselves; anything else declines."""
     if node.op == "dropout":
         return _dropout(builder, node)
-    if node.op in COPIES and node.name not in builder.graph.results:
-        return builder.view("reshape", node.args[0].name, node.type.shape)
+    if node.op in COPIES:
+        return builder.copied(node.args[0].name)
     operands: list[str] = []
     args = [_argument(builder, arg, operands) for arg in node.args]
     types = [builder.type(o).dtype for o in operands]
