@@ -240,14 +240,16 @@ CONVOLUTIONS = LibraryConvolutions(
     weight_overhead=4.0,
 )
 
-# Measured in us on an H200, float32, batch 64: a depthwise 3x3 over 64 channels of 112 x 112 takes
-# 183 as windows, 582 in the library; by steps of two 66 and 164; 7 taps along 8192 places 162 and
-# 446; groups of two channels 329 and 1260, of four 603 and 770.
+# Measured in us on an H200, float32, as boxes of windows: a depthwise 3x3 over 64 x 96 channels of
+# 112 x 112 takes 159 (estimate 157), over 64 x 64 of 56 x 56 28 (29), a transposed one of 120 x 120
+# 69 (64), 3x3x3 over 16 x 32 of 32 x 40 x 40 78 (79), 7x7 over 32 x 96 of 56 x 56 41 (42). The
+# library took 582 for 64 x 64 channels of 112 x 112, by steps of two 164; 7 taps along 8192 places
+# 446; groups of two channels 1260, of four 770.
 SUMS = Sums(
     launch=3.0,
     memory=4.0e6,
     products=2.0e7,
-    beside=14.0,
+    beside=31.0,
     loads=3.4e6,
     slower=2.1,
     tap=1.6e-6,
