@@ -164,8 +164,11 @@ def spied(subject: Subject) -> Iterator[set[str]]:
         kernels.watchers.clear()
 
 
-def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
-    """Same structure, shapes and types; errors up to twice eager's; NaN and inf in their places."""
+def check_close(what: str, ours: Any, theirs: Any, exact: Any, slack: float = 1.0) -> None:
+    """Same structure, shapes and types; errors up to twice eager's; NaN and inf in their places.
+
+    `slack`: so many times as much, where eager has one draw to be lucky in, as gradients have.
+    """
     flat, structure = pytree.tree_flatten(ours)
     flat_eager, expected = pytree.tree_flatten(theirs)
     assert structure == expected, f"{what}: {structure} instead of {expected}"
@@ -178,7 +181,10 @@ def check_close(what: str, ours: Any, theirs: Any, exact: Any) -> None:
             continue
         assert first_misplaced(a, b, c) is None, f"{place}: a NaN or an infinity is elsewhere"
         figures = measure(a, b, c)
-        assert figures.worst.ratio <= 1, f"{place}: {figures.worst}"
+        assert figures.worst.ratio <= slack, f"{place}: {figures.worst}"
+
+
+GRADIENTS = 4.0  # their slack
 
 
 def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:

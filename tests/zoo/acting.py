@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from checking import GRADIENTS
 from torch import Tensor, nn
 
 import kernelwright
@@ -119,7 +120,7 @@ def same_gradients(
         ours = found[name]
         assert (ours is None) == (gradient is None), f"the gradient of {name} is None"
         if ours is not None:
-            check_close(f"the gradient of {name}", ours, gradient, right[name])
+            check_close(f"the gradient of {name}", ours, gradient, right[name], GRADIENTS)
 
 
 def same(ours: Any, theirs: Any) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from checking import check_close
+from checking import GRADIENTS, check_close
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -271,7 +271,7 @@ def check_gradients(t: Trio, batch: int) -> None:
     for name, gradient in expected.items():
         assert (found[name] is None) == (gradient is None), f"the gradient of {name} is None"
         if gradient is not None:
-            check_close(f"the gradient of {name}", found[name], gradient, right[name])
+            check_close(f"the gradient of {name}", found[name], gradient, right[name], GRADIENTS)
 
 
 def refused(action: Callable[[], Any]) -> bool:

@@ -260,14 +260,16 @@ class Isolated:
         """
         looks = (blocks.looked, blocks.witnesses[CANDIDATE].look, *blocks.odd)
         findings = [self._judged(sets, *look) for look in looks if look is not None]
-        for _ in range(LAST_LOOKS if self.refills and all(f.passed for f in findings) else 0):
-            findings.append(self._judged(sets, *self._nearly_again(sets)))
+        if self.refills and all(f.passed for f in findings):
+            rows = leading_size(sets[0])
+            # Different rows: whoever goes by one of them misses another one's change.
+            some = self.chance.sample(range(rows), min(rows, LAST_LOOKS)) if rows else [None]
+            findings += [self._judged(sets, *self._nearly_again(sets, row)) for row in some]
         return findings
 
-    def _nearly_again(self, sets: InputSets) -> Look:
+    def _nearly_again(self, sets: InputSets, row: int | None) -> Look:
         """A call on a set, and the result of another one when a row of it has changed."""
-        index, rows = self.chance.randrange(len(sets)), leading_size(sets[0])
-        row = self.chance.randrange(rows) if rows else None
+        index = self.chance.randrange(len(sets))
         whole, part = self._number(), self._number()
         fill = {"sets": [index], "row": None, "numbers": [whole]}
         self._spent(self.candidate, "fill", **fill)
