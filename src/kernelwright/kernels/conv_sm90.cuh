@@ -292,10 +292,11 @@ struct ConvConsumer {
             if (z / S::kTileD != t / kSlicesY && !kByDepth) continue;
 #pragma unroll
             for (int j = 0; j < S::kRows; ++j) {
-              const int x = (kAlongX ? bx * S::kRows + j : bx) * 8 + 2 * (lane % 4);
+              const int eight = (kAlongX ? bx * S::kRows + j : bx) * 8;
+              const int x = eight + 2 * (lane % 4);
               const int row = kAlongX ? by : by * S::kRows + j;
               const int y = row * S::kSpreadY;
-              if (row >= S::kTall || y / S::kTileH != t % kSlicesY) continue;
+              if (eight >= S::kWide || row >= S::kTall || y / S::kTileH != t % kSlicesY) continue;
               const int place = (z % S::kTileD * S::kTileH + y % S::kTileH) * S::kTileW;
               put_pair<kDoubtful>(to + index * S::kTilePitch + place + x * S::kSpreadX, x,
                                   {sums.d[part][4 * j + 2 * i] * channel.factor(),
