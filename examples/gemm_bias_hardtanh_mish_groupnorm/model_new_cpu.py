@@ -289,7 +289,7 @@ struct AddBiasHardtanhMishGroupNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] / 32.0f;
+      s.group_norm_mean[l] = s.group_norm_sum[l] * 0.03125f;
     }
   }
 
@@ -310,7 +310,7 @@ struct AddBiasHardtanhMishGroupNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
-      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 32.0f + 1e-05f);
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] * 0.03125f + 1e-05f);
     }
   }
 

@@ -409,7 +409,7 @@ struct LinearHardtanhMishGroupNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] / 32.0f;
+      s.group_norm_mean[l] = s.group_norm_sum[l] * 0.03125f;
     }
   }
 
@@ -430,7 +430,7 @@ struct LinearHardtanhMishGroupNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
-      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 32.0f + 1e-05f);
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] * 0.03125f + 1e-05f);
     }
   }
 
@@ -2965,7 +2965,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4322359374f53d86bbb79c93f32b251fad5e45370e33854497865032098e9a63
+# sha256 5cdc8b4220ed8bca7feb25e1722dcba1bf9e19f695f935cd1b8afeb164bd3f6c
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3013,6 +3013,14 @@ KW_FN float from_bits(uint32_t bits) {
   float x;
   __builtin_memcpy(&x, &bits, sizeof x);
   return x;
+}
+
+// a / b, given the reciprocal of b. What is left of a product with it corrects it (Markstein),
+// unless it is an infinity or b is one.
+KW_FN float corrected(float a, float b, float reciprocal) {
+  const float near = a * reciprocal;
+  const float right = ::fmaf(::fmaf(-b, near, a), reciprocal, near);
+  return right == right ? right : near;
 }
 
 // 2^n for n in [-126, 127].
@@ -3111,9 +3119,33 @@ KW_FN float ratio(float a, float b) {
 
 }  // namespace detail
 
+// a / b. The device's own division branches, so that nothing of the next element is done meanwhile.
+KW_FN float quotient(float a, float b) {
+#ifdef __CUDA_ARCH__
+  const float size = ::fabsf(b);
+  const float small = size < 0x1p-100f ? 0x1p100f : 1.0f;
+  const float scale = size > 0x1p100f ? 0x1p-100f : small;
+  const float scaled = b * scale;
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(scaled));
+  return detail::corrected(a, scaled, reciprocal) * scale;
+#else
+  return a / b;
+#endif
+}
+
+// The same by a number that is neither large nor small, whose reciprocal is known.
+KW_FN float quotient(float a, float b, [[maybe_unused]] float reciprocal) {
+#ifdef __CUDA_ARCH__
+  return detail::corrected(a, b, reciprocal);
+#else
+  return a / b;
+#endif
+}
+
 // Arithmetic and rounding.
 
-KW_FN float reciprocal(float x) { return 1.0f / x; }
+KW_FN float reciprocal(float x) { return quotient(1.0f, x); }
 KW_FN float square(float x) { return x * x; }
 
 KW_FN float rsqrt(float x) {

@@ -143,13 +143,41 @@ class ConvPrinter(ProgramPrinter):
         kept = tuple((a, s) for a, s in limit.at.strides if a in outside)
         return Range(Coordinate(kept, as_dim(limit.at.offset + reach)), 0, limit.high)
 
+    def pointer(self, base: str, access: Access) -> str:
+        """That of the sample, and from there 32 bits, which takes fewer instructions."""
+        if not self.is_near(access):
+            return super().pointer(base, access)
+        sample = [t for o in self.samples if (t := self.outside(access, o))]
+        near = " + ".join(self.steps(access)) or "0"
+        return f"kw::element_at({', '.join([base, *sample, near])})"
+
     def offset(self, access: Access | Coordinate) -> str:
         """` + at.sample * 65536 + at.y * 128 + at.row`: of the tile, then the row and element."""
+        terms = [t for o in self.samples if (t := self.outside(access, o))]
+        return "".join(f" + {t}" for t in [*terms, *self.steps(access)])
+
+    @property
+    def samples(self) -> list[TileAtom]:
+        return [o for o in self.kernel.tiled.outside if AXES[o.axis] == "sample"]
+
+    def steps(self, access: Access | Coordinate) -> list[str]:
+        """Those of the tile within its sample, then of the row and the element."""
         terms = [dim(access.offset)] if access.offset != 0 else []
-        terms += [t for o in self.kernel.tiled.outside if (t := self.outside(access, o))]
+        within = [o for o in self.kernel.tiled.outside if o not in self.samples]
+        terms += [t for o in within if (t := self.outside(access, o))]
         terms += self.terms(access, self.kernel.tiled.local_rows, "at.row")
-        terms += self.terms(access, self.program.elements, "at.element")
-        return "".join(f" + {t}" for t in terms)
+        return [*terms, *self.terms(access, self.program.elements, "at.element")]
+
+    def is_near(self, access: Access) -> bool:
+        """Whether 31 bits count the elements from the sample's first one, and none is before it."""
+        samples = {o.atom for o in self.samples}
+        strides = [(atom, s) for atom, s in access.at.strides if atom not in samples]
+        sizes = self.program.sizes
+        if not all(isinstance(n, int) for atom, s in strides for n in (s, sizes[atom])):
+            return False
+        steps = [int(str(s)) * (int(str(sizes[atom])) - 1) for atom, s in strides]
+        first = access.offset
+        return isinstance(first, int) and min([first, *steps]) >= 0 and first + sum(steps) < 1 << 31
 
     def outside(self, access: Access | Coordinate, tile: TileAtom) -> str:
         stride, place = access.stride(tile.atom), f"at.{AXES[tile.axis]}"

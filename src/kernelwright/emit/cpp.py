@@ -6,10 +6,11 @@ import math
 import re
 import struct
 
-from kernelwright.expr import OPS, Expr
+from kernelwright.expr import OPS, Expr, call, const
 from kernelwright.graph import Dim
 
-PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+PRECEDENCE = {"+": 1, "-": 1, "*": 2}
+LEAST_DIVISOR = 2.0**-60  # down to which, and up to one over which, a reciprocal does for a number
 
 
 def number(value: float) -> str:
@@ -56,6 +57,8 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
         return f"({text})" if text.startswith("-") and outer else text
     if expr.op == "size":
         return f"static_cast<float>({dim(expr.value)})"
+    if expr.op == "div":
+        return _quotient(expr, known, outer)
     infix = OPS[expr.op].infix
     if infix:
         level = PRECEDENCE[infix]
@@ -70,6 +73,17 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
         inner = expression(expr.args[0], known, 3)
         return f"-({inner})" if inner.startswith("-") else f"-{inner}"
     return f"kw::{expr.op}({', '.join(expression(a, known) for a in expr.args)})"
+
+
+def _quotient(expr: Expr, known: dict[Expr, str], outer: int) -> str:
+    """Powers of two divide by themselves; other numbers bring their reciprocals."""
+    left, right = expr.args
+    by = _to_float32(right.value) if isinstance(right.value, float) else 0.0
+    if right.op != "const" or right in known or not LEAST_DIVISOR <= abs(by) <= 1 / LEAST_DIVISOR:
+        return f"kw::quotient({expression(left, known)}, {expression(right, known)})"
+    if math.frexp(by)[0] in (0.5, -0.5):
+        return expression(call("mul", left, const(1 / by)), known, outer)
+    return f"kw::quotient({expression(left, known)}, {number(by)}, {number(1 / by)})"
 
 
 def function(

@@ -372,7 +372,7 @@ class ProgramPrinter:
         local = self.fresh(f"{access.buffer}_in")
         known[expr] = f"{local}[{lane}]"
         base = f"a.{self.member(access.buffer)}"
-        pointer = f"{base}{self.offset(access)}"
+        pointer = self.pointer(base, access)
         stride = self.lane_stride(access)
         if access.within and self.kernel.config.shape == "windows":
             tests = ", ".join(ranges[r] for r in access.within)
@@ -399,7 +399,7 @@ class ProgramPrinter:
 
     def store(self, store: Store, value: str, width: str) -> str:
         access = store.access
-        pointer = f"a.{self.member(access.buffer)}_out{self.offset(access)}"
+        pointer = self.pointer(f"a.{self.member(access.buffer)}_out", access)
         if block := self.block(access):
             return f"auto {value} = kw::store_block<{block}>({pointer});"
         stride = self.lane_stride(access)
@@ -418,6 +418,9 @@ class ProgramPrinter:
     def lane_stride(self, access: Access) -> Dim:
         lanes = self.program.lanes
         return access.stride(lanes[-1]) if lanes else 0
+
+    def pointer(self, base: str, access: Access) -> str:
+        return f"{base}{self.offset(access)}"
 
     def offset(self, access: Access | Coordinate) -> str:
         """` + at.row * 8192 + at.element`: where the chunk under the cursor starts."""

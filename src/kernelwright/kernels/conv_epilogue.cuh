@@ -25,6 +25,8 @@
 //   P::has_row(at), P::has_element(at) whether these do
 #pragma once
 
+#include <type_traits>
+
 #include "conv_tile.cuh"
 #include "program.cuh"
 
@@ -53,6 +55,21 @@ struct TileCursor {
   int row;
   int element;
 };
+
+// The address of an element that is `near` its buffer's first one, or that of its sample. Compilers
+// take sums of signed numbers apart and add 64 bits for each of them; these are two instructions,
+// or three.
+template <class T>
+KW_FN T* element_at(T* first, int near) {
+  return first + static_cast<uint32_t>(near);
+}
+
+template <class T>
+KW_FN T* element_at(T* first, int64_t sample, int near) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
+  Byte* const of_sample = reinterpret_cast<Byte*>(first) + sample * static_cast<int64_t>(sizeof(T));
+  return reinterpret_cast<T*>(of_sample + static_cast<uint32_t>(near) * uint32_t{sizeof(T)});
+}
 
 // Combine over Width neighbouring threads of a warp; everyone gets the result.
 template <Combine C, int Width>
@@ -370,27 +387,40 @@ struct ConvEpilogue {
     constexpr int kChunks = P::kElements / V;
     constexpr int kAcross = across(kChunks);
     constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
+    constexpr int kDown = kThreads / kAcross;  // rows at once
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
-    if constexpr (8 * kChunks >= 7 * kTimes * kAcross) {
-      KW_UNROLL(kTimes > P::kUnroll ? 1 : P::kUnroll / kTimes)
-      for (int r = thread / kAcross; r < P::kRows; r += kThreads / kAcross) {
-        row.at.row = r;
-        KW_UNROLL(P::kUnroll)
-        for (int n = 0; n < kTimes; ++n) {
-          const int chunk = n * kAcross + thread % kAcross;
-          row.at.element = chunk * V;
-          if (kChunks % kAcross != 0 && chunk >= kChunks) continue;
-          if (kWhole || P::has_element(row.at)) element<kWhole>(row);
-        }
-      }
-    } else {
+    const auto take = [&](int r, int n) {
+      const int chunk = n * kAcross + thread % kAcross;
+      row.at.row = r;
+      row.at.element = chunk * V;
+      if (kChunks % kAcross != 0 && chunk >= kChunks) return;
+      if (kWhole || P::has_element(row.at)) element<kWhole>(row);
+    };
+    if constexpr (20 * kChunks < 17 * taken(kChunks, kAcross)) {
       KW_UNROLL(dividing(P::kRows * kChunks))
       for (int i = thread; i < P::kRows * kChunks; i += kThreads) {
         row.at.row = i / kChunks;
         row.at.element = i % kChunks * V;
         if (kWhole || P::has_element(row.at)) element<kWhole>(row);
       }
+    } else if constexpr (kTimes <= P::kUnroll) {
+      KW_UNROLL(P::kUnroll / kTimes)
+      for (int r = thread / kAcross; r < P::kRows; r += kDown) {
+        KW_UNROLL(kTimes)
+        for (int n = 0; n < kTimes; ++n) take(r, n);
+      }
+    } else {
+      KW_UNROLL(1)
+      for (int n = 0; n < kTimes; ++n) {
+        KW_UNROLL(P::kUnroll)
+        for (int r = thread / kAcross; r < P::kRows; r += kDown) take(r, n);
+      }
     }
+  }
+
+  // What so many threads across take for a row's chunks.
+  KW_FN static constexpr int taken(int chunks, int across) {
+    return (chunks + across - 1) / across * across;
   }
 
   // How many of a loop's turns are taken at once: so many that none are left over, if there are.
@@ -402,11 +432,16 @@ struct ConvEpilogue {
     return P::kUnroll;
   }
 
-  // As many threads as a row has chunks, or the next power of two; all of them for longer rows.
+  // As many threads as a row has chunks, or the next power of two; all of them for longer rows, or
+  // no fewer than a warp where that leaves fewer of them idle.
   KW_FN static constexpr int across(int chunks) {
     int threads = 1;
     while (threads < chunks && threads < kThreads) threads *= 2;
-    return threads;
+    int best = threads;
+    for (; threads >= 32; threads /= 2) {
+      if (taken(chunks, threads) < taken(chunks, best)) best = threads;
+    }
+    return best;
   }
 
   template <bool kWhole>

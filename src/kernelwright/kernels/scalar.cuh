@@ -42,17 +42,12 @@ KW_FN float from_bits(uint32_t bits) {
   return x;
 }
 
-// x / 6, rounded correctly. The device divides by way of a branch; what is left of a product with
-// 1/6 corrects it (Markstein), unless it is an infinity.
-KW_FN float sixth(float x) {
-#ifdef __CUDA_ARCH__
-  constexpr float kSixth = 1.0f / 6.0f;
-  const float near = x * kSixth;
-  const float right = ::fmaf(::fmaf(-6.0f, near, x), kSixth, near);
-  return ::fabsf(near) < kInf ? right : near;
-#else
-  return x / 6.0f;
-#endif
+// a / b, given the reciprocal of b. What is left of a product with it corrects it (Markstein),
+// unless it is an infinity or b is one.
+KW_FN float corrected(float a, float b, float reciprocal) {
+  const float near = a * reciprocal;
+  const float right = ::fmaf(::fmaf(-b, near, a), reciprocal, near);
+  return right == right ? right : near;
 }
 
 // 2^n for n in [-126, 127].
@@ -252,13 +247,37 @@ KW_FN float ratio(float a, float b) {
 
 }  // namespace detail
 
+// a / b. The device's own division branches, so that nothing of the next element is done meanwhile.
+KW_FN float quotient(float a, float b) {
+#ifdef __CUDA_ARCH__
+  const float size = ::fabsf(b);
+  const float small = size < 0x1p-100f ? 0x1p100f : 1.0f;
+  const float scale = size > 0x1p100f ? 0x1p-100f : small;
+  const float scaled = b * scale;
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(scaled));
+  return detail::corrected(a, scaled, reciprocal) * scale;
+#else
+  return a / b;
+#endif
+}
+
+// The same by a number that is neither large nor small, whose reciprocal is known.
+KW_FN float quotient(float a, float b, [[maybe_unused]] float reciprocal) {
+#ifdef __CUDA_ARCH__
+  return detail::corrected(a, b, reciprocal);
+#else
+  return a / b;
+#endif
+}
+
 // Arithmetic and rounding.
 
 // clang-format off
 KW_FN float abs(float x) { return ::fabsf(x); }
 KW_FN float sign(float x) { return (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f); }
 KW_FN float sqrt(float x) { return ::sqrtf(x); }
-KW_FN float reciprocal(float x) { return 1.0f / x; }
+KW_FN float reciprocal(float x) { return quotient(1.0f, x); }
 KW_FN float square(float x) { return x * x; }
 KW_FN float floor(float x) { return ::floorf(x); }
 KW_FN float ceil(float x) { return ::ceilf(x); }
@@ -427,9 +446,9 @@ KW_FN float relu(float x) { return maximum(x, 0.0f); }
 KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * slope : x; }
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
-KW_FN float hardsigmoid(float x) { return detail::sixth(clamp(x + 3.0f, 0.0f, 6.0f)); }
-KW_FN float hardswish(float x) { return detail::sixth(x * clamp(x + 3.0f, 0.0f, 6.0f)); }
-KW_FN float softsign(float x) { return x / (1.0f + ::fabsf(x)); }
+KW_FN float hardsigmoid(float x) { return quotient(clamp(x + 3.0f, 0.0f, 6.0f), 6.0f, 1.0f / 6.0f); }
+KW_FN float hardswish(float x) { return quotient(x * clamp(x + 3.0f, 0.0f, 6.0f), 6.0f, 1.0f / 6.0f); }
+KW_FN float softsign(float x) { return quotient(x, 1.0f + ::fabsf(x)); }
 // clang-format on
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {

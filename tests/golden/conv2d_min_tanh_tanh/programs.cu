@@ -74,7 +74,7 @@ struct Conv2dMinTanh {
   KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&,
       const Args& a, kw::TileCursor at) {
     kw::Vec<V> out;
-    const auto conv_bias_in = kw::load_row<V>(a.conv_bias + at.element);
+    const auto conv_bias_in = kw::load_row<V>(kw::element_at(a.conv_bias, at.element));
     KW_LANES
     for (int v = 0; v < V; ++v) {
       out[v] = f.conv_product[v] + conv_bias_in[v];
@@ -101,7 +101,8 @@ struct Conv2dMinTanh {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::TileCursor at) {
-    auto tanh_2_out = kw::store_away<L>(a.tanh_2_out + at.sample * 49 + at.y * 7 + at.row);
+    auto tanh_2_out = kw::store_away<L>(kw::element_at(a.tanh_2_out, at.sample * 49,
+        at.y * 7 + at.row));
     KW_LANES
     for (int l = 0; l < L; ++l) {
       tanh_2_out[l] = kw::tanh(kw::tanh(s.min_value_values[l]));

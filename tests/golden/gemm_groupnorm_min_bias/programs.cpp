@@ -58,7 +58,7 @@ struct BiasGroupNormMin {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] / 16.0f;
+      s.group_norm_mean[l] = s.group_norm_sum[l] * 0.0625f;
     }
   }
 
@@ -79,7 +79,7 @@ struct BiasGroupNormMin {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.group_norm_square_sum[l] = total[l];
-      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] / 16.0f + 1e-05f);
+      s.group_norm_rstd[l] = kw::rsqrt(s.group_norm_square_sum[l] * 0.0625f + 1e-05f);
     }
   }
 

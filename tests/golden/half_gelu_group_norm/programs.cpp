@@ -54,7 +54,7 @@ struct GeluGroupNormMul {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
-      s.norm_mean[l] = s.norm_sum[l] / 16.0f;
+      s.norm_mean[l] = s.norm_sum[l] * 0.0625f;
     }
   }
 
@@ -75,7 +75,7 @@ struct GeluGroupNormMul {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
-      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);
+      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] * 0.0625f + 1e-05f);
     }
   }
 

@@ -62,7 +62,7 @@ struct BiasMulBatchNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_sum[l] = total[l];
-      s.norm_2_mean[l] = s.norm_2_sum[l] / static_cast<float>((a.batch));
+      s.norm_2_mean[l] = kw::quotient(s.norm_2_sum[l], static_cast<float>((a.batch)));
     }
   }
 
@@ -83,7 +83,8 @@ struct BiasMulBatchNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_2_square_sum[l] = total[l];
-      s.norm_2_rstd[l] = kw::rsqrt(s.norm_2_square_sum[l] / static_cast<float>((a.batch)) + 1e-05f);
+      s.norm_2_rstd[l] = kw::rsqrt(kw::quotient(s.norm_2_square_sum[l],
+          static_cast<float>((a.batch))) + 1e-05f);
     }
   }
 
@@ -119,8 +120,8 @@ struct BiasMulBatchNorm {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       norm_2_running_var_out[l] =
-          norm_running_var_in[l] * 0.9f +
-              s.norm_2_square_sum[l] / static_cast<float>((a.batch - 1)) * 0.1f;
+          norm_running_var_in[l] * 0.9f + kw::quotient(s.norm_2_square_sum[l],
+              static_cast<float>((a.batch - 1))) * 0.1f;
     }
     norm_2_running_var_out.commit();
   }

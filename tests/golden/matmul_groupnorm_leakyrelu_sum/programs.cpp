@@ -57,7 +57,7 @@ struct BiasGroupNormLeakyReluAdd {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_sum[l] = total[l];
-      s.norm_mean[l] = s.norm_sum[l] / 16.0f;
+      s.norm_mean[l] = s.norm_sum[l] * 0.0625f;
     }
   }
 
@@ -78,7 +78,7 @@ struct BiasGroupNormLeakyReluAdd {
     KW_LANES
     for (int l = 0; l < L; ++l) {
       s.norm_square_sum[l] = total[l];
-      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] / 16.0f + 1e-05f);
+      s.norm_rstd[l] = kw::rsqrt(s.norm_square_sum[l] * 0.0625f + 1e-05f);
     }
   }
 
