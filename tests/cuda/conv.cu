@@ -77,7 +77,7 @@ struct Moments {
   static constexpr int kUnroll = 2;
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = true;
-  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresElements = false, kStoresFirst = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
@@ -186,7 +186,7 @@ struct Moments {
 
 // The same beside the results.
 struct StoredMoments : Moments {
-  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresElements = true, kStoresFirst = false;
   static constexpr kw::Keep kKeep = kw::Keep::kAgain;
   static constexpr bool kHolds[] = {false, false};
 };

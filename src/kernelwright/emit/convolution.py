@@ -59,6 +59,7 @@ class ConvPrinter(ProgramPrinter):
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kInRegisters": str(laid.early).lower(),
             "kStoresElements": self.stores_at("element"),
+            "kStoresFirst": str(laid.first).lower(),
             "kStoresSegments": self.stores_at("segment"),
         }
         return [
@@ -85,6 +86,9 @@ class ConvPrinter(ProgramPrinter):
 
     def finish_parameters(self) -> list[tuple[str, str]]:
         return [*super().finish_parameters(), (f"const {self.cursor}&", "at")]
+
+    def storing_step(self) -> int:
+        return 1 if self.kernel.laid.first else super().storing_step()
 
     def turned(self) -> list[str]:
         """Whether a channel's largest result is wanted as its smallest."""

@@ -210,7 +210,7 @@ class ProgramPrinter:
         body = [self.store(s, t, "V") for s, t in zip(stores, targets, strict=True)]
         roots = [(s.expr, t) for s, t in zip(stores, targets, strict=True)]
         if stores:
-            body += self.lanes(roots, (), len(self.program.stages))
+            body += self.lanes(roots, (), self.storing_step())
         body += [f"{t}.commit();" for t in targets]
         return function(
             "static void store_elements(",
@@ -218,6 +218,10 @@ class ProgramPrinter:
             body,
             "template <int V, int L>",
         )
+
+    def storing_step(self) -> int:
+        """The step whose fields are there when elements are stored."""
+        return len(self.program.stages)
 
     def store_uniform(self, level: str) -> list[str]:
         """Per-row or per-segment results; lanes are rows if the program is strided."""

@@ -93,7 +93,7 @@ struct ConvTotals {
   static constexpr int kVec = 2, kEdgeVec = 1, kLanes = 4, kTeams = 1, kUnroll = 2;
   static constexpr int kPlaceStride = 1, kChannelStride = 0;
   static constexpr bool kTurns = false, kInRegisters = true;
-  static constexpr bool kStoresElements = true, kStoresSegments = false;
+  static constexpr bool kStoresElements = true, kStoresFirst = false, kStoresSegments = false;
   static constexpr Combine kCombine[1] = {Combine::kSum};
   static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
   static constexpr Keep kKeep = Keep::kAgain;

@@ -12,6 +12,7 @@
 //   P::kLanes, P::kTeams               how threads lie over a row
 //   P::kKeep, P::kUnroll               how a thread keeps its chunks from stage to stage, and how
 //                                      many a loop has at once
+//   P::kStoresFirst                    whether elements are stored with the first stage
 //   P::kInRegisters                    whether its stages can be done before there is a slice
 //                                      (conv_rows.cuh): elements are alike, rows are channels
 //   P::kHolds[I], P::held(I, fields)   whether the slice has something else after stage I, and what
@@ -221,6 +222,7 @@ struct TileRow {
   TileCursor at;
   int lane;
   int team;
+  bool there;  // or it stands in for a row that is none, and writes nothing
   typename P::template Fields<V> f[kOwned][kHeld];
   typename P::template Scalars<1> s[kOwned];
 
@@ -247,6 +249,7 @@ struct TileRow {
   template <int I>
   KW_FN void hold(const typename P::template Fields<V>& fields) const {
     if constexpr (P::kHolds[I]) {
+      if (!there) return;
       const Vec<V> held = P::held(Stage<I>{}, fields);
       float* const to = tile.at + P::place(at);
       KW_LANES
@@ -285,6 +288,9 @@ struct TileRow {
       if (!move_to(q, c)) continue;
       auto& own = fields<I>(q, c);
       const Vec<V> x = P::contribution(Stage<I>{}, own, s[q], a, at);
+      if constexpr (P::kStoresFirst && I == 0) {
+        if (there) P::store_elements(own, s[q], a, at);
+      }
       hold<I>(own);
       total = combine<kOp>(total, combine_lanes<kOp>(x));
     }
@@ -328,7 +334,7 @@ struct TileRow {
   KW_FN void store() {
     KW_UNROLL(kOwned)
     for (int q = 0; q < kOwned; ++q) {
-      if constexpr (P::kStoresElements) {
+      if constexpr (P::kStoresElements && !P::kStoresFirst) {
         KW_UNROLL(kAtOnce)
         for (int c = 0; c < kChunks; ++c) {
           if (move_to(q, c)) P::store_elements(fields<P::kStages>(q, c), s[q], a, at);
@@ -388,7 +394,7 @@ struct ConvEpilogue {
     constexpr int kAcross = across(kChunks);
     constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
     constexpr int kDown = kThreads / kAcross;  // rows at once
-    TileRow<P, C, kWhole> row{a, tile, first, 0, 0, {}, {}};
+    TileRow<P, C, kWhole> row{a, tile, first, 0, 0, true, {}, {}};
     const auto take = [&](int r, int n) {
       const int chunk = n * kAcross + thread % kAcross;
       row.at.row = r;
@@ -464,14 +470,14 @@ struct ConvEpilogue {
     KW_UNROLL(Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
     for (int n = 0; n < kTimes; ++n) {
       const int r = n * kAtOnce + thread / kRowThreads;
-      Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, {}, {}};
+      Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, true, {}, {}};
       row.at.row = r;
-      const bool there = r < P::kRows && (kWhole || P::has_row(row.at));
-      if (kRowThreads == 1 && !there) continue;
-      if (!there) row.at.row = 0;
+      row.there = r < P::kRows && (kWhole || P::has_row(row.at));
+      if (kRowThreads == 1 && !row.there) continue;
+      if (!row.there) row.at.row = 0;
       row.load();
       row.template stages<0>();
-      if (there) row.store();
+      if (row.there) row.store();
     }
   }
 };

@@ -17,7 +17,7 @@ from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
-from kernelwright.lower.schedule import Schedule, schedule
+from kernelwright.lower.schedule import Schedule, schedule, stores_first
 from kernelwright.plan import (
     Access,
     Buffer,
@@ -58,7 +58,8 @@ class Laid:
     In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
     From stage to stage a thread keeps its chunks in `registers`, which takes its loops apart, or
     where the results were, in the `slice`, or makes them `again`. Loops have `unroll` chunks.
-    `early`: stages are done where the sums are, before they lie in a slice.
+    `early`: stages are done where the sums are, before they lie in a slice. `first`: elements are
+    stored with the first stage.
     """
 
     vec: int
@@ -68,6 +69,7 @@ class Laid:
     keeps: str
     unroll: int
     early: bool = False
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     # Rows of several channels are rows of one each where they go on in other tiles.
     several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
     early = found.early and (parts.finish is not None or not several)
-    plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside})
+    first = stores_first(parts.epilogue) and not early
+    plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside}, first)
     kernels: list[Kernel] = [
         ConvKernel(
             region,
@@ -121,7 +124,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             conv,
             parts,
             tile,
-            _laid(graph, parts, plan, tile.threads, early),
+            _laid(graph, parts, plan, tile.threads, early, first),
             found.largest,
         )
     ]
@@ -214,7 +217,9 @@ def _box(tile: ConvConfig) -> Box:
     return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
-def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool) -> Laid:
+def _laid(
+    graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool, first: bool
+) -> Laid:
     program = parts.epilogue
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
@@ -249,7 +254,7 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
         keeps = "slice"  # each element has one place, and each row its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early)
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early, first)
 
 
 def _operations(program: Program) -> int:

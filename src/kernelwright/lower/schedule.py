@@ -38,16 +38,28 @@ class Schedule:
     held: tuple[tuple[Expr, ...], ...]
 
 
+def stores_first(program: Program) -> bool:
+    """Whether elements can be stored with the first stage: they await none."""
+    stored = [s.expr for s in program.stores if s.level == "element"]
+    return bool(program.stages and stored) and all(e.awaits < 0 for e in stored)
+
+
 def schedule(
-    program: Program, given: Expr | None = None, outside: Collection[int] = ()
+    program: Program,
+    given: Expr | None = None,
+    outside: Collection[int] = (),
+    first_stored: bool = False,
 ) -> Schedule:
     """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them.
 
     Atoms `outside` are the same for all that a thread does: what depends on them and on stage
-    results is a scalar too.
+    results is a scalar too. `first_stored`: the stores are done with the first stage, so that
+    nothing is held for them.
     """
     last = tuple(s.expr for s in program.stores if s.level == "element")
     roots = [*((s.expr,) for s in program.stages), last]
+    if first_stored:
+        roots[0], roots[-1] = (*roots[0], *last), ()
     uniform = _uniform(roots, frozenset(outside))
     from_data = _differing(program, [e for exprs in roots for e in exprs], given)
     first: dict[Expr, int] = {} if given is None else {given: GIVEN}

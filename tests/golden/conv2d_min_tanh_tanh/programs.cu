@@ -26,6 +26,7 @@ struct Conv2dMinTanh {
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = false;
   static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresFirst = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
   static constexpr bool kOverSegment[] = {false};
