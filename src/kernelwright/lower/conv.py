@@ -458,7 +458,9 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
-    time, bound = _tile_time(choice, used, memory, stages, writing, needs)
+    places = math.prod(used) * choice.spread // math.prod(choice.window)
+    parts = places // (depth * height * width) if threads > 32 else 1
+    time, bound = _tile_time(choice, used, memory, stages, writing, parts, needs)
     form = choice.form
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
@@ -694,7 +696,13 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
 
 
 def _tile_time(
-    choice: Choice, used: Extents, memory: _Memory, stages: int, writing: float, needs: Needs
+    choice: Choice,
+    used: Extents,
+    memory: _Memory,
+    stages: int,
+    writing: float,
+    parts: int,
+    needs: Needs,
 ) -> tuple[float, str]:
     """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
@@ -713,6 +721,7 @@ def _tile_time(
     pooled = math.prod(choice.largest)
     each = m.ending + m.operation * needs.operations
     ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
+    ending += (parts - 1) * m.slice
     if needs.early:
         ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
     if choice.phases > 1:

@@ -7,7 +7,7 @@ Here is decided how the threads of an epilogue lie over the rows of a tile.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import torch
@@ -112,8 +112,13 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     # Rows of several channels are rows of one each where they go on in other tiles.
     several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
     early = found.early and (parts.finish is not None or not several)
-    first = stores_first(parts.epilogue) and not early
-    plan = schedule(parts.epilogue, given, {t.atom for t in parts.outside}, first)
+    outside = {t.atom for t in parts.outside}
+    plan = schedule(parts.epilogue, given, outside)
+    laid = _laid(graph, parts, plan, tile.threads, early)
+    if laid.keeps == "again" and not early and stores_first(parts.epilogue):
+        # With the stores out of the way, the slice may have room for what stages make.
+        plan = schedule(parts.epilogue, given, outside, first_stored=True)
+        laid = replace(_laid(graph, parts, plan, tile.threads, early), first=True)
     kernels: list[Kernel] = [
         ConvKernel(
             region,
@@ -124,7 +129,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             conv,
             parts,
             tile,
-            _laid(graph, parts, plan, tile.threads, early, first),
+            laid,
             found.largest,
         )
     ]
@@ -217,9 +222,7 @@ def _box(tile: ConvConfig) -> Box:
     return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
-def _laid(
-    graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool, first: bool
-) -> Laid:
+def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool) -> Laid:
     program = parts.epilogue
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
@@ -254,7 +257,7 @@ def _laid(
         keeps = "slice"  # each element has one place, and each row its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early, first)
+    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early)
 
 
 def _operations(program: Program) -> int:
