@@ -112,6 +112,8 @@ NORMS = {
     "instance norm": Case(lambda m, x: m.n(m.c(x)) / 2, c=conv(), n=nn.InstanceNorm2d(20)),
     "layer norm": Case(lambda m, x: F.gelu(m.n(m.c(x))), c=conv(), n=nn.LayerNorm([20, 17, 35])),
     "batch norm": Case(lambda m, x: F.hardswish(m.n(m.c(x))), c=conv(), n=nn.BatchNorm2d(20)),
+    "gelu, group norm": Case(lambda m, x: m.n(F.gelu(m.c(x))), c=conv(24), n=nn.GroupNorm(6, 24)),
+    "mish, batch norm": Case(lambda m, x: m.n(F.mish(m.c(x))), c=conv(), n=nn.BatchNorm2d(20)),
     "batch norm, mean": Case(
         lambda m, x: (lambda y: y - y.mean((2, 3), keepdim=True))(m.n(m.c(x))),
         **{"c": conv(), "n": nn.BatchNorm2d(20)},
@@ -202,6 +204,15 @@ def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_pat
     assert len(kernels) == (1 if target is ONCE else 3 if "mean" in name else 2)
     assert kernels[0].tiled.finish is not None
     check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gelu, group norm", "mish, batch norm"])
+def test_elements_that_await_no_stage_are_stored_with_the_first(name: str) -> None:
+    """So that the slice can hold what both stages need of them."""
+    made = compiled(NORMS[name], ONCE, train=True)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert (kernel.laid.first, kernel.laid.keeps) == (True, "slice")
+    assert made.source.count("kStoresFirst = true;") == 1
 
 
 def test_the_variance_of_values_with_a_large_mean(tmp_path: Path) -> None:

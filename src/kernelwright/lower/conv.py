@@ -35,6 +35,7 @@ BLOCKS = (
 )
 SPLITS = ("C", "X", "Y", "Z")
 MOST_ACCUMULATORS = 144
+MOST_REDUCED = 128  # of them, where they are reduced in registers
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 SLICE_BYTES = 72 << 10
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
@@ -366,6 +367,8 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
     for choice in _choices(form, ARITHMETIC[loop], needs):
         used = choice.used(needs.multiple)
         refused = choice.refused(used)
+        if needs.early and choice.accumulators > MOST_REDUCED:
+            refused = refused or "too many accumulators to be reduced beside one another"
         if refused:
             yield Candidate(str(choice), None, refused)
         else:

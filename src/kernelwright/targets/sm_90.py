@@ -203,8 +203,8 @@ CONV_LOOPS = (
     ),
 )
 
-# kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to 60 tiles of 12 convolutions, then to 199
-# of 55 chains of benchmarks/corpus (rms of the error 27%).
+# kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to 60 tiles of 12 convolutions, then to
+# 199 of 55 chains of benchmarks/corpus (rms of the error 27%).
 CONVOLVING = Convolving(
     processors=132,
     clock=1700.0,

@@ -280,8 +280,8 @@ class Convolving:
     a result in registers takes `early`. Writing a run of results takes `run`, or `broken_run` if it
     begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what the second slowest
     of these takes, `shared` is not hidden behind the slowest, with two, three and four stages; a
-    tile takes `per_tile` besides, and `slice` for each slice but the first where a warpgroup has one
-    for all its channels. `memory_rate` is in bytes a us, for the whole device.
+    tile takes `per_tile` besides, and `slice` for each slice but the first where a warpgroup has
+    one for all its channels. `memory_rate` is in bytes a us, for the whole device.
     """
 
     processors: int
