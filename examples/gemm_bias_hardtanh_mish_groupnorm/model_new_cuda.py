@@ -2965,7 +2965,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 5cdc8b4220ed8bca7feb25e1722dcba1bf9e19f695f935cd1b8afeb164bd3f6c
+# sha256 a35b7e9641c57ed3942148356e705b55386aa469abc3399be489b1d2cb654e42
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3013,14 +3013,6 @@ KW_FN float from_bits(uint32_t bits) {
   float x;
   __builtin_memcpy(&x, &bits, sizeof x);
   return x;
-}
-
-// a / b, given the reciprocal of b. What is left of a product with it corrects it (Markstein),
-// unless it is an infinity or b is one.
-KW_FN float corrected(float a, float b, float reciprocal) {
-  const float near = a * reciprocal;
-  const float right = ::fmaf(::fmaf(-b, near, a), reciprocal, near);
-  return right == right ? right : near;
 }
 
 // 2^n for n in [-126, 127].
@@ -3109,9 +3101,9 @@ KW_FN Split split(float x) {
 // device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
-  return a * reciprocal;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
 #else
   return a / b;
 #endif
@@ -3119,33 +3111,8 @@ KW_FN float ratio(float a, float b) {
 
 }  // namespace detail
 
-// a / b. The device's own division branches, so that nothing of the next element is done meanwhile.
-KW_FN float quotient(float a, float b) {
-#ifdef __CUDA_ARCH__
-  const float size = ::fabsf(b);
-  const float small = size < 0x1p-100f ? 0x1p100f : 1.0f;
-  const float scale = size > 0x1p100f ? 0x1p-100f : small;
-  const float scaled = b * scale;
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(scaled));
-  return detail::corrected(a, scaled, reciprocal) * scale;
-#else
-  return a / b;
-#endif
-}
-
-// The same by a number that is neither large nor small, whose reciprocal is known.
-KW_FN float quotient(float a, float b, [[maybe_unused]] float reciprocal) {
-#ifdef __CUDA_ARCH__
-  return detail::corrected(a, b, reciprocal);
-#else
-  return a / b;
-#endif
-}
-
 // Arithmetic and rounding.
 
-KW_FN float reciprocal(float x) { return quotient(1.0f, x); }
 KW_FN float square(float x) { return x * x; }
 
 KW_FN float rsqrt(float x) {

@@ -134,7 +134,7 @@ struct SliceRows {
       const float x = P::contribution(Stage<I>{}, f, s[k], a, at[k]).lanes[0];
       chains[n % kChains] = combine<kOp>(chains[n % kChains], exists ? x : identity<kOp>());
       ++n;
-      // Where places are rows, those of other slices pass by here too, and have their own turn.
+      // Where places are rows, those of other slices come by here too, and have their own turn.
       if constexpr (P::kHolds[I]) sum = exists ? P::held(Stage<I>{}, f).lanes[0] : sum;
     });
     const float pairs[] = {combine<kOp>(chains[0], chains[1]), combine<kOp>(chains[2], chains[3])};

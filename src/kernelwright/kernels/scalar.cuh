@@ -44,9 +44,9 @@ KW_FN float from_bits(uint32_t bits) {
 
 // a / b, given the reciprocal of b. What is left of a product with it corrects it (Markstein),
 // unless it is an infinity or b is one.
-KW_FN float corrected(float a, float b, float reciprocal) {
-  const float near = a * reciprocal;
-  const float right = ::fmaf(::fmaf(-b, near, a), reciprocal, near);
+KW_FN float corrected(float a, float b, float inverse) {
+  const float near = a * inverse;
+  const float right = ::fmaf(::fmaf(-b, near, a), inverse, near);
   return right == right ? right : near;
 }
 
@@ -237,9 +237,9 @@ KW_FN float power_of_two(float x) {
 // device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(b));
-  return a * reciprocal;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  return a * inverse;
 #else
   return a / b;
 #endif
@@ -254,18 +254,18 @@ KW_FN float quotient(float a, float b) {
   const float small = size < 0x1p-100f ? 0x1p100f : 1.0f;
   const float scale = size > 0x1p100f ? 0x1p-100f : small;
   const float scaled = b * scale;
-  float reciprocal;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(scaled));
-  return detail::corrected(a, scaled, reciprocal) * scale;
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scaled));
+  return detail::corrected(a, scaled, inverse) * scale;
 #else
   return a / b;
 #endif
 }
 
 // The same by a number that is neither large nor small, whose reciprocal is known.
-KW_FN float quotient(float a, float b, [[maybe_unused]] float reciprocal) {
+KW_FN float quotient(float a, float b, [[maybe_unused]] float inverse) {
 #ifdef __CUDA_ARCH__
-  return detail::corrected(a, b, reciprocal);
+  return detail::corrected(a, b, inverse);
 #else
   return a / b;
 #endif

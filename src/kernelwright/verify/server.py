@@ -57,8 +57,10 @@ class Server:
 
     def serve(self) -> None:
         self.channel.send({"pid": os.getpid()})
+        waiting = select.poll()  # select knows only the first 1024 files
+        waiting.register(self.channel.end, select.POLLIN)
         while True:
-            while not select.select([self.channel.end], [], [], 0.5)[0]:
+            while not waiting.poll(500):
                 self._reap()
             try:
                 self.channel.send(self._answer())
