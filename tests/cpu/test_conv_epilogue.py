@@ -215,6 +215,15 @@ def test_elements_that_await_no_stage_are_stored_with_the_first(name: str) -> No
     assert made.source.count("kStoresFirst = true;") == 1
 
 
+def test_addresses_have_64_bits_where_a_sample_is_large() -> None:
+    """From its first element 32 bits count bytes, of which these results have too many."""
+    stores = ("kw::element_at(a.relu_out, at.sample", "a.relu_out + at.sample")
+    for side, way in ((64, 0), (4096, 1)):
+        case = Case(lambda m, x: torch.relu(m.c(x)), 1, 1, side, side, c=nn.Conv2d(1, 64, 1))
+        source = compiled(case, ONCE).source
+        assert [text in source for text in stores] == [way == 0, way == 1]
+
+
 def test_the_variance_of_values_with_a_large_mean(tmp_path: Path) -> None:
     """Sums of squares would have no digits left: each tile is centred on its own mean."""
     case = Case(lambda m, x: m.n(m.c(x) + 3000.0), c=conv(), n=nn.InstanceNorm2d(20))

@@ -22,6 +22,7 @@ MAIN_LOOPS = {
     "bfloat16": "ConvBfloat16",
     "float16": "ConvFloat16",
 }
+FAR = 1 << 29  # elements, whose bytes are counted in 32 bits (element_at of conv_epilogue.cuh)
 # What the launch is given before what the program reads.
 OPERANDS = ("input", "weight", "packed", "scales")
 
@@ -173,7 +174,7 @@ class ConvPrinter(ProgramPrinter):
         return [*terms, *self.terms(access, self.program.elements, "at.element")]
 
     def is_near(self, access: Access) -> bool:
-        """Whether 31 bits count the elements from the sample's first one, and none is before it."""
+        """Whether 32 bits count bytes from the sample's first element, and none is before it."""
         samples = {o.atom for o in self.samples}
         strides = [(atom, s) for atom, s in access.at.strides if atom not in samples]
         sizes = self.program.sizes
@@ -181,7 +182,7 @@ class ConvPrinter(ProgramPrinter):
             return False
         steps = [int(str(s)) * (int(str(sizes[atom])) - 1) for atom, s in strides]
         first = access.offset
-        return isinstance(first, int) and min([first, *steps]) >= 0 and first + sum(steps) < 1 << 31
+        return isinstance(first, int) and min([first, *steps]) >= 0 and first + sum(steps) < FAR
 
     def outside(self, access: Access | Coordinate, tile: TileAtom) -> str:
         stride, place = access.stride(tile.atom), f"at.{AXES[tile.axis]}"
