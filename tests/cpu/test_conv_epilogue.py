@@ -104,6 +104,7 @@ CASES = {
 }
 NORMS = {
     "group norm": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(24), n=nn.GroupNorm(6, 24)),
+    "wide groups": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(64), n=nn.GroupNorm(2, 64)),
     "odd groups": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(20), n=nn.GroupNorm(4, 20)),
     "group norm, pool": Case(
         lambda m, x: F.max_pool2d(m.n(m.c(x)) * m.p, 4).clamp(0, 1),

@@ -9,7 +9,7 @@ from itertools import pairwise
 from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import COMBINE, ProgramPrinter
-from kernelwright.graph import as_dim, hint
+from kernelwright.graph import Dim, as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
 from kernelwright.plan.largest import ByChannel
@@ -152,13 +152,13 @@ class ConvPrinter(ProgramPrinter):
         """That of the sample, and from there 32 bits, which takes fewer instructions."""
         if not self.is_near(access):
             return super().pointer(base, access)
-        sample = [t for o in self.samples if (t := self.outside(access, o))]
+        sample = self.outside(access, self.samples)
         near = " + ".join(self.steps(access)) or "0"
         return f"kw::element_at({', '.join([base, *sample, near])})"
 
     def offset(self, access: Access | Coordinate) -> str:
         """` + at.sample * 65536 + at.y * 128 + at.row`: of the tile, then the row and element."""
-        terms = [t for o in self.samples if (t := self.outside(access, o))]
+        terms = self.outside(access, self.samples)
         return "".join(f" + {t}" for t in [*terms, *self.steps(access)])
 
     @property
@@ -169,7 +169,8 @@ class ConvPrinter(ProgramPrinter):
         """Those of the tile within its sample, then of the row and the element."""
         terms = [dim(access.offset)] if access.offset != 0 else []
         within = [o for o in self.kernel.tiled.outside if o not in self.samples]
-        terms += [t for o in within if (t := self.outside(access, o))]
+        for axis in dict.fromkeys(o.axis for o in within):
+            terms += self.outside(access, [o for o in within if o.axis == axis])
         terms += self.terms(access, self.kernel.tiled.local_rows, "at.row")
         return [*terms, *self.terms(access, self.program.elements, "at.element")]
 
@@ -184,18 +185,33 @@ class ConvPrinter(ProgramPrinter):
         first = access.offset
         return isinstance(first, int) and min([first, *steps]) >= 0 and first + sum(steps) < FAR
 
-    def outside(self, access: Access | Coordinate, tile: TileAtom) -> str:
-        stride, place = access.stride(tile.atom), f"at.{AXES[tile.axis]}"
+    def outside(self, access: Access | Coordinate, tiles: Sequence[TileAtom]) -> list[str]:
+        """The terms of a tile's own place along one axis, which some atoms make up together."""
+        strides = [access.stride(tile.atom) for tile in tiles]
+        if not any(stride != 0 for stride in strides):
+            return []
+        place = f"at.{AXES[tiles[0].axis]}"
+        times = {exactly(stride, tile.unit) for stride, tile in zip(strides, tiles, strict=True)}
+        if len(times) == 1 and None not in times and any(tile.size is None for tile in tiles):
+            (by,) = times  # all of the place counts, in equal steps
+            return [place if by == 1 else f"{place} * {by}"]
+        return [t for tile in tiles if (t := self.part(access, tile, place))]
+
+    def part(self, access: Access | Coordinate, tile: TileAtom, place: str) -> str:
+        """The term of one atom alone."""
+        stride = access.stride(tile.atom)
         if stride == 0:
             return ""
-        if tile.size is None and isinstance(stride, int) and stride % tile.unit == 0:
-            times = stride // tile.unit
-            return place if times == 1 else f"{place} * {times}"
         number = place if tile.unit == 1 else f"{place} / {tile.unit}"
         number += f" % {dim(tile.size)}" if tile.size is not None else ""
         if stride == 1:
             return number
         return f"({number}) * {dim(stride)}" if " " in number else f"{number} * {dim(stride)}"
+
+
+def exactly(stride: Dim, unit: int) -> int | None:
+    """How many units a stride is, if it is a whole number of them."""
+    return stride // unit if isinstance(stride, int) and stride % unit == 0 else None
 
 
 def conv_launcher(printer: ConvPrinter) -> str:

@@ -217,20 +217,14 @@ struct ConvFeeder {
     }
   }
 
+  // The kernel before this one packs weights, and what comes before that is done: the input is read
+  // at once, and only the weights are waited for.
   __device__ __forceinline__ void run() {
-    if constexpr (S::kResident != 0) {
-      if (thread == 0 && hopper::block_index() < items) {
-        constexpr int kBytes = S::kSteps * M::kWeightsStep;
-        const auto* const from = static_cast<const uint8_t*>(g.packed) +
-                                 int64_t{hopper::block_index() % S::kChannelTiles} * kBytes;
-        hopper::arrive_expecting(barriers.weights, kBytes);
-        detail::copy_bytes(shared + M::kWeightsAt, from, kBytes, barriers.weights);
-      }
-    }
     Elements elements(g, map, shared, barriers, items);
     if constexpr (Loop::kScaled) elements.begin();
     int at = 0;
     uint32_t phase = 1;
+    bool is_first = true;
 #pragma unroll 1
     for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
       const ConvItem item = ConvItem::at(index, S{});
@@ -239,7 +233,10 @@ struct ConvFeeder {
         const int visit = turn_of / S::kSteps;
         const int step = turn_of % S::kSteps;
         hopper::wait(barriers.empty[at], phase);
-        if (S::kResident == 0 && thread == 0) fetch_weights(at, item, visit, step);
+        if (S::kResident == 0 && thread == 0) {
+          if (is_first) await_turn();
+          fetch_weights(at, item, visit, step);
+        }
         uint8_t* const stage = shared + at * M::kStage;
         if constexpr (Loop::kScaled) {
           const ConvStage found = convert(elements, stage, item, step);
@@ -248,6 +245,8 @@ struct ConvFeeder {
           copy_halves(elements, stage, item, step);
         }
         if (thread == 0) detail::arrive(barriers.full[at]);
+        if (is_first) await_turn();
+        is_first = false;
         if (++at == S::kStages) {
           at = 0;
           phase ^= 1;

@@ -565,12 +565,31 @@ struct ConvConsumer {
            item.channels * S::kBlockChannels;
   }
 
+  // The packed weights and their scales, which the kernel before this one makes.
+  __device__ __forceinline__ void fetch_weights() {
+    const int thread = static_cast<int>(threadIdx.x) - 128;
+    await_turn();
+    if (S::kResident != 0 && thread == 0) {
+      constexpr int kBytes = S::kSteps * M::kWeightsStep;
+      const auto* const from = static_cast<const uint8_t*>(g.packed) +
+                               int64_t{hopper::block_index() % S::kChannelTiles} * kBytes;
+      hopper::arrive_expecting(sums.barriers.weights, kBytes);
+      detail::copy_bytes(sums.shared + M::kWeightsAt, from, kBytes, sums.barriers.weights);
+    }
+    if constexpr (Loop::kScaled) {
+      auto* const scales = reinterpret_cast<RowScale*>(sums.shared + M::kScalesAt);
+      for (int i = thread; i < S::kChannelTiles * S::kBlockChannels; i += 256) {
+        scales[i] = static_cast<const RowScale*>(g.scales)[i];
+      }
+      hopper::sync_threads<256>(6);
+    }
+    if (S::kResident != 0) hopper::wait(sums.barriers.weights, 0);
+  }
+
   __device__ __forceinline__ void run() {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
     float* const to = reinterpret_cast<float*>(sums.shared + M::kTilesAt + unit * M::kTile);
-    if (S::kResident != 0 && hopper::block_index() < items) {
-      hopper::wait(sums.barriers.weights, 0);
-    }
+    fetch_weights();
     look_at_weights();
     sums.begin();
 #pragma unroll 1
@@ -650,14 +669,6 @@ __global__ void __launch_bounds__(384, 1)
       int phase = 0;
       while (step >= S::depth_steps(phase)) step -= S::depth_steps(phase++);
       table[i] = S::places_of(phase, step);
-    }
-  }
-  await_turn();
-  if constexpr (Loop::kScaled) {
-    auto* const scales = reinterpret_cast<RowScale*>(shared + M::kScalesAt);
-    for (int i = static_cast<int>(threadIdx.x); i < S::kChannelTiles * S::kBlockChannels;
-         i += 384) {
-      scales[i] = static_cast<const RowScale*>(g.scales)[i];
     }
   }
   __syncthreads();
