@@ -31,6 +31,7 @@ from sheet import Sheet
 Record = dict[str, Any]
 Job = dict[str, Any]
 Stage = Callable[[Job, Path, Path], Record]
+SPENT = "not timed: the budget is spent"
 
 
 # ---- the child: one model in one mode ------------------------------------------------------------
@@ -129,8 +130,9 @@ def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) ->
 
 
 def known(path: Path, part: str) -> list[Record]:
-    """The rows of one table of an earlier run."""
-    return json.loads(path.read_text())["parts"].get(part, []) if path.is_file() else []
+    """The rows of one table of an earlier run that came to their end."""
+    rows = json.loads(path.read_text())["parts"].get(part, []) if path.is_file() else []
+    return [row for row in rows if row.get("problem") != SPENT]
 
 
 @dataclass
@@ -143,14 +145,20 @@ class Parent:
     deadline: float
 
     def run(self, labels: Mapping[str, Any], ahead: bool = False) -> Record | None:
-        """What a child found out; its last words where it failed. None: the budget is spent."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            return None
+        """What a child found out; its last words where it failed.
+
+        When the budget is spent, what was found out ahead; None if that is nothing.
+        """
         options = self.options
         folder = self.folder / "-".join(str(label) for label in labels.values())
         folder.mkdir(exist_ok=True)
         record: Record = {**labels, "precision": options.precision}
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            stages = sorted(folder.glob("*_stage.json"))
+            for stage in stages:
+                record |= json.loads(stage.read_text())
+            return record | {"problem": SPENT} if stages else None
         job = record | {
             "device": options.device,
             "rounds": options.rounds,

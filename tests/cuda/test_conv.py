@@ -104,6 +104,37 @@ TRANSPOSED = {
         together=48,
         multiple=(3, 3, 3),
     ),
+    "up_rows": Conv(
+        *(32, 64, (14, 57), (3, 3)),
+        steps=2,
+        pads=1,
+        extra=1,
+        transposed=True,
+        where=(("kTileH", 1),),
+    ),
+    "up_rows_together": Conv(
+        *(24, 48, (9, 60), (4, 4)),
+        steps=2,
+        pads=1,
+        transposed=True,
+        loop="rounded",
+        together=48,
+        where=(("kTileH", 1),),
+    ),
+    "up_volume_rows": Conv(
+        *(16, 32, (6, 7, 70), (3, 3, 3)),
+        steps=2,
+        pads=1,
+        transposed=True,
+        where=(("kTileD", 1), ("kTileH", 1)),
+    ),
+    "up_volume_planes": Conv(
+        *(16, 32, (6, 14, 19), (3, 3, 3)),
+        steps=2,
+        pads=1,
+        transposed=True,
+        where=(("kTileD", 1), ("kTall", 8)),
+    ),
     "up_many": Conv(96, 64, (9, 9), (3, 3), steps=2, transposed=True, where=(("kChunks", 4),)),
 }
 GROUPED = {

@@ -11,6 +11,7 @@
 #include "in_memory.cuh"
 #include "launch.cuh"
 #include "pointwise.cuh"
+#include "ragged.cuh"
 #include "resident.cuh"
 #include "spread.cuh"
 #include "spread_strided.cuh"
@@ -152,6 +153,8 @@ using namespace kw::check;
 
 template cudaError_t kw::pointwise<ScaledSigmoid, kw::check::Grid>(const ScaledSigmoid::Args&,
                                                                    cudaStream_t);
+template cudaError_t kw::ragged<ScaledSigmoid, kw::check::Grid>(const ScaledSigmoid::Args&,
+                                                                cudaStream_t);
 template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);

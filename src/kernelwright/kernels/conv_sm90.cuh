@@ -119,14 +119,21 @@ struct ConvConsumer {
   static_assert(8 % S::kWindowW == 0, "windows lie in eights");
   static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
 
-  static constexpr int kSlicesY = S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
-  // A tile that is one place deep may hand over the phases along z one after the other.
+  // A tile that is one place deep may hand over the phases along z one after the other, and one
+  // that is one place tall besides those along y.
   static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
+  static constexpr bool kByRow = S::kSpreadY > 1 && S::kTileH == 1;
+  static constexpr int kTogether =  // phases that meet in a slice
+      kByRow     ? S::kPhasesX
+      : kByDepth ? S::kPhasesY * S::kPhasesX
+                 : S::kPhases;
+  static constexpr int kSlicesY = kByRow ? 1 : S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
   static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / (S::kWindowD * S::kTileD);
   static constexpr int kSlicesC = kByWarps ? 2 * kHigh : 1;
   static constexpr int kSlices = kSlicesC * kSlicesZ * kSlicesY;
   static_assert(S::kPhases == 1 || kSlices == 1, "phases meet in one slice");
   static_assert(!kByDepth || S::kDeep == 1, "or in one for each depth");
+  static_assert(!kByRow || (S::kTall == 1 && (kByDepth || S::kSpreadZ == 1)), "or for each row");
   static_assert(S::kTileW * S::kWindowW == S::kWide * S::kSpreadX,
                 "slices are as wide as the tile");
   static_assert(S::kTall * S::kSpreadY % (S::kWindowH * S::kTileH) == 0 &&
@@ -209,7 +216,7 @@ struct ConvConsumer {
   __device__ __forceinline__ bool write(const RowScale* scales, float* to, int slice, int phase,
                                         bool ask) const {
     const int z0 = S::kSpreadZ > 1 && !kByDepth ? S::phase_z(phase) : 0;
-    const int y0 = S::kSpreadY > 1 ? S::phase_y(phase) : 0;
+    const int y0 = S::kSpreadY > 1 && !kByRow ? S::phase_y(phase) : 0;
     const int x0 = S::kSpreadX > 1 ? S::phase_x(phase) : 0;
     float* const at = to + (z0 * S::kTileH + y0) * S::kTileW + x0;
     if (Loop::kScaled && ask && doubtful()) {
@@ -458,9 +465,9 @@ struct ConvConsumer {
     }
   }
 
-  // Where a slice is.
+  // Where a slice is, with results of this phase, if not of all.
   __device__ __forceinline__ ConvTile<C> tile_of(const ConvItem& item, int slice, float* to,
-                                                 int depth) const {
+                                                 int phase) const {
     const int unit = kByWarps ? sums.group * 4 + warp : sums.group;
     const int place = slice % (kSlicesY * kSlicesZ);
     ConvTile<C> tile;
@@ -468,9 +475,10 @@ struct ConvConsumer {
     tile.scales = reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.sample = item.sample;
     tile.channel = item.channels / S::kTilesC * S::kGroupOut + first_channel(item, slice);
-    tile.z =
-        (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD + depth;
-    tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH;
+    tile.z = (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD +
+             (kByDepth ? S::phase_z(phase) : 0);
+    tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH +
+             (kByRow ? S::phase_y(phase) : 0);
     tile.x = (item.x + sums.wide()) * S::kSpreadX / S::kWindowW;
     tile.barrier = 4 + sums.group;
     return tile;
@@ -485,8 +493,8 @@ struct ConvConsumer {
   // A slice to the epilogue. `bad`: something that was written is in doubt; `reduced`: its rows are
   // done, and elements are to be stored.
   __device__ __forceinline__ void hand_over(const ConvItem& item, int slice, float* to, bool bad,
-                                            int depth, bool reduced) const {
-    const ConvTile<C> tile = tile_of(item, slice, to, depth);
+                                            int phase, bool reduced) const {
+    const ConvTile<C> tile = tile_of(item, slice, to, phase);
     float* const factors = const_cast<float*>(tile.scales);
     if constexpr (kUnscaled) note_factors(factors, row_scales(item) + slice_channel(slice));
     const bool any = detail::sync_any<kThreads>(tile.barrier, bad);
@@ -624,11 +632,10 @@ struct ConvConsumer {
       sums.sum(phase);
       sums.doubt = doubt = maximum(doubt, sums.doubt);
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
-      const bool last = phase == S::kPhases - 1;
       const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
       bad = found || (S::kPhaseMax == 0 && bad);
-      if (last || (kByDepth && (phase + 1) % (S::kPhasesY * S::kPhasesX) == 0)) {
-        hand_over(item, 0, to, bad, kByDepth ? S::phase_z(phase) : 0, false);
+      if ((phase + 1) % kTogether == 0) {
+        hand_over(item, 0, to, bad, phase, false);
         bad = false;
       }
     }

@@ -27,6 +27,9 @@ CPU_LANES = 16
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
+# Elements of rows whose ends are worth being taken one by one.
+RAGGED = 256
+
 
 @dataclass(frozen=True)
 class Config:
@@ -96,10 +99,42 @@ def _pointwise(graph: Graph, program: Program, vec: int, dynamic: Dim | None) ->
     started (0.94 ms; 1.04; 1.18).
     """
     widest = max((element_type(graph, a.buffer).itemsize for a in program.accesses), default=4)
+    if vec == 1 and _ragged(program, 16 // widest):
+        sizes = (("kVec", 16 // widest), ("kThreads", 256))
+        return Config("ragged", sizes, "no reduction: rows that begin anywhere")
     chunks = max(1, 16 // (vec * widest))
     constants = (("kVec", vec), ("kThreads", 256), ("kChunks", chunks))
     flat = (("kFlat", int(not program.rows)),)
     return Config("pointwise", (*constants, *flat), "no reduction: a flat grid", dynamic)
+
+
+def _ragged(program: Program, vec: int) -> bool:
+    """Whether rows are long, of any length, and all that is read along them begins alike."""
+    run = program.count(program.lanes)
+    if not isinstance(run, int) or run < RAGGED or vec not in (2, 4, 8):
+        return False
+    if program.lanes != program.elements or not program.rows:
+        return False
+    lanes = set(program.lanes)
+    places = [*(r.at for r in program.ranges), *program.asked]
+    if any(at.atoms & lanes for at in places):
+        return False
+    along = [a for a in program.accesses if a.atoms & lanes or a.within]
+    return all(not a.within and _row_by_row(program, a.at, run, vec) for a in along)
+
+
+def _row_by_row(program: Program, at: Coordinate, run: int, vec: int) -> bool:
+    """Whether a row's first element is as far from a multiple of `vec` as if rows lay in a row."""
+    numbers = [(at.offset, 0)]
+    inside: Dim = 1
+    for atom in reversed(program.elements):
+        if at.stride(atom) != inside:
+            return False
+        inside = as_dim(inside * program.sizes[atom])
+    for atom in reversed(program.rows):
+        numbers.append((at.stride(atom), inside))
+        inside = as_dim(inside * program.sizes[atom])
+    return all(isinstance(n, int) and isinstance(m, int) and (n - m) % vec == 0 for n, m in numbers)
 
 
 def vector_width(graph: Graph, program: Program) -> tuple[int, Dim | None]:

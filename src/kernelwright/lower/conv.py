@@ -94,6 +94,8 @@ class ConvConfig:
 
 
 ONES: Extents = (1, 1, 1)
+# Threads of an epilogue, and channels, depth, height, width and pitch of what it is given.
+Slices = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -353,10 +355,14 @@ class Choice:
 
 
 def tiles(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
-    """The configurations that the epilogue can have, the fastest first for a typical batch."""
+    """The configurations that the epilogue can have, the fastest first for a typical batch.
+
+    Of equals the widest is first: on an H200 tiles of 8 x 16 places take up to 7% less than those
+    of 16 x 8, and never more.
+    """
     found = [c.config for c in candidates(form, loop, needs) if c.config is not None]
     fitting = [c for c in found if not needs.fits(c)]
-    return sorted(fitting, key=lambda c: (c.time(TYPICAL_BATCH), c.shared_bytes))
+    return sorted(fitting, key=lambda c: (c.time(TYPICAL_BATCH), -c.width, c.shared_bytes))
 
 
 TYPICAL_BATCH = 64
@@ -371,8 +377,12 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
             refused = refused or "too many accumulators to be reduced beside one another"
         if refused:
             yield Candidate(str(choice), None, refused)
-        else:
-            yield _configured(choice, used, needs)
+            continue
+        slices = list(_slices(choice, used, needs))
+        for each in slices:
+            yield _configured(choice, used, needs, each)
+        if not slices:
+            yield Candidate(str(choice), None, "its results do not fit the shared memory")
 
 
 def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
@@ -451,12 +461,11 @@ def _stages(chunks: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, chunks) if n <= chunks and n <= 16})
 
 
-def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
-    slices = _slices(choice, used, needs)
-    if slices is None:
-        return Candidate(str(choice), None, "its results do not fit the shared memory")
+def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> Candidate:
     threads, channels, depth, height, width, pitch = slices
-    memory = _Memory(choice, used, channels * (pitch + 1) * 4 * (256 // threads))
+    kept = channels * (pitch + 1) * 4 * (256 // threads)
+    sizes = (_Memory(choice, used, kept, most) for most in (BOX_BYTES, BOX_BYTES // 2))
+    memory = next((m for m in sizes if m.rings()[0] >= 2), _Memory(choice, used, kept, BOX_BYTES))
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
@@ -543,29 +552,32 @@ def _configured(choice: Choice, used: Extents, needs: Needs) -> Candidate:
     return Candidate(str(choice), config)
 
 
-def _slices(
-    choice: Choice, used: Extents, needs: Needs
-) -> tuple[int, int, int, int, int, int] | None:
-    """Threads of an epilogue, and channels, depth, height, width and pitch of what it is given."""
+def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
+    """What an epilogue may be given: the largest slice that fits, and of phases each that does."""
     depth, height, width = (
         n * a.spread // w for n, a, w in zip(used, choice.axes, choice.window, strict=True)
     )
     warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
     threads, channels = (32, 8) if warps else (128, choice.channels)
     if choice.groups > 1 and choice.group_out % channels:
-        return None
+        return
     multiple = needs.multiple
     heights = [h for h in range(height, 0, -1) if height % h == 0 and h % multiple[1] == 0]
     depths = [d for d in range(depth, 0, -1) if depth % d == 0 and d % multiple[0] == 0]
-    if choice.phases > 1:  # all in one slice, or one for each phase along the depth
-        alone = [1] if used[0] == 1 and multiple[0] == 1 and choice.spread > 1 else []
-        heights, depths = heights[:1], [*depths[:1], *alone]
-    for d, h in every(depths[-1:] if choice.phases == 1 else depths, heights):
+    if choice.phases == 1:
+        boxes = list(every(depths[-1:], heights))
+    else:  # all in one slice, or one for each depth, or one for each depth and row
+        alone = [used[i] == 1 and multiple[i] == 1 for i in (0, 1)]
+        boxes = [(depth, height)] if depth in depths and height in heights else []
+        boxes += [(1, height)] if alone[0] and depth > 1 and height in heights else []
+        boxes += [(1, 1)] if alone[1] and height > 1 and (alone[0] or depth == 1) else []
+    most = SLICE_BYTES if choice.phases == 1 else PHASES_BYTES
+    for d, h in boxes:
         pitch = _pitch(d * h * width, choice.pixels)
-        most = SLICE_BYTES if choice.phases == 1 else PHASES_BYTES
         if channels * pitch * 4 * (256 // threads) <= most:
-            return threads, channels, d, h, width, pitch
-    return None
+            yield threads, channels, d, h, width, pitch
+            if choice.phases == 1:
+                return
 
 
 def _pitch(places: int, pixels: bool) -> int:
@@ -581,6 +593,7 @@ class _Memory:
     choice: Choice
     used: Extents
     slices: int
+    box_bytes: int  # a box has no more of them
 
     @cached_property
     def halo(self) -> Extents:
@@ -606,7 +619,7 @@ class _Memory:
         if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
             return None
         row = self.box_channels * wide * 4
-        most = BOX_BYTES // row
+        most = self.box_bytes // row
         tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= most), default=1)
         deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= most))
         return deep, tall, wide

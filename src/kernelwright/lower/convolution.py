@@ -232,7 +232,7 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
         return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(parts, vec))
     most = elements // segment if program.segmented else -(-segment // vec)
     # Neighbours in a row are read together: all banks of shared memory at once.
-    along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS
+    along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS // 2
     least = max(threads, rows * (BANKS // vec if along and not program.segmented else 1))
     shared = 1
     while rows * shared < least and shared < WARP and 2 * shared <= most:

@@ -39,6 +39,7 @@ TEMPLATES = {
     t.symbol: t
     for t in (
         Template("pointwise"),
+        Template("ragged"),
         Template("resident"),
         Template("streaming"),
         Template("spread"),
