@@ -1,0 +1,89 @@
+"""The corpus at full size with the tiles that a GPU gets, their epilogues run on the host.
+
+    PYTHONPATH=src python tests/corpus_tiles.py [CHAIN ...]
+
+What a tile does with its results is emitted for the very tile that was chosen, and small models
+are given other tiles. So the chains are planned as they are timed, and two samples go through
+conv_host.py: torch convolves, the emitted programs do the rest, and float64 is the judge. Ten
+minutes for all of them on one core; a few are among the tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import conv_host
+import torch
+
+from kernelwright.accuracy import Accuracy
+from kernelwright.lower import ConvKernel
+from kernelwright.pipeline import compile_problem
+from kernelwright.problem import in_mode, load_problem
+
+CHAINS = Path(__file__).resolve().parents[1] / "benchmarks" / "corpus"
+SAMPLES = 2
+BOUND = 2e-6  # of the relative error
+# What eager's convolutions are measured to be: exact, or rounded to TF32.
+EAGER = {"exact": 1e-7, "rounded": 3e-4}
+
+
+class Everywhere(Mapping[str, Accuracy]):
+    """The same accuracy, whatever a convolution is called."""
+
+    def __init__(self, error: float) -> None:
+        self.accuracy = Accuracy(eager=error, channels_last=error)
+
+    def __getitem__(self, name: str) -> Accuracy:
+        return self.accuracy
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def error_of(chain: str, training: bool, eager: str) -> float | None:
+    """The relative error of the outputs; None where no convolution is generated."""
+    torch.manual_seed(0)
+    problem = in_mode(load_problem(CHAINS / f"{chain}.py", "cpu", "highest"), training)
+    measured = Everywhere(EAGER[eager])
+    compiled = compile_problem(problem, target="cuda", accuracies=measured)
+    if not any(isinstance(kernel, ConvKernel) for kernel in compiled.kernels):
+        return None
+    inputs = tuple(x[:SAMPLES].double() for x in problem.inputs)
+    exact = copy.deepcopy(problem.module).double()
+    compiled.problem.module.double()
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        got = conv_host.outputs_of(compiled, inputs, Path(folder))
+        wanted = exact(*inputs)
+    return float((got - wanted).norm() / wanted.norm())
+
+
+def main(names: list[str]) -> int:
+    wrong = 0
+    for chain in names or sorted(path.stem for path in CHAINS.glob("conv*.py")):
+        for training in (True, False):
+            if training and "dropout" in chain:
+                continue  # no two draws are the same
+            if not training and "batch_norm" not in chain and "dropout" not in chain:
+                continue
+            for eager in EAGER:
+                error = error_of(chain, training, eager)
+                if error is None:
+                    break
+                fine = error <= BOUND
+                wrong += not fine
+                mode = "train" if training else "eval"
+                print(f"{error:.1e} {'' if fine else 'WRONG '}{chain}, {mode}, eager {eager}")
+                sys.stdout.flush()
+    print(f"{wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

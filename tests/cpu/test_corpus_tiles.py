@@ -1,0 +1,27 @@
+"""Some chains of the corpus with the tiles that a GPU gets (corpus_tiles.py has all of them)."""
+
+from __future__ import annotations
+
+import shutil
+
+import conv_host
+import pytest
+from corpus_tiles import BOUND, error_of
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(conv_host.CXX) is None, reason=f"the C++ compiler {conv_host.CXX} is not here"
+)
+
+
+@pytest.mark.parametrize(
+    ("chain", "eager"),
+    [
+        ("conv2d_grouped_group_norm_silu", "rounded"),  # groups of a norm wider than a slice
+        ("conv_transpose2d_log_softmax_scale", "rounded"),  # slices of one row's phases
+        ("conv_transpose3d_grouped_log_sum_exp_tanh", "exact"),  # of one plane's
+        ("conv3d_instance_norm_softplus_max_channels", "exact"),
+    ],
+)
+def test_tiles_of_full_size(chain: str, eager: str) -> None:
+    error = error_of(chain, training=True, eager=eager)
+    assert error is not None and error <= BOUND
