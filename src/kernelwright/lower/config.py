@@ -120,10 +120,10 @@ def _ragged(program: Program, vec: int) -> bool:
     if any(at.atoms & lanes for at in places):
         return False
     along = [a for a in program.accesses if a.atoms & lanes or a.within]
-    return all(not a.within and _row_by_row(program, a.at, run, vec) for a in along)
+    return all(not a.within and _row_by_row(program, a.at, vec) for a in along)
 
 
-def _row_by_row(program: Program, at: Coordinate, run: int, vec: int) -> bool:
+def _row_by_row(program: Program, at: Coordinate, vec: int) -> bool:
     """Whether a row's first element is as far from a multiple of `vec` as if rows lay in a row."""
     numbers = [(at.offset, 0)]
     inside: Dim = 1
