@@ -31,7 +31,6 @@ from sheet import Sheet
 Record = dict[str, Any]
 Job = dict[str, Any]
 Stage = Callable[[Job, Path, Path], Record]
-SPENT = "not timed: the budget is spent"
 
 
 # ---- the child: one model in one mode ------------------------------------------------------------
@@ -130,9 +129,8 @@ def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) ->
 
 
 def known(path: Path, part: str) -> list[Record]:
-    """The rows of one table of an earlier run that came to their end."""
-    rows = json.loads(path.read_text())["parts"].get(part, []) if path.is_file() else []
-    return [row for row in rows if row.get("problem") != SPENT]
+    """The rows of one table of an earlier run."""
+    return json.loads(path.read_text())["parts"].get(part, []) if path.is_file() else []
 
 
 @dataclass
@@ -158,7 +156,7 @@ class Parent:
             stages = sorted(folder.glob("*_stage.json"))
             for stage in stages:
                 record |= json.loads(stage.read_text())
-            return record | {"problem": SPENT} if stages else None
+            return record if stages else None
         job = record | {
             "device": options.device,
             "rounds": options.rounds,

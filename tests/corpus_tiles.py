@@ -14,6 +14,7 @@ import copy
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import conv_host
@@ -24,7 +25,10 @@ from kernelwright.lower import ConvKernel
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import in_mode, load_problem
 
-CHAINS = Path(__file__).resolve().parents[1] / "benchmarks" / "corpus"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import corpus_files
+
 SAMPLES = 2
 BOUND = 2e-6  # of the relative error
 # What eager's convolutions are measured to be: exact, or rounded to TF32.
@@ -50,37 +54,34 @@ class Everywhere(Mapping[str, Accuracy]):
 def error_of(chain: str, training: bool, eager: str) -> float | None:
     """The relative error of the outputs; None where no convolution is generated."""
     torch.manual_seed(0)
-    problem = in_mode(load_problem(CHAINS / f"{chain}.py", "cpu", "highest"), training)
-    measured = Everywhere(EAGER[eager])
-    compiled = compile_problem(problem, target="cuda", accuracies=measured)
-    if not any(isinstance(kernel, ConvKernel) for kernel in compiled.kernels):
-        return None
-    inputs = tuple(x[:SAMPLES].double() for x in problem.inputs)
-    exact = copy.deepcopy(problem.module).double()
-    compiled.problem.module.double()
-    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        got = conv_host.outputs_of(compiled, inputs, Path(folder))
-        wanted = exact(*inputs)
+    with tempfile.TemporaryDirectory() as made, torch.no_grad():
+        folder = Path(made)
+        source = corpus_files.write(chain, small=False, folder=folder)
+        problem = in_mode(load_problem(source, "cpu", "highest"), training)
+        measured = Everywhere(EAGER[eager])
+        compiled = compile_problem(problem, target="cuda", accuracies=measured)
+        if not any(isinstance(kernel, ConvKernel) for kernel in compiled.kernels):
+            return None
+        inputs = tuple(x[:SAMPLES].double() for x in problem.inputs)
+        exact = copy.deepcopy(problem.module).double()
+        compiled.problem.module.double()
+        got, wanted = conv_host.outputs_of(compiled, inputs, folder), exact(*inputs)
     return float((got - wanted).norm() / wanted.norm())
 
 
 def main(names: list[str]) -> int:
     wrong = 0
-    for chain in names or sorted(path.stem for path in CHAINS.glob("conv*.py")):
-        for training in (True, False):
-            if training and "dropout" in chain:
-                continue  # no two draws are the same
-            if not training and "batch_norm" not in chain and "dropout" not in chain:
-                continue
-            for eager in EAGER:
-                error = error_of(chain, training, eager)
-                if error is None:
-                    break
-                fine = error <= BOUND
-                wrong += not fine
-                mode = "train" if training else "eval"
-                print(f"{error:.1e} {'' if fine else 'WRONG '}{chain}, {mode}, eager {eager}")
-                sys.stdout.flush()
+    chains = names or [chain for chain in corpus_files.CHAINS if corpus_files.convolves(chain)]
+    modes = [(chain, mode) for chain in chains for mode in corpus_files.modes(chain)]
+    for (chain, mode), eager in product(modes, EAGER):
+        if mode == "train" and "dropout" in chain:
+            continue  # no two draws are the same
+        error = error_of(chain, mode == "train", eager)
+        if error is not None:
+            fine = error <= BOUND
+            wrong += not fine
+            what = f"{chain}, {mode}, eager {eager}"
+            print(f"{error:.1e} {'' if fine else 'WRONG '}{what}", flush=True)
     print(f"{wrong} wrong")
     return int(wrong > 0)
 

@@ -464,11 +464,12 @@ def _stages(chunks: int) -> list[int]:
 def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> Candidate:
     threads, channels, depth, height, width, pitch = slices
     kept = channels * (pitch + 1) * 4 * (256 // threads)
-    sizes = (_Memory(choice, used, kept, most) for most in (BOX_BYTES, BOX_BYTES // 2))
-    memory = next((m for m in sizes if m.rings()[0] >= 2), _Memory(choice, used, kept, BOX_BYTES))
+    memory = large = _Memory(choice, used, kept, BOX_BYTES)
+    if large.box is not None and large.rings()[0] < 2:
+        memory = replace(large, box_bytes=BOX_BYTES // 2)
     stages, ahead = memory.rings()
     if stages < 2:
-        return Candidate(str(choice), None, f"{memory.fixed >> 10} KB and no two stages")
+        return Candidate(str(choice), None, f"{large.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
     places = math.prod(used) * choice.spread // math.prod(choice.window)
     parts = places // (depth * height * width) if threads > 32 else 1
