@@ -37,7 +37,7 @@ __device__ __forceinline__ void fence_products() {
 }  // namespace detail
 
 // What the feeding warps tell each other about a stage, by turns in two places.
-struct ConvVote {
+struct alignas(16) ConvVote {
   uint32_t most[2][4];
   unsigned smalls[2][4];
 };
@@ -62,41 +62,54 @@ struct ConvFeeder {
   float down = 0x1p-12f;
   uint32_t turn = 0;
 
-  // What a thread has seen of a stage: the largest magnitudes as they were stored, two float16 in a
-  // word (their bits order like the magnitudes, and infinity and NaN are the largest), and how many
+  // What a thread has seen of a stage: the largest magnitudes, as the upper halves of the numbers,
+  // two in a word (they order like the numbers, and infinity and NaN are the largest), and how many
   // elements are small.
   struct Seen {
     uint32_t most = 0;
     unsigned smalls = 0;
   };
 
-  __device__ __forceinline__ void store(uint8_t* stage, int to, const ConvUnit& unit, Seen& seen) {
-    constexpr uint32_t kSmallest = Loop::kPlanes == 2 ? 0x3000 : 0x0400;  // split::kSmallest
-    uint32_t planes[4][Loop::kPlanes];
-    uint32_t least = 0x7fff7fffu;
+  // The first `count` of some units.
+  template <int kUnits>
+  __device__ __forceinline__ void store(uint8_t* stage, const int (&to)[kUnits],
+                                        const ConvUnit (&units)[kUnits], int count, Seen& seen) {
+    uint32_t least = 0xffffffffu;
 #pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      split::split_pair<Loop::kPlanes>(float2{unit.x[2 * pair] * up, unit.x[2 * pair + 1] * up},
-                                       planes[pair]);
-      const uint32_t sizes = planes[pair][0] & 0x7fff7fffu;
-      seen.most = __vmaxu2(seen.most, sizes);
-      least = __vminu2(least, sizes | unit.none[pair]);
+    for (int n = 0; n < count; ++n) {
+      uint32_t planes[4][Loop::kPlanes];
+#pragma unroll
+      for (int pair = 0; pair < 4; ++pair) {
+        const float2 x{units[n].x[2 * pair], units[n].x[2 * pair + 1]};
+        split::split_pair<Loop::kPlanes>(float2{x.x * up, x.y * up}, planes[pair]);
+        const uint32_t sizes =
+            __byte_perm(__float_as_uint(x.x), __float_as_uint(x.y), 0x7632) & 0x7fff7fffu;
+        seen.most = __vmaxu2(seen.most, sizes);
+        least = __viaddmin_u16x2(sizes, 0xffffffffu, least);  // less one, which makes zero the most
+      }
+#pragma unroll
+      for (int p = 0; p < Loop::kPlanes; ++p) {
+        *reinterpret_cast<uint4*>(stage + p * M::kPlane + to[n]) = {planes[0][p], planes[1][p],
+                                                                    planes[2][p], planes[3][p]};
+      }
     }
-    if (min(least & 0xffffu, least >> 16) < kSmallest) count_smalls(unit, seen);
+    const float bound = split::kSmallest<Loop::kPlanes> * down;
+    if (min(least & 0xffffu, least >> 16) + 1 < __float_as_uint(bound) >> 16) {
 #pragma unroll
-    for (int p = 0; p < Loop::kPlanes; ++p) {
-      *reinterpret_cast<uint4*>(stage + p * M::kPlane + to) = {planes[0][p], planes[1][p],
-                                                               planes[2][p], planes[3][p]};
+      for (int n = 0; n < count; ++n) seen.smalls += smalls(units[n], bound);
     }
   }
 
-  // Zeros are not small: nothing of them is lost.
-  __device__ __forceinline__ void count_smalls(const ConvUnit& unit, Seen& seen) const {
-    const uint32_t bound = 2 * __float_as_uint(split::kSmallest<Loop::kPlanes> * down) - 1;
+  // Zeros are not small: nothing of them is lost. They are many where a tile meets the padding and
+  // where the input comes of a ReLU, so nobody counts because of them. (Nor because of what is below
+  // 2^-133 and has an upper half of zero: no weight makes that count beside the rest of a stage.)
+  static __device__ __forceinline__ unsigned smalls(const ConvUnit& unit, float bound) {
+    unsigned count = 0;
 #pragma unroll
     for (int lane = 0; lane < 8; ++lane) {  // the sign is gone, zero is most
-      seen.smalls += 2 * __float_as_uint(unit.x[lane]) - 1 < bound ? 1 : 0;
+      count += 2 * __float_as_uint(unit.x[lane]) - 1 < 2 * __float_as_uint(bound) - 1 ? 1 : 0;
     }
+    return count;
   }
 
   // All threads get the largest of all, in the low half, and the number of small elements.
@@ -109,12 +122,11 @@ struct ConvFeeder {
       vote.smalls[turn][thread / 32] = smalls;
     }
     hopper::sync_threads<128>(3);
+    const uint4 mosts = *reinterpret_cast<const uint4*>(vote.most[turn]);
+    const uint4 counts = *reinterpret_cast<const uint4*>(vote.smalls[turn]);
     Seen all;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      all.most = max(all.most, vote.most[turn][w]);
-      all.smalls += vote.smalls[turn][w];
-    }
+    all.most = max(max(mosts.x, mosts.y), max(mosts.z, mosts.w));
+    all.smalls = counts.x + counts.y + counts.z + counts.w;
     return all;
   }
 
@@ -127,11 +139,14 @@ struct ConvFeeder {
   __device__ __forceinline__ ConvStage convert(Elements& elements, uint8_t* stage,
                                                const ConvItem& item, int step) {
     Seen seen;
-    elements.each(item, step, [&](int to, const ConvUnit& unit) { store(stage, to, unit, seen); });
+    elements.each(item, step, [&](const auto& to, const auto& units, int count) {
+      store(stage, to, units, count, seen);
+    });
     detail::fence_products();
     seen.most = max(seen.most & 0xffffu, seen.most >> 16);
     const Seen all = agree(seen);
-    const bool fits = all.most >= 0x6000 && all.most < 0x7800;  // from 2^9 to 2^15
+    const uint32_t scaled = (all.most >> 7) + (__float_as_uint(up) >> 23);  // exponents
+    const bool fits = scaled >= 2 * 127 + 9 && scaled < 2 * 127 + 15;
     return fits ? told(all.smalls) : convert_again(stage, item, step);
   }
 
@@ -158,7 +173,9 @@ struct ConvFeeder {
 #pragma unroll 1
     for (int u = thread; u < S::kUnits; u += 128) {
       const auto way = Halo::way(u);
-      store(stage, way.to, halo.unit(u, way), seen);
+      const int to[] = {way.to};
+      const ConvUnit units[] = {halo.unit(u, way)};
+      store(stage, to, units, 1, seen);
     }
     detail::fence_products();
     return told(agree(seen).smalls);

@@ -44,10 +44,9 @@ __device__ __forceinline__ void arrive(hopper::Barrier& barrier) {
 
 }  // namespace detail
 
-// A unit: its elements, and, for each two of them as halves of a word, those that are none.
+// The elements of a unit; those that are none are zeros.
 struct ConvUnit {
   float x[8];
-  uint32_t none[4];
 };
 
 // The halo of a stage in the input.
@@ -140,18 +139,7 @@ struct ConvHalo {
     ConvUnit found;
 #pragma unroll
     for (int lane = 0; lane < 8; ++lane) found.x[lane] = read(inside, way.from, lane);
-    nothing(found.none, S::kGroupIn);
     return found;
-  }
-
-  // The halves of words that are no elements, if the chunk has so many channels.
-  static __device__ __forceinline__ void nothing(uint32_t (&none)[4], int channels) {
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const bool low = 2 * pair % kLanes >= channels;
-      const bool high = (2 * pair + 1) % kLanes >= channels;
-      none[pair] = (low ? 0x7fffu : 0u) | (high ? 0x7fff0000u : 0u);
-    }
   }
 };
 
@@ -193,6 +181,12 @@ struct ConvCopies {
     return found;
   }
 
+  // A thread's unit of a round. Threads that are left over in the last one do what others do too.
+  __device__ __forceinline__ int own(int round, int n) const {
+    const int u = (round * M::kAtOnce + n) * 128 + thread;
+    return S::kUnits % (M::kAtOnce * 128) == 0 ? u : u % S::kUnits;
+  }
+
   __device__ __forceinline__ void advance() {
     if (++ahead_round < M::kRounds) return;
     ahead_round = 0;
@@ -224,10 +218,8 @@ struct ConvCopies {
   template <int kUnit>
   __device__ __forceinline__ void copy_units(uint32_t to) const {
     if constexpr (kUnit < M::kAtOnce) {
-      const int u = (ahead_round * M::kAtOnce + kUnit) * 128 + thread;
-      if (S::kUnits % (M::kAtOnce * 128) == 0 || u < S::kUnits) {
-        copy_lanes<kUnit, 0>(to, ahead.first + way(u).from, typename Halo::Inside(ahead, u));
-      }
+      const int u = own(ahead_round, kUnit);
+      copy_lanes<kUnit, 0>(to, ahead.first + way(u).from, typename Halo::Inside(ahead, u));
       copy_units<kUnit + 1>(to);
     }
   }
@@ -247,7 +239,7 @@ struct ConvCopies {
 
   __device__ __forceinline__ void end() const { detail::wait_copies<0>(); }
 
-  // take(to, unit) for each unit of the stage that is next.
+  // take(to, units, count) for the units of the stage that is next.
   template <class Take>
   __device__ __forceinline__ void each(const ConvItem&, int, const Take& take) {
 #pragma unroll 1
@@ -255,22 +247,18 @@ struct ConvCopies {
       detail::wait_copies<S::kAhead - 1>();
       const float* const from = raw(slot);
       ConvUnit units[M::kAtOnce];
+      int to[M::kAtOnce];
 #pragma unroll
       for (int n = 0; n < M::kAtOnce; ++n) {
 #pragma unroll
         for (int lane = 0; lane < 8; ++lane) {
           units[n].x[lane] = Halo::never(lane) ? 0.0f : from[(n * 8 + lane) * 128];
         }
-        Halo::nothing(units[n].none, S::kGroupIn);
+        to[n] = way(own(round, n)).to;
       }
       copy_next(slot);
       slot = slot + 1 == S::kAhead ? 0 : slot + 1;
-#pragma unroll
-      for (int n = 0; n < M::kAtOnce; ++n) {
-        const int u = (round * M::kAtOnce + n) * 128 + thread;
-        if (S::kUnits % (M::kAtOnce * 128) != 0 && u >= S::kUnits) continue;
-        take(way(u).to, units[n]);
-      }
+      take(to, units, M::kAtOnce);
     }
   }
 };
@@ -282,7 +270,13 @@ struct ConvBoxes {
   using Halo = ConvHalo<Loop, S>;
   static constexpr int kLanes = S::kLaneChannels;
   static constexpr int kOfStage = S::kChunks * M::kBoxes;
-  static_assert(S::kPlane < 1 << 16 && M::kBoxChannel * 4 < 1 << 16, "an entry of the table");
+  // A thread's units of a box, of which kAtOnce are loaded before the first of them is converted:
+  // shared memory is busy with products, and takes hundreds of clocks for a load.
+  static constexpr int kRounds = (M::kBoxPlaces + 127) / 128;
+  static constexpr int kGroups = (kRounds + 3) / 4;
+  static constexpr int kAtOnce = (kRounds + kGroups - 1) / kGroups;
+  static_assert(kRounds <= 8, "their places are kept in registers");
+  static_assert(S::kPlane < 1 << 16 && M::kBoxChannel * 4 < 1 << 16, "as halves of a word");
 
   const CUtensorMap* const map;
   uint8_t* const shared;
@@ -290,28 +284,39 @@ struct ConvBoxes {
   const int64_t items;
   const int thread = static_cast<int>(threadIdx.x);
 
+  // Of each of its units, how many bytes it is from the box's begin, and how many places it is in
+  // the stage from those of the box.
+  uint32_t ways[kRounds];
   int slot = 0;
   uint32_t parity = 0;
-  // What is asked for next: the box of a stage of a tile's visits.
+  // What is asked for next: the box of a stage of a tile's visits, and where the tile begins.
   int64_t index = hopper::block_index();
   int turn = 0;
   int box = 0;
+  hopper::Box tile;
 
   __device__ __forceinline__ ConvBoxes(const ConvOperands&, const CUtensorMap* map, uint8_t* shared,
                                        ConvBarriers<S>& barriers, int64_t items)
-      : map(map), shared(shared), barriers(barriers), items(items) {}
-
-  // Once: of each place of a box, how many bytes it is from the box's begin, and how many places it
-  // is in the stage from those of the box.
-  static __device__ __forceinline__ void tabulate(uint8_t* shared) {
-    auto* const table = reinterpret_cast<uint32_t*>(shared + M::kHaloAt);
-    for (int i = static_cast<int>(threadIdx.x); i < M::kBoxPlaces; i += 384) {
-      const int x = i % S::kHaloW;
-      const int row = i / S::kHaloW;
+      : map(map), shared(shared), barriers(barriers), items(items), tile(begin_of(index)) {
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      // Threads that are left over in the last round do what others do too.
+      const int place = (n * 128 + thread) % M::kBoxPlaces;
+      const int x = place % S::kHaloW;
+      const int row = place / S::kHaloW;
       const int to = S::place(row / S::kBoxTall, row % S::kBoxTall, x);
-      table[i] = static_cast<uint32_t>((row * M::kBoxWide + x) * 4) | static_cast<uint32_t>(to)
-                                                                          << 16;
+      ways[n] = static_cast<uint32_t>((row * M::kBoxWide + x) * 4) | static_cast<uint32_t>(to)
+                                                                         << 16;
     }
+  }
+
+  static __device__ __forceinline__ void tabulate(uint8_t*) {}
+
+  static __device__ __forceinline__ hopper::Box begin_of(int64_t index) {
+    const ConvItem item = ConvItem::at(index, S{});
+    const int64_t channel = item.sample * S::kCin + item.channels / S::kTilesC * S::kGroupIn;
+    return {{(item.x * S::kStepX + S::kFirstX) & ~3, item.y * S::kStepY + S::kFirstY,
+             item.z * S::kStepZ + S::kFirstZ, static_cast<int>(channel)}};
   }
 
   __device__ __forceinline__ uint8_t* raw(int slot) const {
@@ -321,14 +326,12 @@ struct ConvBoxes {
   // The next box into a slot, by one thread.
   __device__ __forceinline__ void ask(int slot) const {
     if (index >= items) return;
-    const ConvItem item = ConvItem::at(index, S{});
     const int chunk = turn % S::kSteps * S::kChunks + box / M::kBoxes;
     const int piece = box % M::kBoxes;
-    const int64_t channel = item.sample * S::kCin + item.channels / S::kTilesC * S::kGroupIn;
-    const hopper::Box from{{(item.x * S::kStepX + S::kFirstX) & ~3,
-                            item.y * S::kStepY + S::kFirstY + piece % M::kBoxesDown * S::kBoxTall,
-                            item.z * S::kStepZ + S::kFirstZ + piece / M::kBoxesDown * S::kBoxDeep,
-                            static_cast<int>(channel) + chunk * kLanes}};
+    hopper::Box from = tile;
+    from.at[1] += piece % M::kBoxesDown * S::kBoxTall;
+    from.at[2] += piece / M::kBoxesDown * S::kBoxDeep;
+    from.at[3] += chunk * kLanes;
     hopper::arrive_expecting(barriers.come[slot], M::kBoxBytes);
     hopper::copy_box<1>(raw(slot), map, barriers.come[slot], from, hopper::cache_policy(false));
   }
@@ -340,6 +343,7 @@ struct ConvBoxes {
     if (++turn < M::kVisits * S::kSteps) return;
     turn = 0;
     index += hopper::block_count();
+    tile = begin_of(index);
   }
 
   __device__ __forceinline__ void begin() {
@@ -364,15 +368,13 @@ struct ConvBoxes {
       const bool there = !Halo::never(lane) && (kFull || S::kGroupIn < kLanes || at < channels);
       found.x[lane] = there ? from[at * M::kBoxChannel + lane / kLanes * S::kDilationW] : 0.0f;
     }
-    Halo::nothing(found.none, kFull || S::kGroupIn < kLanes ? S::kGroupIn : channels);
     return found;
   }
 
-  // take(to, unit) for each unit of the stage that is next.
+  // take(to, units, count) for the units of the stage that is next.
   template <class Take>
   __device__ __forceinline__ void each(const ConvItem& item, int step, const Take& take) {
     const int lead = M::kOneLead ? M::kMostLead : (item.x * S::kStepX + S::kFirstX) & 3;
-    const auto* const table = reinterpret_cast<const uint32_t*>(shared + M::kHaloAt);
 #pragma unroll 1
     for (int at = 0; at < kOfStage; ++at) {
       const int chunk = at / M::kBoxes;
@@ -384,13 +386,22 @@ struct ConvBoxes {
           chunk * S::kPlane;
       hopper::wait(barriers.come[slot], parity);
       const uint8_t* const box = raw(slot) + lead * 4;
-#pragma unroll 2
-      for (int u = thread; u < M::kBoxPlaces; u += 128) {
-        const uint32_t way = table[u];
-        take((first + static_cast<int>(way >> 16)) * 16, unit(box, way, channels));
+#pragma unroll
+      for (int round = 0; round < kRounds; round += kAtOnce) {
+        const int count = min(kAtOnce, kRounds - round);
+        ConvUnit units[kAtOnce];
+        int to[kAtOnce];
+#pragma unroll
+        for (int n = 0; n < count; ++n) {
+          units[n] = unit(box, ways[round + n], channels);
+          to[n] = (first + static_cast<int>(ways[round + n] >> 16)) * 16;
+        }
+        if (round + count == kRounds) {  // all of the box is in registers
+          __syncwarp();
+          if (thread % 32 == 0) detail::arrive(barriers.read[slot]);
+        }
+        take(to, units, count);
       }
-      __syncwarp();
-      if (thread % 32 == 0) detail::arrive(barriers.read[slot]);
       if (thread / 32 == at % 4) {  // the warps ask in turns
         hopper::wait(barriers.read[slot], parity);
         if (thread % 32 == 0) ask(slot);

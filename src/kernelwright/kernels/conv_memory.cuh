@@ -78,7 +78,7 @@ struct ConvMemory {
   static constexpr int kRaw = S::kAhead * (kBoxed          ? kBoxSlot
                                            : Loop::kScaled ? kAtOnce * 128 * 32
                                                            : 0);
-  static constexpr int kPlacesTable = kBoxed ? kBoxPlaces * 4 : S::kHalo * 8;
+  static constexpr int kPlacesTable = kBoxed ? 0 : S::kHalo * 8;
 
   static constexpr int kUnits = 256 / S::kEpilogueThreads;  // that run an epilogue at once
   static constexpr int kTile = S::kTileChannels * S::kTilePitch * 4;

@@ -42,6 +42,7 @@ PHASES_BYTES = 140 << 10  # where all phases meet in one slice
 MOST_BOX = 256  # elements of a box along an axis
 BOX_BYTES = 12 << 10  # of a box, so that several are on their way
 RAW_BYTES = 36 << 10  # of them all
+BOX_PLACES = 8 * 128  # of a box, so that a thread keeps in registers where they are
 
 
 @dataclass(frozen=True)
@@ -620,7 +621,7 @@ class _Memory:
         if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
             return None
         row = self.box_channels * wide * 4
-        most = self.box_bytes // row
+        most = min(self.box_bytes // row, BOX_PLACES // x)
         tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= most), default=1)
         deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= most))
         return deep, tall, wide
@@ -677,9 +678,7 @@ class _Memory:
     def fixed(self) -> int:
         c = self.choice
         kept = c.stages_of_tile * self.weights if c.resident else 0
-        places = math.prod(self.halo) * 8
-        if self.box is not None:
-            places = self.box[0] * self.box[1] * self.halo[2] * 4 + 8
+        places = math.prod(self.halo) * 8 if self.box is None else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8
         return kept + self.slices + lists + scales
