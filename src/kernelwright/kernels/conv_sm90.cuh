@@ -119,17 +119,13 @@ struct ConvConsumer {
   static_assert(8 % S::kWindowW == 0, "windows lie in eights");
   static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
 
-  // A tile that is one place deep may hand over the phases along z one after the other, and one
-  // that is one place tall besides those along y.
-  static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
-  static constexpr bool kByRow = S::kSpreadY > 1 && S::kTileH == 1;
-  static constexpr int kTogether =  // phases that meet in a slice
-      kByRow     ? S::kPhasesX
-      : kByDepth ? S::kPhasesY * S::kPhasesX
-                 : S::kPhases;
+  static constexpr bool kByDepth = Sums::kByDepth;
+  static constexpr bool kByRow = Sums::kByRow;
   static constexpr int kSlicesY = kByRow ? 1 : S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
   static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / (S::kWindowD * S::kTileD);
-  static constexpr int kSlicesC = kByWarps ? 2 * kHigh : 1;
+  // A warp's eights of channels, two of each 64 rows, and how many of them a slice has.
+  static constexpr int kEights = S::kTileChannels / 8;
+  static constexpr int kSlicesC = kByWarps ? 2 * kHigh / kEights : 1;
   static constexpr int kSlices = kSlicesC * kSlicesZ * kSlicesY;
   static_assert(S::kPhases == 1 || kSlices == 1, "phases meet in one slice");
   static_assert(!kByDepth || S::kDeep == 1, "or in one for each depth");
@@ -139,8 +135,10 @@ struct ConvConsumer {
   static_assert(S::kTall * S::kSpreadY % (S::kWindowH * S::kTileH) == 0 &&
                     S::kDeep * S::kSpreadZ % (S::kWindowD * S::kTileD) == 0,
                 "a tile is whole slices");
-  static_assert(!kByWarps || (!kPixels && S::kTileChannels == 8 && S::kPhases == 1),
-                "warps have eight channels to themselves only where weights are rows");
+  static_assert(!kByWarps || (!kPixels && kEights * 8 == S::kTileChannels && S::kPhases == 1),
+                "warps have channels to themselves only where weights are rows");
+  static_assert(!kByWarps || kEights == 1 || (kEights == 2 && !P::kInRegisters),
+                "they are sixteen that lie side by side");
   static_assert(kByWarps || S::kTileChannels == S::kChannels, "or else all of the warpgroup's");
   static_assert(S::kDenseGroups == 1 || S::kGroupOut % S::kTileChannels == 0,
                 "a slice must not reach into the next group");
@@ -274,6 +272,12 @@ struct ConvConsumer {
     return bad;
   }
 
+  // Weights are rows: which one of the slice a thread has in each eight of channels.
+  __device__ __forceinline__ int row_of(int high, int i) const {
+    const int own = hopper::lane() / 4;
+    return kByWarps ? i % kEights * 8 + own : high * 64 + warp * 16 + i * 8 + own;
+  }
+
   // Weights are rows: a thread has two channels in each part, and two of every eight places.
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_channels(const RowScale* scales, float* to, int slice,
@@ -284,8 +288,8 @@ struct ConvConsumer {
     for (int high = 0; high < kHigh; ++high) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
-        const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
+        if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
+        const int index = row_of(high, i);
         Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
@@ -337,8 +341,8 @@ struct ConvConsumer {
     for (int high = 0; high < kHigh; ++high) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (kByWarps && slice / (kSlicesY * kSlicesZ) != 2 * high + i) continue;
-        const int index = kByWarps ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
+        if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
+        const int index = row_of(high, i);
         float* const row = to + index * S::kTilePitch;
         Channel<kDoubtful> channel(scales, index, sums);
 #pragma unroll
@@ -560,7 +564,8 @@ struct ConvConsumer {
   // The slice's first channel in the block's tile.
   __device__ __forceinline__ int slice_channel(int slice) const {
     const int c = slice / (kSlicesY * kSlicesZ);
-    return sums.channels() + (kByWarps ? c / 2 * 64 + warp * 16 + c % 2 * 8 : 0);
+    const int eight = c * kEights;
+    return sums.channels() + (kByWarps ? eight / 2 * 64 + warp * 16 + eight % 2 * 8 : 0);
   }
 
   // The same in its group of channels.
@@ -634,7 +639,7 @@ struct ConvConsumer {
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
       const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
       bad = found || (S::kPhaseMax == 0 && bad);
-      if ((phase + 1) % kTogether == 0) {
+      if ((phase + 1) % Sums::kTogether == 0) {
         hand_over(item, 0, to, bad, phase, false);
         bad = false;
       }

@@ -21,8 +21,25 @@ struct ConvSums {
   static constexpr int kPer = kColumns / 2;
   static constexpr bool kPromotes = Loop::kPlanes == 2 && S::kPromote != 0;
   static constexpr bool kOneStage = S::kSteps == 1;
-  // The warpgroups take turns by groups of depth steps or by phases of tiles.
-  static constexpr bool kTurns = kPromotes || kOneStage;
+  static constexpr int kMostSums = 160;  // registers of a thread, beside all others
+
+  // A tile that is one place deep may hand over the phases along z one after the other, and one
+  // that is one place tall besides those along y.
+  static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
+  static constexpr bool kByRow = S::kSpreadY > 1 && S::kTileH == 1;
+  static constexpr int kTogether =  // phases that meet in a slice
+      kByRow     ? S::kPhasesX
+      : kByDepth ? S::kPhasesY * S::kPhasesX
+                 : S::kPhases;
+
+  // The warpgroups take turns. One multiplies what it hands over together while the other is in its
+  // epilogue: if both multiplied at once they would also be in their epilogues at once, and the
+  // tensor cores idle. Where a tile has several stages, which come to both at the same time, or many
+  // phases to promote, partial sums of one are promoted while the other multiplies.
+  static constexpr bool kByTiles = kOneStage && !(kPromotes && S::kPhases > 1);
+  static constexpr bool kByGroups = kPromotes && !kByTiles;
+  // Partial sums at once: those of one part are promoted while those of the next one are made.
+  static constexpr int kPartials = kByTiles && (kParts + 2) * kPer <= kMostSums ? 2 : 1;
   using Product =
       hopper::Product<Loop::kElement, kColumns, hopper::Major::kDepth, hopper::Major::kDepth>;
   static_assert(kPixels ? S::kRows == 8 : S::kChannels % 64 == 0, "64 rows to a product");
@@ -59,7 +76,7 @@ struct ConvSums {
   }
 
   __device__ __forceinline__ void begin() const {
-    if (kTurns && group == 1) hopper::arrive_threads<256>(1);
+    if ((kByTiles || kByGroups) && group == 1) hopper::arrive_threads<256>(1);
   }
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
   __device__ __forceinline__ void end_turn() const { hopper::arrive_threads<256>(2 - group); }
@@ -130,6 +147,10 @@ struct ConvSums {
 
   static constexpr int kTerms = Loop::kPlanes == 2 ? 3 : 1;
 
+  // The last products of a turn by tiles are a group of their own: the turn ends before they do, so
+  // that the tensor cores are not without work.
+  static constexpr bool kRest = kByTiles && !kPromotes;
+
   // Depth steps kFrom to kTo of the only phase.
   template <int kFrom, int kTo, int kFirst, int kLast>
   __device__ __forceinline__ static void multiply(float (*d)[kPer], const Base& base, int add) {
@@ -137,10 +158,12 @@ struct ConvSums {
 #pragma unroll
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
+    constexpr int kHalf = kTerms == 1 ? (kFrom + kTo) / 2 : kFrom;
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
 #pragma unroll
       for (int s = kFrom; s < kTo; ++s) {
+        if (kRest && term == kTerms - 1 && s == kHalf) hopper::commit_products();
         multiply_step<kFirst, kLast>(d, base, term, s, kList.at[s],
                                      term > 0 || s > kFrom ? 1 : add);
       }
@@ -155,10 +178,16 @@ struct ConvSums {
 #pragma unroll
     for (int part = 0; part < kLast - kFirst; ++part) hopper::pin(d[part]);
     hopper::begin_products();
+    const int half = kRest && kTerms == 1 ? (from + to) / 2 : from;
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
 #pragma unroll 2
-      for (int s = from; s < to; ++s) {
+      for (int s = from; s < half; ++s) {
+        multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
+      }
+      if (kRest && term == kTerms - 1) hopper::commit_products();
+#pragma unroll 2
+      for (int s = half; s < to; ++s) {
         multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
       }
     }
@@ -190,60 +219,69 @@ struct ConvSums {
     }
   }
 
-  // A part's next group of depth steps, and what it adds to the sums. The factor is read anew:
-  // ptxas (CUDA 13.0) takes additions of equal operands to sums of zero for the same, although
-  // there are products in between that write one of them, and drops all but the last.
-  template <int kPart, class Multiply>
-  __device__ __forceinline__ void add_group(const Multiply& run) {
-    float partial[1][kPer];
-    take_turn();
-    run(partial);
-    end_turn();
+  // What the last products of a part add to its sums, when all but kPending groups are done. The
+  // factor is read anew: ptxas (CUDA 13.0) takes additions of equal operands to sums of zero for the
+  // same, although there are products in between that write one of them, and drops all but the last.
+  template <int kPart, int kPending>
+  __device__ __forceinline__ void add(float (&partial)[kPer]) {
     const float factor = *const_cast<const volatile float*>(&stages[at].down);
-    hopper::wait_products<0>();
-    hopper::pin(partial[0]);
+    hopper::wait_products<kPending>();
+    hopper::pin(partial);
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) d[kPart][i] = fmaf(partial[0][i], factor, d[kPart][i]);
+    for (int i = 0; i < kPer; ++i) d[kPart][i] = fmaf(partial[i], factor, d[kPart][i]);
   }
 
-  // Groups of nearly the same length, all parts of one before the next.
-  template <int kFrom, int kPart>
-  __device__ __forceinline__ void promote(const Base& at_step) {
-    constexpr int kGroups = (S::kDepthSteps + S::kPromote - 1) / S::kPromote;
-    constexpr int kLength = (S::kDepthSteps + kGroups - 1) / kGroups;
-    constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
-    if constexpr (kFrom < S::kDepthSteps) {
-      add_group<kPart>([&](float (*partial)[kPer]) {
-        multiply<kFrom, kTo, kPart, kPart + 1>(partial, at_step, 0);
-      });
-      if constexpr (kPart + 1 < kParts) {
-        promote<kFrom, kPart + 1>(at_step);
-      } else {
-        promote<kTo, 0>(at_step);
+  template <int kNumber>
+  struct Turn {
+    static constexpr int kAt = kNumber;
+  };
+
+  // Groups of depth steps, part by part, from turn to turn: run(turn, partial) multiplies.
+  template <int kTurn, int kEnd, class Run>
+  __device__ __forceinline__ void promote(float (&partial)[kPartials][kPer], const Run& run) {
+    if constexpr (kTurn < kEnd) {
+      if constexpr (kByGroups) take_turn();
+      run(Turn<kTurn>{}, partial + kTurn % kPartials);
+      if constexpr (kByGroups) end_turn();
+      if constexpr (kPartials == 1) {
+        add<kTurn % kParts, 0>(partial[0]);
+      } else if constexpr (kTurn > 0) {
+        add<(kTurn - 1) % kParts, 1>(partial[(kTurn - 1) % 2]);
+      }
+      promote<kTurn + 1, kEnd>(partial, run);
+    } else {
+      if constexpr (kByTiles && !S::kListed) end_turn();
+      if constexpr (kPartials == 2) {
+        add<(kEnd - 1) % kParts, 0>(partial[(kEnd - 1) % 2]);
       }
     }
   }
 
-  template <int kPart>
-  __device__ __forceinline__ void promote_listed(const Base& at_step, const uint32_t* list,
-                                                 int from, int to) {
-    add_group<kPart>([&](float (*partial)[kPer]) {
-      multiply<kPart, kPart + 1>(partial, at_step, 0, list, from, to);
-    });
-    if constexpr (kPart + 1 < kParts) promote_listed<kPart + 1>(at_step, list, from, to);
-  }
-
+  // Groups of nearly the same length, all parts of one before the next.
   __device__ __forceinline__ void promote_all(const Steps& steps, int step) {
     const Base at_step = base(step, steps.before);
+    float partial[kPartials][kPer];
     if constexpr (S::kListed) {
       const int groups = (steps.count + S::kPromote - 1) / S::kPromote;
       const int length = groups == 0 ? 1 : (steps.count + groups - 1) / groups;
 #pragma unroll 1
       for (int from = 0; from < steps.count; from += length) {
-        promote_listed<0>(at_step, steps.list, from, min(from + length, steps.count));
+        const int to = min(from + length, steps.count);
+        promote<0, kParts>(partial, [&](auto turn, float (*sums)[kPer]) {
+          constexpr int kPart = decltype(turn)::kAt;
+          multiply<kPart, kPart + 1>(sums, at_step, 0, steps.list, from, to);
+        });
       }
     } else {
-      promote<0, 0>(at_step);
+      constexpr int kGroups = (S::kDepthSteps + S::kPromote - 1) / S::kPromote;
+      constexpr int kLength = (S::kDepthSteps + kGroups - 1) / kGroups;
+      static_assert((kGroups - 1) * kLength < S::kDepthSteps, "no group is empty");
+      promote<0, kGroups * kParts>(partial, [&](auto turn, float (*sums)[kPer]) {
+        constexpr int kPart = decltype(turn)::kAt % kParts;
+        constexpr int kFrom = decltype(turn)::kAt / kParts * kLength;
+        constexpr int kTo = kFrom + kLength < S::kDepthSteps ? kFrom + kLength : S::kDepthSteps;
+        multiply<kFrom, kTo, kPart, kPart + 1>(sums, at_step, 0);
+      });
     }
   }
 
@@ -282,16 +320,19 @@ struct ConvSums {
   // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
   __device__ __forceinline__ void sum_stage(int phase) {
     const Steps steps = steps_of(phase);
-    if constexpr (!kPromotes) take_turn();
+    const bool ends = kByTiles && (phase + 1) % kTogether == 0;
+    if (kByTiles && phase % kTogether == 0) take_turn();
     if (phase == 0) hopper::wait(barriers.full[at], parity);
     const ConvStage stage = note();
     if constexpr (kPromotes) {
       clear();
       promote_all(steps, 0);
+      if (S::kListed && ends) end_turn();
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
-      end_turn();
+      hopper::wait_products<1>();
+      if (ends) end_turn();
       finish_products();
       if (S::kSomeEmpty && steps.count == 0) clear();
     }

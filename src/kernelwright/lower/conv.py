@@ -359,11 +359,13 @@ def tiles(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
     """The configurations that the epilogue can have, the fastest first for a typical batch.
 
     Of equals the widest is first: on an H200 tiles of 8 x 16 places take up to 7% less than those
-    of 16 x 8, and never more.
+    of 16 x 8, and never more. Then comes the one with fewer slices.
     """
     found = [c.config for c in candidates(form, loop, needs) if c.config is not None]
     fitting = [c for c in found if not needs.fits(c)]
-    return sorted(fitting, key=lambda c: (c.time(TYPICAL_BATCH), -c.width, c.shared_bytes))
+    return sorted(
+        fitting, key=lambda c: (c.time(TYPICAL_BATCH), -c.width, -c.channels, c.shared_bytes)
+    )
 
 
 TYPICAL_BATCH = 64
@@ -473,8 +475,10 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         return Candidate(str(choice), None, f"{large.fixed >> 10} KB and no two stages")
     writing = _writing(choice, used, width) if needs.stores else 0.0
     places = math.prod(used) * choice.spread // math.prod(choice.window)
-    parts = places // (depth * height * width) if threads > 32 else 1
-    time, bound = _tile_time(choice, used, memory, stages, writing, parts, needs)
+    # Warps have two slices of each 64 rows, if not one of twice the channels.
+    more = places // (depth * height * width) - 1 if threads > 32 else 0
+    more -= choice.channels // 64 if (threads, channels) == (32, 16) else 0
+    time, bound = _tile_time(choice, used, memory, stages, writing, more, needs)
     form = choice.form
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
@@ -560,6 +564,10 @@ def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
         n * a.spread // w for n, a, w in zip(used, choice.axes, choice.window, strict=True)
     )
     warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
+    if warps and not needs.early:  # half as many slices, if they are small
+        kept = 16 * _pitch(depth * height * width, False) * 4 * 8
+        if kept <= SLICE_BYTES and (choice.groups == 1 or choice.group_out % 16 == 0):
+            yield 32, 16, depth, height, width, _pitch(depth * height * width, False)
     threads, channels = (32, 8) if warps else (128, choice.channels)
     if choice.groups > 1 and choice.group_out % channels:
         return
@@ -717,10 +725,13 @@ def _tile_time(
     memory: _Memory,
     stages: int,
     writing: float,
-    parts: int,
+    slices: int,
     needs: Needs,
 ) -> tuple[float, str]:
-    """Microseconds that a block's tile takes with so many stages, and what bounds it."""
+    """Microseconds that a block's tile takes with so many stages, and what bounds it.
+
+    `slices` is how many more than usual a warpgroup hands over.
+    """
     m = CONVOLVING
     width = choice.columns
     clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
@@ -737,7 +748,7 @@ def _tile_time(
     pooled = math.prod(choice.largest)
     each = m.ending + m.operation * needs.operations
     ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
-    ending += (parts - 1) * m.slice
+    ending += slices * m.slice
     if needs.early:
         ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
     if choice.phases > 1:
