@@ -54,7 +54,7 @@ def _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias):
         run.launch(
             "conv2d_min_tanh",
             [x, conv_weight, packed_weight, weight_scales, conv_bias, tanh_2],
-            batch,
+            batch, 0,
         )
     else:
         conv_product = run.contract(
