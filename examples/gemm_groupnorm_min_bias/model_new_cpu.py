@@ -154,11 +154,6 @@ def _kw_state(module):
     )
 
 
-def _kw_written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
 # What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
@@ -195,7 +190,6 @@ def _kw_together():
         original=_kw_original,
         blank=_kw_blank,
         state=_kw_state,
-        written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
         given=(0,),
@@ -631,7 +625,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 f12933eacd3ca93e96c8ed945e213e9930632e0db2f024510e6a2398c85ae5b3
+# sha256 f3d6aaea6c7a7a9ab73860ed756f95b9d77c78689999a14bca4a4942177a042c
 # --------------------------------------------------------------------------------------------------
 
 
@@ -877,14 +871,13 @@ def _kw_gradients(fusion, module, constants, random, tensors, wanted, cotangents
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         fresh = [_kw_alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
-        counted = [buffer for _, buffers in fusion.counted(module) for buffer in buffers]
-        written = (*fusion.written(module), *counted)
+        named = list(zip(fusion.state(module), state, strict=True))
+        written = [named[i - fusion.inputs][0] for i in fusion.rewritten]
         pairs = [(w, w.detach().clone()) for w in written]
-        named = zip(fusion.state(module), state, strict=True)
         pairs += [(own, given) for own, given in named if given is not None]
         with _kw_as_at_first(device, random), _kw_StandIns(pairs):
             results = fusion.original(module, *inputs, *constants)
-    pairs = zip(results, cotangents, strict=False)  # new values of buffers have none
+    pairs = zip(results, cotangents, strict=False)  # what buffers become has none
     used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
     found = iter(())
     if used:
@@ -1128,10 +1121,15 @@ class _kw_Operator:
         self.call_backward = getattr(torch.ops.kernelwright, backward).default
 
     def run(self, tensors):
-        return list(self.fusion.steps(_kw_Unfrozen, tensors).run(_kw_Unfrozen, tensors))
+        """The results, and what buffers become: tracers want operators that change nothing."""
+        rewritten = self.fusion.rewritten
+        given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
+        results = self.fusion.steps(_kw_Unfrozen, given).run(_kw_Unfrozen, given)
+        return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):
-        return list(self.fusion.blank(*tensors))
+        buffers = [torch.empty_like(tensors[i]) for i in self.fusion.rewritten]
+        return [*self.fusion.blank(*tensors), *buffers]
 
     def save(self, ctx, inputs, output):
         (tensors,) = inputs
@@ -1205,7 +1203,7 @@ class _kw_Library:
         """A single kernel at once."""
         places = range(len(tensors))
         step = self.launches(device, [(name, [(i, 0) for i in places], sizes)], places)
-        self.sequence(len(tensors), (), ((*step, ()),), ())(tuple(tensors), ())
+        self.sequence(len(tensors), (), ((*step, ()),), (), ())(tuple(tensors), ())
 
     def failed(self, names, code):
         """Raise the error that a launch came back with."""
@@ -1217,13 +1215,22 @@ class _kw_Library:
 class _kw_Sequence:
     """Steps one after another; as in calls.cpp, which needs kernels and the headers of Python."""
 
-    def __init__(self, count, kept, steps, results):
+    def __init__(self, count, kept, steps, results, written):
         self.count, self.kept, self.steps, self.results = count, kept, steps, results
+        self.written = written
 
     def __call__(self, tensors, frozen):
         values = [*tensors, *[None] * (self.count - len(tensors))]
         for i, tensor in zip(self.kept, frozen, strict=True):
             values[i] = tensor
+        lent = []
+        for i in self.written:
+            ready = _kw_as_kernels_need(values[i])
+            if ready is values[i]:
+                torch.autograd.graph.increment_version(ready)
+            else:
+                lent.append((values[i], ready))
+                values[i] = ready
         for name, row, done in self.steps:
             if name == "empty":
                 values[row[0]] = row[-1]()
@@ -1235,17 +1242,25 @@ class _kw_Sequence:
                 _kw_start(values, *row)
             for i in done:
                 values[i] = None
+        with torch.no_grad():
+            for buffer, new in lent:
+                buffer.copy_(new)
         return tuple([values[i] for i in self.results])
 
 
+def _kw_as_kernels_need(tensor):
+    """Dense memory, aligned on a GPU: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % _KW_ALIGNMENT else tensor
+
+
 def _kw_start(values, table, bases, device, names, watchers, failed):
-    """Kernels in a row, on dense memory, aligned on a GPU; anything else is copied first."""
+    """Kernels in a row, on memory as they need it."""
     for watcher in watchers:
         watcher(names)
-    tensors = [values[i].contiguous() for i in bases]
+    tensors = [_kw_as_kernels_need(values[i]) for i in bases]
     last = (torch.get_num_threads(), 0)
     if device is not None:
-        tensors = [t.clone() if t.data_ptr() % _KW_ALIGNMENT else t for t in tensors]
         last = (device, torch._C._cuda_getCurrentRawStream(device))
     numbers, at = struct.unpack(f"{len(table) // 8}q", table), 3
     for place in range(len(names)):
@@ -1336,6 +1351,7 @@ class _kw_Steps:
         self.library, self.precision = fusion.kernels, fusion.precision
         self.device = tensors[0].device
         self.frozen = set(memo.frozen)
+        self.written = tuple(fusion.in_place)
         self.given = self.count = len(tensors)
         self.tape, self.launches = [], {}
         self.halves, self.contracts = {}, False
@@ -1400,7 +1416,7 @@ class _kw_Steps:
         self.steps = self.until_done(steps, indices)
         kept = tuple(i for _, *pair in self.halves.values() for i in pair)
         made = self.library.sequence if self.library else _kw_Sequence
-        self.sequence = made(self.count, kept, self.steps, indices)
+        self.sequence = made(self.count, kept, self.steps, indices, self.written)
         self.bytes, self.tape, self.launches = room, None, None
 
     def placed(self, handed):
@@ -1484,16 +1500,18 @@ class _kw_Fusion:
 
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
-    why the kernels cannot take a call; `state(module)` reads parameters and buffers,
-    `written(module)` the buffers that a call gives new values, `counted(module)` pairs of a number
-    and the buffers that it is added to. `reaches` gives for each result the tensors
-    that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
-    inputs are, where they are arguments themselves; `globals` says that some of the state lies in
-    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another.
+    why the kernels cannot take a call; `state(module)` reads parameters and buffers. Of inputs and
+    state, `rewritten` are the places of the buffers that a call changes, `recalled` of those that
+    results depend on, `in_place` of those that kernels write. `reaches` gives for each result the
+    tensors that its gradient flows to, `blank` empty results for tracers; `given` says which
+    arguments the inputs are, where they are arguments themselves; `globals` says that some of the
+    state lies in the file, where no memo watches it; `switch` reads what may be set in the file;
+    `alone` gives the results that may be views of something inside and share no element with
+    another.
     """
 
     alone = ()
+    in_place = ()
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -1510,15 +1528,6 @@ class _kw_Fusion:
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
-
-    def counted(self, module):
-        """The buffers that a call counts up, by how much: none, where the file does not say."""
-        return ()
-
-    def count(self, module):
-        """Count them up."""
-        for by, buffers in self.counted(module):
-            torch._foreach_add_(buffers, by)
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -1575,17 +1584,7 @@ class _kw_Fusion:
         call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
         is_simple = not self.random and not self.recalled and not self.alone
         record = self.record_simply if is_simple else self.record
-        known = (arguments, self.given, *kept, steps.sequence, record, call)
-        memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))
-
-    def writes(self, module):
-        """The buffers that a call changes, those of one type together, and their new values."""
-        buffers, found = self.written(module), {}
-        for i, buffer in enumerate(buffers, len(self.reaches) - len(buffers)):
-            alike, places = found.setdefault(buffer.dtype, ([], []))
-            alike.append(buffer)
-            places.append(i)
-        return tuple((alike, tuple(places)) for alike, places in found.values())
+        memo.known.add(arguments, self.given, *kept, steps.sequence, record, call)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -1610,13 +1609,24 @@ class _kw_Fusion:
         tensors = (*inputs, *memo.state)
         if kind.steps is None:
             if torch.compiler.is_compiling() or _kw_is_traced(inputs):
-                return self.operator.call(list(tensors))
+                return self.traced(tensors)
             kind.steps = self.steps(memo, tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
             frozen = kind.steps.frozen_halves(memo, tensors)
             call = (memo, kind.steps.sequence, constants, frozen)
             return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
+
+    def traced(self, tensors):
+        """The results of a call that is traced.
+
+        The operator hands back what buffers become, to autograd with a history as all its results.
+        """
+        results = self.operator.call(list(tensors))
+        count = len(self.reaches)
+        for i, new in zip(self.rewritten, results[count:], strict=True):
+            tensors[i].copy_(new.detach())
+        return results[:count]
 
     def steps(self, memo, tensors):
         """The steps for tensors of these sizes, recorded where they are not yet."""
@@ -1860,8 +1870,6 @@ struct Torch {
   PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
   Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
-  PyObject* copy = nullptr;        // from a list of tensors to another
-  PyObject* add = nullptr;         // a number to each of a list of tensors
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -1920,8 +1928,6 @@ void look_up_torch() {
   torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
   torch.offset = offset_of_address();
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
-  torch.copy = looked_up("torch", "_foreach_copy_");
-  torch.add = looked_up("torch", "_foreach_add_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -2136,6 +2142,23 @@ class Value {
 
 using Values = c10::SmallVector<Value, 16>;
 
+// Kernels work on dense memory, aligned on a GPU. A copy that is, or nothing where the tensor is.
+Ref copy_for_kernels(Value& value) {
+  const auto is_aligned = [](const c10::TensorImpl& tensor) {
+    return !tensor.device().is_cuda() ||
+           reinterpret_cast<intptr_t>(tensor.data()) % kAlignment == 0;
+  };
+  Ref copy;
+  if (!value.tensor().is_contiguous()) {
+    copy = checked(PyObject_CallMethod(value.object(), "contiguous", nullptr));
+  }
+  if (!is_aligned(copy ? tensor_of(copy.get()) : value.tensor())) {
+    PyObject* from = copy ? copy.get() : value.object();
+    copy = checked(PyObject_CallMethod(from, "clone", nullptr));
+  }
+  return copy;
+}
+
 class Step {
  public:
   explicit Step(PyObject* done) : done_(numbers(done)) {}
@@ -2239,21 +2262,11 @@ class Launches : public Step {
   }
 
  private:
-  // Kernels read dense memory, aligned on a GPU; anything else is copied first.
-  char* address(Value& value, std::vector<Ref>& copies) const {
-    c10::TensorImpl* tensor = &value.tensor();
-    PyObject* copied = nullptr;
-    const auto copy = [&](const char* method) {
-      PyObject* from = copied == nullptr ? value.object() : copied;
-      copies.push_back(checked(PyObject_CallMethod(from, method, nullptr)));
-      copied = copies.back().get();
-      tensor = &tensor_of(copied);
-    };
-    if (!tensor->is_contiguous()) copy("contiguous");
-    if (reinterpret_cast<intptr_t>(tensor->data()) % kAlignment != 0 && device_.get() != Py_None) {
-      copy("clone");
-    }
-    return static_cast<char*>(const_cast<void*>(tensor->data()));
+  static char* address(Value& value, std::vector<Ref>& copies) {
+    Ref copy = copy_for_kernels(value);
+    const c10::TensorImpl& tensor = copy ? tensor_of(copy.get()) : value.tensor();
+    if (copy) copies.push_back(std::move(copy));
+    return static_cast<char*>(const_cast<void*>(tensor.data()));
   }
 
   Ref table_;
@@ -2302,15 +2315,17 @@ class Call : public Step {
   size_t index_;
 };
 
-// Sequence(count, kept, steps, results)(tensors, frozen) gives a tuple of the results. There are
-// `count` values; the tensors are the first of them, and frozen ones have the places `kept`. A step
-// is a name, what that kind of step needs, and the values that nobody needs behind it.
+// Sequence(count, kept, steps, results, written)(tensors, frozen) gives a tuple of the results.
+// There are `count` values; the tensors are the first of them, and frozen ones have the places
+// `kept`. A step is a name, what that kind of step needs, and the values that nobody needs behind
+// it. Kernels change the tensors `written`.
 class Sequence {
  public:
   explicit Sequence(PyObject* args)
       : count_(static_cast<size_t>(number(item(args, 0)))),
         kept_(numbers(item(args, 1))),
-        results_(numbers(item(args, 3))) {
+        results_(numbers(item(args, 3))),
+        written_(numbers(item(args, 4))) {
     PyObject* steps = item(args, 2);
     for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
       PyObject* step = item(steps, i);
@@ -2332,10 +2347,12 @@ class Sequence {
       PyObject* half = item(frozen, static_cast<Py_ssize_t>(i));
       values[static_cast<size_t>(kept_[i])] = Value(Ref::to(half));
     }
+    const Lent lent = lend(values);
     for (const auto& step : steps_) {
       step->run(values);
       step->finish(values);
     }
+    take_back(lent);
     Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
     for (size_t i = 0; i < results_.size(); ++i) {
       PyObject* result = values[static_cast<size_t>(results_[i])].object();
@@ -2354,6 +2371,32 @@ class Sequence {
   void release() { const auto dropped = std::move(steps_); }
 
  private:
+  // Buffers with the dense copies that stand in their places.
+  using Lent = std::vector<std::pair<Ref, Ref>>;
+
+  // To autograd, each of these is about to be changed. For a copy, copy_ will say so.
+  Lent lend(Values& values) const {
+    Lent lent;
+    for (const int64_t i : written_) {
+      Value& value = values[static_cast<size_t>(i)];
+      Ref copy = copy_for_kernels(value);
+      if (!copy) {
+        value.tensor().bump_version();
+        continue;
+      }
+      lent.emplace_back(Ref::to(value.object()), Ref::to(copy.get()));
+      value = Value(std::move(copy));
+    }
+    return lent;
+  }
+
+  static void take_back(const Lent& lent) {
+    const c10::AutoGradMode without(false);
+    for (const auto& [buffer, copy] : lent) {
+      checked(PyObject_CallMethod(buffer.get(), "copy_", "O", copy.get()));
+    }
+  }
+
   static std::unique_ptr<Step> read(PyObject* name, PyObject* row, PyObject* done) {
     if (PyUnicode_CompareWithASCIIString(name, "empty") == 0) {
       return std::make_unique<Empty>(row, done);
@@ -2368,6 +2411,7 @@ class Sequence {
   std::vector<int64_t> kept_;
   std::vector<std::unique_ptr<Step>> steps_;
   std::vector<int64_t> results_;
+  std::vector<int64_t> written_;
 };
 
 void keep(PyObject* context, PyObject* name, PyObject* value) {
@@ -2437,8 +2481,7 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that, lists of buffers with the places of the results that they take, numbers
-  // with lists of the buffers that they are added to)
+  // what is handed to that)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -2448,9 +2491,7 @@ class Record {
         is_precise_(Ref::to(item(row, 6))),
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
-        handed_(Ref::to(item(row, 9))),
-        writes_(Ref::to(item(row, 10))),
-        counts_(Ref::to(item(row, 11))) {
+        handed_(Ref::to(item(row, 9))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -2481,15 +2522,13 @@ class Record {
     tensors.push_back(handed_.get());
     for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
     for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
-    Ref results = made(tensors, differentiable && c10::GradMode::is_enabled());
-    write(results.get());
-    return results;
+    return made(tensors, differentiable && c10::GradMode::is_enabled());
   }
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object : {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_,
-                              &handed_, &writes_, &counts_}) {
+    for (const Ref* object :
+         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
       Py_VISIT(object->get());
     }
     return 0;
@@ -2502,23 +2541,6 @@ class Record {
     }
     const Sequence& sequence = Object<Sequence>::of(sequence_.get());
     return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
-  }
-
-  // New values of buffers; autograd has nothing to do with them.
-  void write(PyObject* results) const {
-    const c10::AutoGradMode without(false);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(writes_.get()); ++i) {
-      PyObject* buffers = item(item(writes_.get(), i), 0);
-      const Ref values = checked(PyList_New(0));
-      for (const int64_t place : numbers(item(item(writes_.get(), i), 1))) {
-        if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
-      }
-      checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(counts_.get()); ++i) {
-      PyObject* count = item(counts_.get(), i);
-      checked(PyObject_CallFunctionObjArgs(torch.add, item(count, 1), item(count, 0), nullptr));
-    }
   }
 
   struct Argument {
@@ -2592,8 +2614,6 @@ class Record {
   Ref sequence_;
   Ref record_;
   Ref handed_;
-  Ref writes_;
-  Ref counts_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results

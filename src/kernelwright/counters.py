@@ -1,8 +1,9 @@
 """Buffers that a call adds a number to, and does nothing else with: they are counted up in place.
 
 In: a captured graph, where the new value of such a buffer is an operator and a result like any
-other. Out: the same graph with a Counter for each, so that a network with twenty BatchNorms has one
-call for all of its `num_batches_tracked` in the place of twenty operators and a copy.
+other. Out: the same graph with a Counter for each, so that the kernels of a network with twenty
+BatchNorms count its `num_batches_tracked` on the way (lower/in_place.py), in the place of twenty
+operators and a copy.
 """
 
 from __future__ import annotations

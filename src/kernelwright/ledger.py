@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
+from kernelwright.lower.in_place import InPlace
 from kernelwright.pattern import Rewrite
 from kernelwright.plan import Plan, Region
 
@@ -32,20 +33,35 @@ class LedgerRow:
 
 
 COUNTED = "a counter goes up in place, one call for all of them"
+COUNTED_BY_KERNEL = "a counter goes up in place, with a buffer that the kernel writes"
 
 
-def ledger(captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan) -> tuple[LedgerRow, ...]:
+def ledger(
+    captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan, in_place: InPlace
+) -> tuple[LedgerRow, ...]:
     homes, shared = _homes(plan), _shared(plan)
-    counters = {c.source for c in plan.graph.counters}
+    counters = _counters(plan, in_place)
     rows = []
     for node in captured:
         if node.name in counters:
-            where = (node.origin.op, node.origin.place, "aten", "_foreach_add_")
-            rows.append(LedgerRow(*where, COUNTED, module=node.origin.module))
+            where = (node.origin.op, node.origin.place, *counters[node.name])
+            rows.append(LedgerRow(*where, module=node.origin.module))
         elif node.op not in SOURCES and node.op != "getitem":
             found = _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
             rows += [replace(row, module=node.origin.module) for row in found]
     return tuple(rows)
+
+
+def _counters(plan: Plan, in_place: InPlace) -> dict[str, tuple[str, str, str]]:
+    """For each captured operator that counts: its fate, where it went and why."""
+    made = {b.name: region.name for region in plan.regions for b in region.outputs}
+    hosts = {plan.graph.targets[name]: made[v] for name, v in in_place.counted.items()}
+    return {
+        c.source: ("fused", hosts[c.buffer], COUNTED_BY_KERNEL)
+        if c.buffer in hosts
+        else ("aten", "_foreach_add_", COUNTED)
+        for c in plan.graph.counters
+    }
 
 
 def _rows(

@@ -181,7 +181,7 @@ def compile_problem(
     said = [f"{k.name} as {k.config.shape}" for k in lowered.kernels]
     report("lower", "; ".join(said) or "none")
 
-    rows = ledger(front.captured, front.rewrites, planned)
+    rows = ledger(front.captured, front.rewrites, planned, lowered.in_place)
     source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in front.rewrites)

@@ -19,7 +19,7 @@ batch_size = 5
 in_channels = 3
 out_channels = 7
 kernel_size = 3
-EXPECTED = {"kernels": 1, "aten": ["conv2d", "add"]}
+EXPECTED = {"kernels": 1, "aten": ["conv2d"]}
 
 
 def get_inputs():

@@ -21,7 +21,7 @@ batch_size = 4
 in_channels = 3
 out_channels = 5
 kernel_size = 3
-EXPECTED = {"kernels": 2, "aten": ["conv_transpose3d", "add"]}
+EXPECTED = {"kernels": 2, "aten": ["conv_transpose3d"]}
 
 
 def get_inputs():

@@ -17,7 +17,7 @@ from kernelwright.accuracy import Accuracy
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.lower import ConvKernel, convolution
-from kernelwright.lower.steps import Choice
+from kernelwright.lower.steps import Alloc, Choice, Launch
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy
 from kernelwright.plan.convolutions import conv_form
@@ -106,6 +106,31 @@ def test_passes_are_one_choice() -> None:
     assert "aten.conv2d" in str(choice.otherwise[0])
     once, again = (dict(r.why.numbers) for r in made.planned.regions)
     assert once["again"] == again["again"] < again["once"]
+
+
+def test_weights_are_packed_for_the_first_pass() -> None:
+    """Memory for them once, and the second launch is told that they are there."""
+    parts = {"c": nn.Conv2d(3, 8, 3), "n": nn.GroupNorm(2, 8)}
+    made = compiled(lambda m, x: torch.relu(m.n(m.c(x))), target=AGAIN, **parts)
+    (routine,) = made.lowered.routines
+    (choice,) = routine.steps
+    assert isinstance(choice, Choice)
+    passes = [k for k in made.kernels if isinstance(k, ConvKernel)]
+    first, second = passes
+    alike = first.config.constants == second.config.constants
+    rooms = [s.buffer.name for s in choice.steps if isinstance(s, Alloc)]
+    assert rooms.count("packed_weight") == rooms.count("weight_scales") == 2 - alike
+    launched = {s.kernel: s.sizes for s in choice.steps if isinstance(s, Launch)}
+    assert [launched[k.name][-1] for k in passes] == [0, int(alike)]
+
+    assert replace(first, config=second.config).goes_on(second)
+    others = {"kBlockChannels": 128, **dict(first.config.constants), "kStages": 99}
+    other = replace(first.config, constants=tuple(others.items()))
+    assert not replace(first, config=other).goes_on(first)
+    turned = replace(first, largest=replace(first.largest, signs=("a sign",)))
+    assert not turned.goes_on(turned)
+    elsewhere = replace(first.conv, form=replace(first.conv.form, weight="other"))
+    assert not replace(first, conv=elsewhere).goes_on(first)
 
 
 def test_below_some_samples_the_library_is_as_accurate_as_eager() -> None:

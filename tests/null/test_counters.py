@@ -13,6 +13,7 @@ from kernelwright.capture import capture
 from kernelwright.counters import counted
 from kernelwright.graph import Graph
 from kernelwright.interpret import run
+from kernelwright.ledger import COUNTED_BY_KERNEL
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module
 
@@ -82,10 +83,18 @@ def test_a_floating_counter_stays() -> None:
     assert before.mutations and after is before
 
 
-def test_a_network_counts_with_one_call() -> None:
+def test_the_kernels_of_a_network_count() -> None:
     layers = [m for _ in range(3) for m in (nn.Linear(8, 8), nn.BatchNorm1d(8))]
     compiled = compile_problem(problem_from_module(nn.Sequential(*layers), (torch.rand(4, 8),)))
-    assert len(compiled.planned.graph.counters) == 3
-    assert [r.op for r in compiled.ledger if r.where == "_foreach_add_"] == ["add"] * 3
-    assert compiled.source.count("_KW_FUSION.count(self)") == 1
+    assert len(compiled.planned.graph.counters) == len(compiled.lowered.in_place.counted) == 3
+    assert [r.fate for r in compiled.ledger if r.why == COUNTED_BY_KERNEL] == ["fused"] * 3
+    assert "_foreach_add_" not in compiled.source
     assert not any(region.kind == "opaque" for region in compiled.planned.regions)
+    # Each with a counter of its own, so they are one kernel.
+    assert len(compiled.kernels) == 1
+
+
+def test_what_no_kernel_counts_is_counted_with_one_call() -> None:
+    compiled = compile_problem(problem_from_module(Counts(up), (torch.rand(4, 6),)))
+    assert [r.op for r in compiled.ledger if r.where == "_foreach_add_"] == ["add"]
+    assert "run.call(lambda *counters: torch._foreach_add_(counters, 3), calls)" in compiled.source

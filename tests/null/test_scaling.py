@@ -140,8 +140,9 @@ def compiled(graph: Graph, target: str) -> str:
     planned = plan(primitives, limits_of(machine), products.generated, BATCH)
     if machine.lanes is not None:
         planned = seat(planned, products, conv_time)
-    text = source(primitives, lower(planned, machine), target)
-    reasons = (str(planned), render(ledger(graph, rewrites, planned)))
+    lowered = lower(planned, machine)
+    text = source(primitives, lowered, target)
+    reasons = (str(planned), render(ledger(graph, rewrites, planned, lowered.in_place)))
     return "\n".join([text.programs, *reasons, *map(str, refusals(rewritten, ALL_RULES))])
 
 

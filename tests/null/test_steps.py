@@ -152,6 +152,7 @@ class Model:
     """What Steps asks of a Fusion."""
 
     precision = None
+    in_place = ()
 
     def __init__(self, fused: Any) -> None:
         self.kernels, self.fused = Notes(), fused
@@ -178,6 +179,20 @@ def test_launches_in_a_row_cross_once_and_share_a_workspace() -> None:
     assert steps.bytes == 3 * 512  # all were asked for before the first launch
     offsets = [operands[-1] for _, operands, _ in notes.rows[:3]]
     assert len({base for base, _ in offsets}) == 1 and len({at for _, at in offsets}) == 3
+
+
+@pytest.mark.parametrize("buffer", [torch.zeros(4), torch.zeros(4, 3)[:, 1]])
+def test_a_buffer_that_a_kernel_writes_has_another_version(buffer: Tensor) -> None:
+    """Behind torch's back; one with gaps is written in a dense copy, and has its values after."""
+
+    def written(tensor: Tensor) -> None:
+        assert tensor.is_contiguous()
+        tensor.numpy()[:] = 7.0
+
+    step = ("call", (written, (0,), (None,), 1), ())
+    before = buffer._version
+    assert Sequence(2, (), (step,), (), (0,))((buffer,), ()) == ()
+    assert buffer.tolist() == [7.0] * 4 and buffer._version == before + 1
 
 
 def test_memory_that_is_over_makes_room() -> None:

@@ -174,8 +174,6 @@ struct Torch {
   PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
   Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
   PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
-  PyObject* copy = nullptr;        // from a list of tensors to another
-  PyObject* add = nullptr;         // a number to each of a list of tensors
   PyObject* threads = nullptr;
   PyObject* stream = nullptr;
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
@@ -234,8 +232,6 @@ void look_up_torch() {
   torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
   torch.offset = offset_of_address();
   torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
-  torch.copy = looked_up("torch", "_foreach_copy_");
-  torch.add = looked_up("torch", "_foreach_add_");
   torch.threads = looked_up("torch._C", "get_num_threads");
 #ifdef KW_CUDA
   torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
@@ -450,6 +446,23 @@ class Value {
 
 using Values = c10::SmallVector<Value, 16>;
 
+// Kernels work on dense memory, aligned on a GPU. A copy that is, or nothing where the tensor is.
+Ref copy_for_kernels(Value& value) {
+  const auto is_aligned = [](const c10::TensorImpl& tensor) {
+    return !tensor.device().is_cuda() ||
+           reinterpret_cast<intptr_t>(tensor.data()) % kAlignment == 0;
+  };
+  Ref copy;
+  if (!value.tensor().is_contiguous()) {
+    copy = checked(PyObject_CallMethod(value.object(), "contiguous", nullptr));
+  }
+  if (!is_aligned(copy ? tensor_of(copy.get()) : value.tensor())) {
+    PyObject* from = copy ? copy.get() : value.object();
+    copy = checked(PyObject_CallMethod(from, "clone", nullptr));
+  }
+  return copy;
+}
+
 class Step {
  public:
   explicit Step(PyObject* done) : done_(numbers(done)) {}
@@ -553,21 +566,11 @@ class Launches : public Step {
   }
 
  private:
-  // Kernels read dense memory, aligned on a GPU; anything else is copied first.
-  char* address(Value& value, std::vector<Ref>& copies) const {
-    c10::TensorImpl* tensor = &value.tensor();
-    PyObject* copied = nullptr;
-    const auto copy = [&](const char* method) {
-      PyObject* from = copied == nullptr ? value.object() : copied;
-      copies.push_back(checked(PyObject_CallMethod(from, method, nullptr)));
-      copied = copies.back().get();
-      tensor = &tensor_of(copied);
-    };
-    if (!tensor->is_contiguous()) copy("contiguous");
-    if (reinterpret_cast<intptr_t>(tensor->data()) % kAlignment != 0 && device_.get() != Py_None) {
-      copy("clone");
-    }
-    return static_cast<char*>(const_cast<void*>(tensor->data()));
+  static char* address(Value& value, std::vector<Ref>& copies) {
+    Ref copy = copy_for_kernels(value);
+    const c10::TensorImpl& tensor = copy ? tensor_of(copy.get()) : value.tensor();
+    if (copy) copies.push_back(std::move(copy));
+    return static_cast<char*>(const_cast<void*>(tensor.data()));
   }
 
   Ref table_;
@@ -616,15 +619,17 @@ class Call : public Step {
   size_t index_;
 };
 
-// Sequence(count, kept, steps, results)(tensors, frozen) gives a tuple of the results. There are
-// `count` values; the tensors are the first of them, and frozen ones have the places `kept`. A step
-// is a name, what that kind of step needs, and the values that nobody needs behind it.
+// Sequence(count, kept, steps, results, written)(tensors, frozen) gives a tuple of the results.
+// There are `count` values; the tensors are the first of them, and frozen ones have the places
+// `kept`. A step is a name, what that kind of step needs, and the values that nobody needs behind
+// it. Kernels change the tensors `written`.
 class Sequence {
  public:
   explicit Sequence(PyObject* args)
       : count_(static_cast<size_t>(number(item(args, 0)))),
         kept_(numbers(item(args, 1))),
-        results_(numbers(item(args, 3))) {
+        results_(numbers(item(args, 3))),
+        written_(numbers(item(args, 4))) {
     PyObject* steps = item(args, 2);
     for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
       PyObject* step = item(steps, i);
@@ -646,10 +651,12 @@ class Sequence {
       PyObject* half = item(frozen, static_cast<Py_ssize_t>(i));
       values[static_cast<size_t>(kept_[i])] = Value(Ref::to(half));
     }
+    const Lent lent = lend(values);
     for (const auto& step : steps_) {
       step->run(values);
       step->finish(values);
     }
+    take_back(lent);
     Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
     for (size_t i = 0; i < results_.size(); ++i) {
       PyObject* result = values[static_cast<size_t>(results_[i])].object();
@@ -668,6 +675,32 @@ class Sequence {
   void release() { const auto dropped = std::move(steps_); }
 
  private:
+  // Buffers with the dense copies that stand in their places.
+  using Lent = std::vector<std::pair<Ref, Ref>>;
+
+  // To autograd, each of these is about to be changed. For a copy, copy_ will say so.
+  Lent lend(Values& values) const {
+    Lent lent;
+    for (const int64_t i : written_) {
+      Value& value = values[static_cast<size_t>(i)];
+      Ref copy = copy_for_kernels(value);
+      if (!copy) {
+        value.tensor().bump_version();
+        continue;
+      }
+      lent.emplace_back(Ref::to(value.object()), Ref::to(copy.get()));
+      value = Value(std::move(copy));
+    }
+    return lent;
+  }
+
+  static void take_back(const Lent& lent) {
+    const c10::AutoGradMode without(false);
+    for (const auto& [buffer, copy] : lent) {
+      checked(PyObject_CallMethod(buffer.get(), "copy_", "O", copy.get()));
+    }
+  }
+
   static std::unique_ptr<Step> read(PyObject* name, PyObject* row, PyObject* done) {
     if (PyUnicode_CompareWithASCIIString(name, "empty") == 0) {
       return std::make_unique<Empty>(row, done);
@@ -682,6 +715,7 @@ class Sequence {
   std::vector<int64_t> kept_;
   std::vector<std::unique_ptr<Step>> steps_;
   std::vector<int64_t> results_;
+  std::vector<int64_t> written_;
 };
 
 void keep(PyObject* context, PyObject* name, PyObject* value) {
@@ -751,8 +785,7 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that, lists of buffers with the places of the results that they take, numbers
-  // with lists of the buffers that they are added to)
+  // what is handed to that)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -762,9 +795,7 @@ class Record {
         is_precise_(Ref::to(item(row, 6))),
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
-        handed_(Ref::to(item(row, 9))),
-        writes_(Ref::to(item(row, 10))),
-        counts_(Ref::to(item(row, 11))) {
+        handed_(Ref::to(item(row, 9))) {
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -795,15 +826,13 @@ class Record {
     tensors.push_back(handed_.get());
     for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
     for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
-    Ref results = made(tensors, differentiable && c10::GradMode::is_enabled());
-    write(results.get());
-    return results;
+    return made(tensors, differentiable && c10::GradMode::is_enabled());
   }
 
   int visit(visitproc visit, void* arg) const {
     for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object : {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_,
-                              &handed_, &writes_, &counts_}) {
+    for (const Ref* object :
+         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
       Py_VISIT(object->get());
     }
     return 0;
@@ -816,23 +845,6 @@ class Record {
     }
     const Sequence& sequence = Object<Sequence>::of(sequence_.get());
     return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
-  }
-
-  // New values of buffers; autograd has nothing to do with them.
-  void write(PyObject* results) const {
-    const c10::AutoGradMode without(false);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(writes_.get()); ++i) {
-      PyObject* buffers = item(item(writes_.get(), i), 0);
-      const Ref values = checked(PyList_New(0));
-      for (const int64_t place : numbers(item(item(writes_.get(), i), 1))) {
-        if (PyList_Append(values.get(), item(results, place)) != 0) throw PythonError();
-      }
-      checked(PyObject_CallFunctionObjArgs(torch.copy, buffers, values.get(), nullptr));
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(counts_.get()); ++i) {
-      PyObject* count = item(counts_.get(), i);
-      checked(PyObject_CallFunctionObjArgs(torch.add, item(count, 1), item(count, 0), nullptr));
-    }
   }
 
   struct Argument {
@@ -906,8 +918,6 @@ class Record {
   Ref sequence_;
   Ref record_;
   Ref handed_;
-  Ref writes_;
-  Ref counts_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results

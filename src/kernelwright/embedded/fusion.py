@@ -27,16 +27,18 @@ class Fusion:
 
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
     *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
-    why the kernels cannot take a call; `state(module)` reads parameters and buffers,
-    `written(module)` the buffers that a call gives new values, `counted(module)` pairs of a number
-    and the buffers that it is added to. `reaches` gives for each result the tensors
-    that its gradient flows to, `blank` empty results for tracers; `given` says which arguments the
-    inputs are, where they are arguments themselves; `globals` says that some of the state lies in
-    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another.
+    why the kernels cannot take a call; `state(module)` reads parameters and buffers. Of inputs and
+    state, `rewritten` are the places of the buffers that a call changes, `recalled` of those that
+    results depend on, `in_place` of those that kernels write. `reaches` gives for each result the
+    tensors that its gradient flows to, `blank` empty results for tracers; `given` says which
+    arguments the inputs are, where they are arguments themselves; `globals` says that some of the
+    state lies in the file, where no memo watches it; `switch` reads what may be set in the file;
+    `alone` gives the results that may be views of something inside and share no element with
+    another.
     """
 
     alone = ()
+    in_place = ()
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -53,15 +55,6 @@ class Fusion:
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
-
-    def counted(self, module):
-        """The buffers that a call counts up, by how much: none, where the file does not say."""
-        return ()
-
-    def count(self, module):
-        """Count them up."""
-        for by, buffers in self.counted(module):
-            torch._foreach_add_(buffers, by)
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -118,17 +111,7 @@ class Fusion:
         call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
         is_simple = not self.random and not self.recalled and not self.alone
         record = self.record_simply if is_simple else self.record
-        known = (arguments, self.given, *kept, steps.sequence, record, call)
-        memo.known.add(*known, self.writes(memo.module), self.counted(memo.module))
-
-    def writes(self, module):
-        """The buffers that a call changes, those of one type together, and their new values."""
-        buffers, found = self.written(module), {}
-        for i, buffer in enumerate(buffers, len(self.reaches) - len(buffers)):
-            alike, places = found.setdefault(buffer.dtype, ([], []))
-            alike.append(buffer)
-            places.append(i)
-        return tuple((alike, tuple(places)) for alike, places in found.values())
+        memo.known.add(arguments, self.given, *kept, steps.sequence, record, call)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -153,13 +136,24 @@ class Fusion:
         tensors = (*inputs, *memo.state)
         if kind.steps is None:
             if torch.compiler.is_compiling() or is_traced(inputs):
-                return self.operator.call(list(tensors))
+                return self.traced(tensors)
             kind.steps = self.steps(memo, tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
             frozen = kind.steps.frozen_halves(memo, tensors)
             call = (memo, kind.steps.sequence, constants, frozen)
             return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
+
+    def traced(self, tensors):
+        """The results of a call that is traced.
+
+        The operator hands back what buffers become, to autograd with a history as all its results.
+        """
+        results = self.operator.call(list(tensors))
+        count = len(self.reaches)
+        for i, new in zip(self.rewritten, results[count:], strict=True):
+            tensors[i].copy_(new.detach())
+        return results[:count]
 
     def steps(self, memo, tensors):
         """The steps for tensors of these sizes, recorded where they are not yet."""

@@ -42,7 +42,7 @@ class Library:
         """A single kernel at once."""
         places = range(len(tensors))
         step = self.launches(device, [(name, [(i, 0) for i in places], sizes)], places)
-        self.sequence(len(tensors), (), ((*step, ()),), ())(tuple(tensors), ())
+        self.sequence(len(tensors), (), ((*step, ()),), (), ())(tuple(tensors), ())
 
     def failed(self, names, code):
         """Raise the error that a launch came back with."""
@@ -54,13 +54,22 @@ class Library:
 class Sequence:
     """Steps one after another; as in calls.cpp, which needs kernels and the headers of Python."""
 
-    def __init__(self, count, kept, steps, results):
+    def __init__(self, count, kept, steps, results, written):
         self.count, self.kept, self.steps, self.results = count, kept, steps, results
+        self.written = written
 
     def __call__(self, tensors, frozen):
         values = [*tensors, *[None] * (self.count - len(tensors))]
         for i, tensor in zip(self.kept, frozen, strict=True):
             values[i] = tensor
+        lent = []
+        for i in self.written:
+            ready = as_kernels_need(values[i])
+            if ready is values[i]:
+                torch.autograd.graph.increment_version(ready)
+            else:
+                lent.append((values[i], ready))
+                values[i] = ready
         for name, row, done in self.steps:
             if name == "empty":
                 values[row[0]] = row[-1]()
@@ -72,17 +81,25 @@ class Sequence:
                 start(values, *row)
             for i in done:
                 values[i] = None
+        with torch.no_grad():
+            for buffer, new in lent:
+                buffer.copy_(new)
         return tuple([values[i] for i in self.results])
 
 
+def as_kernels_need(tensor):
+    """Dense memory, aligned on a GPU: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
+
+
 def start(values, table, bases, device, names, watchers, failed):
-    """Kernels in a row, on dense memory, aligned on a GPU; anything else is copied first."""
+    """Kernels in a row, on memory as they need it."""
     for watcher in watchers:
         watcher(names)
-    tensors = [values[i].contiguous() for i in bases]
+    tensors = [as_kernels_need(values[i]) for i in bases]
     last = (torch.get_num_threads(), 0)
     if device is not None:
-        tensors = [t.clone() if t.data_ptr() % ALIGNMENT else t for t in tensors]
         last = (device, torch._C._cuda_getCurrentRawStream(device))
     numbers, at = struct.unpack(f"{len(table) // 8}q", table), 3
     for place in range(len(names)):

@@ -74,14 +74,13 @@ def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
     with torch.enable_grad(), torch.autocast(device.type, enabled=False):
         fresh = [alias(t, again) if w else t for t, w in zip(tensors, wanted, strict=True)]
         inputs, state = fresh[: fusion.inputs], fresh[fusion.inputs :]
-        counted = [buffer for _, buffers in fusion.counted(module) for buffer in buffers]
-        written = (*fusion.written(module), *counted)
+        named = list(zip(fusion.state(module), state, strict=True))
+        written = [named[i - fusion.inputs][0] for i in fusion.rewritten]
         pairs = [(w, w.detach().clone()) for w in written]
-        named = zip(fusion.state(module), state, strict=True)
         pairs += [(own, given) for own, given in named if given is not None]
         with as_at_first(device, random), StandIns(pairs):
             results = fusion.original(module, *inputs, *constants)
-    pairs = zip(results, cotangents, strict=False)  # new values of buffers have none
+    pairs = zip(results, cotangents, strict=False)  # what buffers become has none
     used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
     found = iter(())
     if used:

@@ -81,6 +81,7 @@ class Steps:
         self.library, self.precision = fusion.kernels, fusion.precision
         self.device = tensors[0].device
         self.frozen = set(memo.frozen)
+        self.written = tuple(fusion.in_place)
         self.given = self.count = len(tensors)
         self.tape, self.launches = [], {}
         self.halves, self.contracts = {}, False
@@ -145,7 +146,7 @@ class Steps:
         self.steps = self.until_done(steps, indices)
         kept = tuple(i for _, *pair in self.halves.values() for i in pair)
         made = self.library.sequence if self.library else Sequence
-        self.sequence = made(self.count, kept, self.steps, indices)
+        self.sequence = made(self.count, kept, self.steps, indices, self.written)
         self.bytes, self.tape, self.launches = room, None, None
 
     def placed(self, handed):

@@ -63,10 +63,15 @@ class Operator:
         self.call_backward = getattr(torch.ops.kernelwright, backward).default
 
     def run(self, tensors):
-        return list(self.fusion.steps(Unfrozen, tensors).run(Unfrozen, tensors))
+        """The results, and what buffers become: tracers want operators that change nothing."""
+        rewritten = self.fusion.rewritten
+        given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
+        results = self.fusion.steps(Unfrozen, given).run(Unfrozen, given)
+        return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):
-        return list(self.fusion.blank(*tensors))
+        buffers = [torch.empty_like(tensors[i]) for i in self.fusion.rewritten]
+        return [*self.fusion.blank(*tensors), *buffers]
 
     def save(self, ctx, inputs, output):
         (tensors,) = inputs

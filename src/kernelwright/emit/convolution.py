@@ -219,10 +219,11 @@ def conv_launcher(printer: ConvPrinter) -> str:
     sizes = len(printer.symbols())
     pointers = [f"tensors[{i}]" for i in range(len(OPERANDS))]
     loop = MAIN_LOOPS[kernel.conv.loop.name]
+    operands = ", ".join([*pointers, dim(kernel.conv.form.batch), f"numbers[{sizes}] != 0"])
     lines = [
         *arguments(printer, len(OPERANDS)),
-        f"  const kw::ConvOperands g{{{', '.join([*pointers, dim(kernel.conv.form.batch)])}}};",
-        *on_device(sizes),
+        *fit(f"  const kw::ConvOperands g{{{operands}}};"),
+        *on_device(sizes + 1),
         *fit(f"  return kw::conv<kw::{loop}, {struct}, {struct}Config>(g, a, on);"),
     ]
     return c_function(f"launch_{kernel.name}", lines)

@@ -163,7 +163,16 @@ class ForwardWriter(Names):
         bases = {self.graph.base(r) for region in self.plan.regions for r in region.reads}
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
+        bases |= self.changed.keys()
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
+
+    @cached_property
+    def changed(self) -> dict[str, str]:
+        """The buffers that a call changes, and their places in the module."""
+        counters = (counter.buffer for counter in self.graph.counters)
+        targets = {*(target for target, _ in self.graph.mutations), *counters}
+        sources = [n.name for n in self.graph if n.op == "buffer"]
+        return {n: self.graph.targets[n] for n in sources if self.graph.targets[n] in targets}
 
     def on_host(self) -> list[Node]:
         """Tensors that no .to() moves: attributes and globals that lie on the CPU beside a GPU."""
@@ -200,22 +209,6 @@ class ForwardWriter(Names):
             return [*lines, *listed("    ", "return (", names, ")", margin=0)]
         return [*lines, *indented(filled("return (", names, ")"))]
 
-    def written_reader(self) -> list[str]:
-        lines = [f"def written({self.local['module']}):"]
-        lines.append('    """The buffers that a call changes."""')
-        names = [self.attribute(target) for target, _ in self.graph.mutations]
-        return [*lines, *listed("    ", "return (", names, ")", margin=0)]
-
-    def counted_reader(self) -> list[str]:
-        if not self.graph.counters:
-            return []
-        lines = [f"def counted({self.local['module']}):"]
-        lines += ['    """The buffers that a call counts up, by how much."""', "    return ("]
-        for by in dict.fromkeys(c.by for c in self.graph.counters):
-            names = [self.attribute(c.buffer) for c in self.graph.counters if c.by == by]
-            lines += indented(indented(filled(f"({by}, [", names, "]),")))
-        return [*lines, "    )"]
-
     # ---- results -----------------------------------------------------------------------------
 
     def _undone(self, name: str, text: str) -> str:
@@ -247,13 +240,17 @@ class ForwardWriter(Names):
             rows.append(tuple(i for i, name in enumerate(order) if name in sources))
         return rows
 
-    def rewritten(self) -> tuple[list[int], list[int]]:
-        """Positions of buffers that a call rewrites, and of those that outputs depend on."""
+    def rewritten(self) -> tuple[list[int], list[int], list[int]]:
+        """Positions of buffers that a call changes.
+
+        And of those among them that outputs depend on, and that kernels write in place.
+        """
         order = [*self.leaves, *(n.name for n in self.state())]
-        targets = {target for target, _ in self.graph.mutations}
-        found = [i for i, n in enumerate(order) if self.graph.targets.get(n) in targets]
+        found = [i for i, n in enumerate(order) if n in self.changed]
         needed = self._behind([r.name for r in self.results if r.leaf is not None])
-        return found, [i for i in found if order[i] in needed]
+        in_place = self.lowered.in_place.buffers
+        recalled, written = ([i for i in found if order[i] in of] for of in (needed, in_place))
+        return found, recalled, written
 
     def alone(self) -> list[int]:
         """Positions of outputs that may be views of what is made inside, and overlap no other."""
@@ -299,11 +296,39 @@ class ForwardWriter(Names):
                 lines += indented(printer.moved(node.name))
             for step in self.lowered.steps:
                 lines += indented(self._step(step, printer))
+            lines += indented(self._changes(printer))
             handed = [printer.result(text, name) for name, text in self._handed_back()]
         return [*lines, *listed("    ", "return (", handed, ")", margin=0)]
 
     def _step(self, step: Step, printer: StepPrinter) -> list[str]:
         return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
+
+    def _changes(self, printer: StepPrinter) -> list[str]:
+        """Buffers that no kernel writes are given their values at the end, alike ones at once."""
+        done, places = self.lowered.in_place, {t: name for name, t in self.changed.items()}
+        copied: dict[Any, list[tuple[str, str]]] = {}
+        for target, name in self.graph.mutations:
+            if self.graph.base(name) not in done.stored:
+                # Of a buffer, which another of these lines may change, it is the value before.
+                old = ".clone()" * (self.graph[self.graph.base(name)].op in SOURCES)
+                value = printer.result(f"{self.value(name)}{old}", name)
+                pair = self.variable(places[target]), value
+                copied.setdefault(self.graph[name].type.dtype, []).append(pair)
+        lines: list[str] = []
+        for pairs in copied.values():
+            given, half = [pair[i] for i in (0, 1) for pair in pairs], len(pairs)
+            function = "torch.Tensor.copy_"
+            if half >= MANY_BUFFERS:
+                function = f"lambda *both: torch._foreach_copy_(both[:{half}], both[{half}:])"
+            lines += listed("", f"{printer.run}.call(", [function, *given], ")")
+        counted: dict[int, list[str]] = {}
+        for counter in self.graph.counters:
+            if places[counter.buffer] not in done.counted:
+                counted.setdefault(counter.by, []).append(self.variable(places[counter.buffer]))
+        for by, names in counted.items():
+            function = f"lambda *counters: torch._foreach_add_(counters, {by})"
+            lines += listed("", f"{printer.run}.call(", [function, *names], ")")
+        return lines
 
     def _handed_back(self) -> list[tuple[str, str]]:
         """Results and their values; the caller may not be handed the same tensor twice.
@@ -369,8 +394,6 @@ class ForwardWriter(Names):
             f"    {memo}.fall_back({kind}.cause)",
             f"    return {self._original_forward()}",
             f"{results} = {fusion}.run({called})",
-            *self._written_buffers(results),
-            *([f"{fusion}.count(self)"] if self.graph.counters else []),
         ]
         if self.given() is not None:
             known = [
@@ -384,25 +407,6 @@ class ForwardWriter(Names):
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
         body = [*lines, f"return {self.assembled()}"]
         return [f"    {head}", *(f"        {line}" for line in body)]
-
-    def _written_buffers(self, results: str) -> list[str]:
-        """New values of buffers; several of one type, as BatchNorms leave, go in one launch."""
-        first = len(self.results) - len(self.graph.mutations)
-        by_type: dict[Any, list[tuple[str, str]]] = {}
-        for i, (target, name) in enumerate(self.graph.mutations, first):
-            pair = self.attribute(target, "self"), f"{results}[{i}]"
-            by_type.setdefault(self.graph[name].type.dtype, []).append(pair)
-        lines = []
-        for pairs in by_type.values():
-            if len(pairs) < MANY_BUFFERS:
-                lines += [f"{buffer}.copy_({value})" for buffer, value in pairs]
-                continue
-            buffers, news = ([pair[i] for pair in pairs] for i in (0, 1))
-            lines.append("torch._foreach_copy_(")
-            lines += listed("    ", "[", buffers, "],")
-            lines += listed("    ", "[", news, "],")
-            lines.append(")")
-        return lines
 
     def _original_forward(self) -> str:
         if "super" in self.arguments.inside:

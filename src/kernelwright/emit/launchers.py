@@ -21,9 +21,12 @@ def arguments(printer: ProgramPrinter, first: int = 0) -> list[str]:
 
 def members(printer: ProgramPrinter, reads: list[str], first: int) -> list[str]:
     """What Args hold; a result that another kernel stores has no place here."""
-    kernel = printer.kernel
-    given = {b: f"tensors[{i}]" for i, b in enumerate((*reads, *kernel.writes), first)}
-    values = [f"static_cast<const {printer.storage(b)}*>({given[b]})" for b in reads]
+    kernel, behind = printer.kernel, first + len(reads)
+    values = [
+        f"static_cast<const {printer.storage(b)}*>(tensors[{i}])"
+        for i, b in enumerate(reads, first)
+    ]
+    given = {b: f"tensors[{i}]" for i, b in enumerate(kernel.writes, behind)}
     values += [
         f"static_cast<{printer.storage(b)}*>({given[b]})" if b in given else "nullptr"
         for b in kernel.places

@@ -147,8 +147,6 @@ def _functions(writer: ForwardWriter) -> list[str]:
         writer.blank(),
         writer.state_types(),
         writer.state_reader(),
-        writer.written_reader(),
-        writer.counted_reader(),
     )
     return ["\n".join(lines) for lines in functions if lines]
 
@@ -158,7 +156,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     baked = baked_in(writer.problem.module, writer.graph.mode != "any")
     rows = [line for entry in baked for line in entry]
     stem = _stem(writer.problem)
-    rewritten, recalled = writer.rewritten()
+    rewritten, recalled, in_place = writer.rewritten()
     alone = writer.alone()
     return "\n".join(
         [
@@ -182,14 +180,13 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "        original=original,",
             "        blank=blank,",
             "        state=state,",
-            "        written=written,",
-            *(["        counted=counted,"] if writer.graph.counters else []),
             "        baked_in=BAKED_IN,",
             f"        inputs={len(writer.leaves)},",
             f"        given={writer.given()},",
             f"        reaches={writer.reaches()},",
             f"        rewritten={rewritten},",
             f"        recalled={recalled},",
+            *([f"        in_place={in_place},"] if in_place else []),
             *([f"        alone={alone},"] if alone else []),
             f"        random={writer.graph.contract.random},",
             f"        refused={python(writer.graph.contract.refused)},",

@@ -90,7 +90,7 @@ class Names:
         return dict(zip(tensors, leaves, strict=True))
 
     def _results(self) -> list[Result]:
-        """What the kernels hand back: outputs, elements that are numbers, new values of buffers.
+        """What the kernels hand back: outputs, and elements that are numbers.
 
         An output that is a view of another is made of that, where autograd sees it.
         """
@@ -106,7 +106,7 @@ class Names:
         for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
             if self.graph[self.graph.base(name)].op not in SOURCES:
                 found.setdefault(name, Result(name, None))
-        return [*found.values(), *(Result(value, None) for _, value in self.graph.mutations)]
+        return list(found.values())
 
     def _under(self, name: str) -> Iterator[str]:
         """What a value is a view of, and so on."""

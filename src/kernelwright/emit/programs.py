@@ -236,6 +236,9 @@ class ProgramPrinter:
             last = f"{target}[l] = {expression(s.expr, known)};"
             body += ["KW_LANES", "for (int l = 0; l < L; ++l) {", *named, f"  {last}", "}"]
             body.append(f"{target}.commit();")
+        if level == "row" and self.program.counts:
+            counts = [f"  *a.{self.member(b)}_out += {by};" for b, by in self.program.counts]
+            body += ["if (at.row == 0) {", *counts, "}"]
         parameters = [("const Scalars<L>&", "s"), ("const Args&", "a"), (self.cursor, "at")]
         return function(f"static void store_{level}(", parameters, body, "template <int L>")
 
@@ -392,6 +395,8 @@ class ProgramPrinter:
             return f"const auto {local} = kw::load_block<{block}>({pointer});"
         if stride == 0:
             return f"const auto {local} = {self.sharing}<{width}>({pointer});"
+        if stride == 1 and access.buffer in self.kernel.writes:
+            return f"const auto {local} = kw::load_before<{width}>({pointer});"
         if stride == 1:
             whole = access.atoms == frozenset(self.program.sizes) and not access.within
             once = self.kernel.template.spares_cache and whole

@@ -62,7 +62,8 @@ class RoutineWriter:
         targets = [python(step.targets[i]) for i in function.differing]
         given = [self.run, *function.sizes, *map(self.names.value, step.given), *targets]
         made = ", ".join(map(self.names.variable, step.results))
-        return filled(f"{made} = {function.name}(", given, ")", margin=BODY + PREFIX)
+        left = f"{made} = " if made else ""
+        return filled(f"{left}{function.name}(", given, ")", margin=BODY + PREFIX)
 
     def function(self, routine: Routine, name: str) -> Function:
         users = self.users[routine.name]
@@ -75,16 +76,18 @@ class RoutineWriter:
             body = [line for step in routine.steps for line in printer.step(step)]
             given = [self.names.value(p) for p in routine.parameters]
             results = ", ".join(self.names.variable(r) for r in routine.results)
+            left = [f"return {results}"] if results else []
         locals = [self.names.local[symbol] for symbol in self.graph.symbols]
         sizes = [size for size in locals if re.search(rf"\b{size}\b", "\n".join(body))]
         given = [self.run, *sizes, *given, *targets.values()]
         head = filled(f"def {name}(", given, "):", margin=PREFIX)
-        lines = (*head, *indented([self.about(routine), *body, f"return {results}"]))
+        lines = (*head, *indented([self.about(routine), *body, *left]))
         return Function(name, tuple(sizes), tuple(differing), lines)
 
     def about(self, routine: Routine) -> str:
         """What it computes for the first of its users, in the words of the user's program."""
-        known = [self.graph[name].origin for name in routine.results if name in self.graph.by_name]
+        made = routine.results or routine.temporaries
+        known = [self.graph[name].origin for name in made if name in self.graph.by_name]
         others = len(self.users[routine.name]) - 1
         more = f", and {others} more like it" if others else ""
         text = f"{', '.join(dict.fromkeys(map(str, known)))}{more}."

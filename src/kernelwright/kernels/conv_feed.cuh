@@ -235,7 +235,9 @@ struct ConvFeeder {
   }
 
   // The kernel before this one packs weights, and what comes before that is done: the input is read
-  // at once, and only the weights are waited for.
+  // at once, and only the weights are waited for. Where they are packed already, it is a kernel
+  // that comes after a convolution of the same input, or that convolution itself: it has called
+  // await_turn too, so that what came before it is done, and the input is older than that.
   __device__ __forceinline__ void run() {
     Elements elements(g, map, shared, barriers, items);
     if constexpr (Loop::kScaled) elements.begin();

@@ -578,7 +578,7 @@ struct ConvConsumer {
            item.channels * S::kBlockChannels;
   }
 
-  // The packed weights and their scales, which the kernel before this one makes.
+  // The packed weights and their scales, which the kernel before this one makes, or an earlier one.
   __device__ __forceinline__ void fetch_weights() {
     const int thread = static_cast<int>(threadIdx.x) - 128;
     await_turn();
@@ -753,11 +753,13 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
                 "taps are packed where one chunk has all channels");
   static_assert(S::kResident == 0 || S::kChannelTiles <= 64, "a block keeps its channels");
   if (g.batch == 0) return cudaSuccess;
-  const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};
-  cudaError_t error = launch(detail::pack_weights<Loop, P, S>, packing, g, a);
-  if (error != cudaSuccess) return error;
+  if (!g.goes_on) {
+    const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};
+    const cudaError_t error = launch(detail::pack_weights<Loop, P, S>, packing, g, a);
+    if (error != cudaSuccess) return error;
+  }
   const auto kernel = conv_kernel<Loop, P, C>;
-  error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
+  const cudaError_t error = allow_shared(reinterpret_cast<const void*>(kernel), M::kAll);
   if (error != cudaSuccess) return error;
   CUtensorMap map{};
   if (M::kBoxed && !detail::describe_input<Loop, S>(map, g)) return cudaErrorInvalidValue;

@@ -29,13 +29,15 @@ using ConvFloat16 = ConvLoop<hopper::Element::kFloat16, half_t, 1, false>;
 using ConvBfloat16 = ConvLoop<hopper::Element::kBfloat16, bfloat16_t, 1, false>;
 
 // `packed` and `scales` are room for what a convolution makes of its weights: packed_bytes() and
-// kChannelTiles * kBlockChannels RowScales.
+// kChannelTiles * kBlockChannels RowScales. One that `goes_on` finds them made, by a convolution of
+// the same input before it.
 struct ConvOperands {
   const void* input;
   const void* weight;
   void* packed;
   void* scales;
   int64_t batch;
+  bool goes_on = false;
 };
 
 namespace detail {

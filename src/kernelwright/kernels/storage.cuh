@@ -226,7 +226,8 @@ KW_FN Vec<V> load_where(const T* at, bool test, float beyond) {
 
 #ifdef __CUDACC__
 
-// No kernel writes what it reads. Told so, the compiler loads ahead of earlier stores.
+// No kernel writes what it reads, but for load_before. Told so, the compiler loads ahead of earlier
+// stores.
 template <class P>
 KW_FN P read_only(const P* at) {
 #ifdef __CUDA_ARCH__
@@ -252,6 +253,17 @@ KW_FN P read_only(const P* at) {
 template <int V, class T>
 KW_FN Vec<V> load_row(const T* at) {
   const Pack<T, V> pack = read_only(reinterpret_cast<const Pack<T, V>*>(at));
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);
+  return out;
+}
+
+// As load_row, for data that the kernel itself writes afterwards, in the very same places. A cache
+// for what is never written could still have it when the next kernel reads it.
+template <int V, class T>
+KW_FN Vec<V> load_before(const T* at) {
+  const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(at);
   Vec<V> out;
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = to_float(pack.items[v]);
@@ -339,6 +351,12 @@ KW_FN Row<T> load_row(const T* at) {
 #ifndef __CUDACC__
 template <int V, class T>
 KW_FN Row<T> load_once(const T* at) {
+  return {at};
+}
+
+// Of each lane, the element is read before it is written.
+template <int V, class T>
+KW_FN Row<T> load_before(const T* at) {
   return {at};
 }
 #endif

@@ -95,6 +95,17 @@ class ConvKernel(Kernel):
         """Memory that a launch needs besides."""
         return room(self.conv.form, self.tile, self.conv.loop.name)
 
+    def goes_on(self, before: ConvKernel) -> bool:
+        """Whether the weights that the kernel before it has packed are those that it would pack.
+
+        Both read one input, so that this one may begin to before the other is done. Where an
+        epilogue wants some channels turned, it has weights of its own.
+        """
+        if self.largest.signs or before.largest.signs:
+            return False
+        packed = [(k.conv.form, k.conv.loop, k.config.constants) for k in (before, self)]
+        return packed[0] == packed[1]
+
     @property
     def reads(self) -> list[str]:
         return [name for name in super().reads if name != self.conv.product]

@@ -23,11 +23,14 @@ class Template:
     """A header under kernels/ and the function template in it: `symbol<Program, Config>`.
 
     `spares_cache` says that what it reads once does not go through the L1 cache. In an epilogue the
-    tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB).
+    tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB). `updates` says that every
+    result is stored once, by a thread that reads what it computes it from by itself: so a result
+    may be stored where one of its operands was.
     """
 
     symbol: str
     spares_cache: bool = False
+    updates: bool = False
 
     def header(self, device: str) -> str:
         return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
@@ -38,14 +41,14 @@ PARTS = "sums"
 TEMPLATES = {
     t.symbol: t
     for t in (
-        Template("pointwise"),
-        Template("ragged"),
-        Template("resident"),
-        Template("streaming"),
-        Template("spread"),
-        Template("strided"),
+        Template("pointwise", updates=True),
+        Template("ragged", updates=True),
+        Template("resident", updates=True),
+        Template("streaming", updates=True),
+        Template("spread", updates=True),
+        Template("strided", updates=True),
         Template("turned"),
-        Template("spread_strided"),
+        Template("spread_strided", updates=True),
         Template("windows"),
         Template("gemm_sm90", spares_cache=True),
         Template("conv_sm90", spares_cache=True),
@@ -75,7 +78,8 @@ class Kernel:
 
     @property
     def writes(self) -> list[str]:
-        return [s.access.buffer for s in self.program.stores]
+        counts = [buffer for buffer, _ in self.program.counts]
+        return [*(s.access.buffer for s in self.program.stores), *counts]
 
     @property
     def room(self) -> tuple[Buffer, ...]:

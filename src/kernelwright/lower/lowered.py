@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph
+from kernelwright.lower import in_place
 from kernelwright.lower.attention import attention_kernel
 from kernelwright.lower.convolution import convolution
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
+from kernelwright.lower.in_place import InPlace
 from kernelwright.lower.kernel import GemmKernel, Kernel, product, rowwise
 from kernelwright.lower.panels import Panel, panels
 from kernelwright.lower.routines import Routine, routines
@@ -30,6 +32,7 @@ class Lowered:
     `routines` are what the steps of a call invoke.
     `shared` gives for the name of any kernel that of the first one that is equal to it, `users` for
     such a name all regions that launch it, `programs` for any kernel the one that has its program.
+    `in_place` are the buffers that kernels write.
     """
 
     kernels: tuple[Kernel, ...]
@@ -42,6 +45,7 @@ class Lowered:
     shared: Mapping[str, str]
     programs: Mapping[str, str]
     users: Mapping[str, tuple[Region, ...]]
+    in_place: InPlace
 
 
 def lower(
@@ -52,17 +56,22 @@ def lower(
     `tiles` are tiles for generated products by name; the others have the one that looks cheapest.
     `keeps` says that ModelNew may have the methods that freeze weights.
     """
-    every = _kernels(plan, target, dict(tiles or {}))
-    few = few_kernels(plan)
-    names = shared(plan.graph, [*every, *few])
     on_cpu = target.lanes is None
     paired, sliced = (panels(plan), slices(plan)) if on_cpu else ((), ())
+    every = _kernels(plan, target, dict(tiles or {}))
+    in_turns = {name for p in paired for name in (p.product, p.kernel)}
+    in_turns |= {name for s in sliced for name in (s.product, *s.kernels)}
+    found = in_place.find(plan, every, frozenset(in_turns))
+    every = [in_place.stored(plan.graph, kernel, found) for kernel in every]
+    few = few_kernels(plan)
+    names = shared(plan.graph, [*every, *few])
     maker = TaskMaker(plan, {k.name: k for k in every}, names, paired, sliced, target, keeps)
     users: dict[str, tuple[Region, ...]] = {}
     regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
     for own, region in regions.items():
         users[names[own]] = (*users.get(names[own], ()), region)
-    made, steps = routines(plan.graph, maker.tasks())
+    tasks = [in_place.without(task, found) for task in maker.tasks()]
+    made, steps = routines(plan.graph, tasks)
     return Lowered(
         tuple(k for k in every if names[k.name] == k.name),
         tuple(k for k in few if names[k.name] == k.name),
@@ -74,6 +83,7 @@ def lower(
         names,
         programs(plan.graph, every, names),
         users,
+        found,
     )
 
 

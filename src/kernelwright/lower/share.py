@@ -67,6 +67,7 @@ def _program(graph: Graph, kernel: Kernel) -> Hashable:
         (len(program.rows), len(program.outer), len(program.inner), program.strided),
         tuple((s.kind, s.segment, slots.expr(s.expr)) for s in program.stages),
         tuple((s.level, slots.access(s.access), slots.expr(s.expr)) for s in program.stores),
+        tuple(by for _, by in program.counts),
         slots.product(kernel),
         slots.convolution(kernel) if isinstance(kernel, ConvKernel) else None,
     )

@@ -219,7 +219,8 @@ class TaskMaker:
         """Both ways to all that follows a convolution: one generated kernel for each pass."""
         last = passes[-1]
         assert last.conv is not None
-        made = [step for region in passes for step in self.convolved(region)]
+        pairs = zip((None, *passes), passes, strict=False)
+        made = [step for before, region in pairs for step in self.convolved(region, before)]
         library = [step for r in last.conv.library for step in self.plain(r)]
         guards = [GENERATED, Guard("capability", capability=last.conv.loop.capability)]
         samples, fewest = last.conv.form.batch, last.conv.fewest
@@ -229,14 +230,21 @@ class TaskMaker:
         results = tuple(b.name for region in passes for b in region.outputs)
         return Task(last.name, (choice,), results)
 
-    def convolved(self, region: Region) -> list[Step]:
+    def convolved(self, region: Region, before: Region | None) -> list[Step]:
+        """A pass; with the weights of the one `before` it, where they are packed alike."""
+        kernel = self.conv_kernel(region)
+        goes_on = before is not None and kernel.goes_on(self.conv_kernel(before))
+        rooms = [replace(b, name=name) for b, name in zip(kernel.room, CONV_OPERANDS, strict=True)]
+        fresh = [] if goes_on else rooms
+        found: list[Step] = [*map(Alloc, (*fresh, *kernel.partials, *region.outputs))]
+        operands = (kernel.conv.form.input, kernel.conv.form.weight, *CONV_OPERANDS)
+        found.append(self.launch(region.name, (*self.sizes, int(goes_on)), operands))
+        return [*found, *self.finished(region)]
+
+    def conv_kernel(self, region: Region) -> ConvKernel:
         kernel = self.kernels[region.name]
         assert isinstance(kernel, ConvKernel)
-        rooms = [replace(b, name=name) for b, name in zip(kernel.room, CONV_OPERANDS, strict=True)]
-        found: list[Step] = [*map(Alloc, (*rooms, *kernel.partials, *region.outputs))]
-        operands = (kernel.conv.form.input, kernel.conv.form.weight, *CONV_OPERANDS)
-        found.append(self.launch(region.name, self.sizes, operands))
-        return [*found, *self.finished(region)]
+        return kernel
 
     def halves(self, kernel: GemmKernel, region: Region) -> list[Step]:
         """Memory for both operands in halves; a frozen weight brings its own."""

@@ -135,7 +135,8 @@ class Program:
     """Rows x (segments x inner elements), the stages, the stores.
 
     Lanes lie along the rows of a `strided` program. Where rows are windows, a thread may take some
-    of them `together` (windows.py).
+    of them `together` (windows.py). `counts` are buffers of whole numbers that go up once for the
+    whole program, and by how much (lower/in_place.py).
     """
 
     sizes: dict[int, Dim] = field(hash=False)
@@ -147,6 +148,7 @@ class Program:
     strided: bool
     labels: dict[Expr, str] = field(default_factory=dict, hash=False, repr=False)
     together: bool = False
+    counts: tuple[tuple[str, int], ...] = ()
 
     @property
     def elements(self) -> tuple[int, ...]:

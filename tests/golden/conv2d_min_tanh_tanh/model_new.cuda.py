@@ -54,7 +54,7 @@ def _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias):
         run.launch(
             "conv2d_min_tanh",
             [x, conv_weight, packed_weight, weight_scales, conv_bias, tanh_2],
-            batch,
+            batch, 0,
         )
     else:
         conv_product = run.contract(
@@ -122,11 +122,6 @@ def _kw_state(module):
     return (module.conv.weight, module.conv.bias)
 
 
-def _kw_written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
 # What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
@@ -167,7 +162,6 @@ def _kw_together():
         original=_kw_original,
         blank=_kw_blank,
         state=_kw_state,
-        written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
         given=(0,),

@@ -180,9 +180,10 @@ extern "C" int launch_conv2d_min_tanh(void* const* tensors, const int64_t* numbe
       static_cast<float*>(tensors[5]),
       numbers[0],
   };
-  const kw::ConvOperands g{tensors[0], tensors[1], tensors[2], tensors[3], (a.batch)};
-  const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
-  const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
+  const kw::ConvOperands g{tensors[0], tensors[1], tensors[2], tensors[3], (a.batch),
+      numbers[1] != 0};
+  const kw::DeviceGuard guard(static_cast<int>(numbers[2]));
+  const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
   return kw::conv<kw::ConvSplitFloat, Conv2dMinTanh, Conv2dMinTanhConfig>(g, a, on);
 }
 

@@ -87,11 +87,6 @@ def _kw_state(module):
     return (module.norm.weight, module.norm.bias)
 
 
-def _kw_written(module):
-    """The buffers that a call changes."""
-    return ()
-
-
 # What tracing took for granted of the modules at these places: class, what is there,
 # hooks, plain attributes, others as text. Otherwise the original forward runs.
 _KW_BAKED_IN = (
@@ -120,7 +115,6 @@ def _kw_together():
         original=_kw_original,
         blank=_kw_blank,
         state=_kw_state,
-        written=_kw_written,
         baked_in=_KW_BAKED_IN,
         inputs=1,
         given=(0,),

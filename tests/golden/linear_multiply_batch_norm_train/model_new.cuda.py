@@ -16,9 +16,9 @@ class ModelNew(Model):
     mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
                                                          kernel for 3 operator(s) over the same
                                                          rows
-    add (linear_multiply_batch_norm_train.py:15)         left to ATen: _foreach_add_; a counter
-                                                         goes up in place, one call for all of
-                                                         them
+    add (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; a
+                                                         counter goes up in place, with a buffer
+                                                         that the kernel writes
     batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
                                                          kernel for 3 operator(s) over the same
                                                          rows
@@ -37,12 +37,7 @@ class ModelNew(Model):
                 memo.fall_back(kind.cause)
                 return super().forward(x)
             results = _KW_FUSION.run(memo, kind, (x,))
-            torch._foreach_copy_(
-                [self.norm.running_mean, self.norm.running_var],
-                [results[1], results[2]],
-            )
-            _KW_FUSION.count(self)
-        (norm_2_affine, norm_2_3, norm_2_4) = results
+        (norm_2_affine,) = results
         return norm_2_affine
 
     @property
@@ -63,25 +58,23 @@ def _kw_linear(run, batch, x, linear_weight):
 
 def _kw_fused(
     run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
-    norm_running_var,
+    norm_running_var, norm_num_batches_tracked,
 ):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
     linear_product = _kw_linear(run, batch, x, linear_weight)
     norm_2_affine = run.empty((batch, 24), torch.float32)
-    norm_2_running_mean = run.empty((24,), torch.float32)
-    norm_2_running_var = run.empty((24,), torch.float32)
     sums = run.empty((24, 2, 264), torch.float32)
     run.launch(
         "bias_mul_batch_norm",
         [
             sums, linear_product, linear_bias, scale, norm_weight, norm_bias,
-            norm_running_mean, norm_running_var, norm_2_affine, norm_2_running_mean,
-            norm_2_running_var,
+            norm_running_mean, norm_running_var, norm_2_affine, norm_running_mean,
+            norm_running_var, norm_num_batches_tracked,
         ],
         batch,
     )
-    return (norm_2_affine, norm_2_running_mean, norm_2_running_var)
+    return (norm_2_affine,)
 
 
 def _kw_outside(state, x):
@@ -117,15 +110,11 @@ def _kw_original(module, x):
 
 def _kw_blank(
     x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
-    norm_running_var,
+    norm_running_var, norm_num_batches_tracked,
 ):
     """Results without values, for tracers."""
     batch = x.shape[0]
-    return (
-        torch.empty((batch, 24), dtype=torch.float32, device=x.device),
-        torch.empty((24,), dtype=torch.float32, device=x.device),
-        torch.empty((24,), dtype=torch.float32, device=x.device),
-    )
+    return (torch.empty((batch, 24), dtype=torch.float32, device=x.device),)
 
 
 _KW_STATE_TYPES = (
@@ -136,6 +125,7 @@ _KW_STATE_TYPES = (
     (torch.float32, (24,), None),  # norm.bias
     (torch.float32, (24,), None),  # norm.running_mean
     (torch.float32, (24,), None),  # norm.running_var
+    (torch.int64, (), None),  # norm.num_batches_tracked
 )
 
 
@@ -144,18 +134,7 @@ def _kw_state(module):
     return (
         module.scale, module.linear.weight, module.linear.bias, module.norm.weight,
         module.norm.bias, module.norm.running_mean, module.norm.running_var,
-    )
-
-
-def _kw_written(module):
-    """The buffers that a call changes."""
-    return (module.norm.running_mean, module.norm.running_var)
-
-
-def _kw_counted(module):
-    """The buffers that a call counts up, by how much."""
-    return (
-        (1, [module.norm.num_batches_tracked]),
+        module.norm.num_batches_tracked,
     )
 
 
@@ -202,14 +181,13 @@ def _kw_together():
         original=_kw_original,
         blank=_kw_blank,
         state=_kw_state,
-        written=_kw_written,
-        counted=_kw_counted,
         baked_in=_KW_BAKED_IN,
         inputs=1,
         given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5), (), ()],
-        rewritten=[6, 7],
+        reaches=[(0, 1, 2, 3, 4, 5)],
+        rewritten=[6, 7, 8],
         recalled=[],
+        in_place=[6, 7, 8],
         random=False,
         refused=None,
         globals=False,

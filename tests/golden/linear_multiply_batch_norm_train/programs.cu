@@ -16,8 +16,9 @@ struct BiasMulBatchNorm {
     const float* norm_running_mean;
     const float* norm_running_var;
     float* norm_2_affine_out;
-    float* norm_2_running_mean_out;
-    float* norm_2_running_var_out;
+    float* norm_running_mean_out;
+    float* norm_running_var_out;
+    int64_t* norm_num_batches_tracked_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -113,22 +114,25 @@ struct BiasMulBatchNorm {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, kw::Cursor at) {
-    const auto norm_running_mean_in = kw::load_row<L>(a.norm_running_mean + at.row);
-    auto norm_2_running_mean_out = kw::store_row<L>(a.norm_2_running_mean_out + at.row);
+    const auto norm_running_mean_in = kw::load_before<L>(a.norm_running_mean + at.row);
+    auto norm_running_mean_out = kw::store_row<L>(a.norm_running_mean_out + at.row);
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      norm_2_running_mean_out[l] = norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
+      norm_running_mean_out[l] = norm_running_mean_in[l] * 0.9f + s.norm_2_mean[l] * 0.1f;
     }
-    norm_2_running_mean_out.commit();
-    const auto norm_running_var_in = kw::load_row<L>(a.norm_running_var + at.row);
-    auto norm_2_running_var_out = kw::store_row<L>(a.norm_2_running_var_out + at.row);
+    norm_running_mean_out.commit();
+    const auto norm_running_var_in = kw::load_before<L>(a.norm_running_var + at.row);
+    auto norm_running_var_out = kw::store_row<L>(a.norm_running_var_out + at.row);
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      norm_2_running_var_out[l] =
+      norm_running_var_out[l] =
           norm_running_var_in[l] * 0.9f + kw::quotient(s.norm_2_square_sum[l],
               static_cast<float>((a.batch - 1))) * 0.1f;
     }
-    norm_2_running_var_out.commit();
+    norm_running_var_out.commit();
+    if (at.row == 0) {
+      *a.norm_num_batches_tracked_out += 1;
+    }
   }
 };
 
@@ -155,6 +159,7 @@ extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* n
       static_cast<float*>(tensors[8]),
       static_cast<float*>(tensors[9]),
       static_cast<float*>(tensors[10]),
+      static_cast<int64_t*>(tensors[11]),
       numbers[0],
   };
   const kw::DeviceGuard guard(static_cast<int>(numbers[1]));
