@@ -89,7 +89,7 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         pooled = needs.largest != ONES
         phases = form.transposed and max(form.stride) > 1
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
-        constants += (("kPhaseMax", int(phases and pooled)),)
+        constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
         windows = ONES if phases else needs.largest
         constants += tuple((f"kWindow{a}", n) for a, n in zip("DHW", windows, strict=True))
         cost = 0.0 if pooled else 1.0

@@ -125,8 +125,10 @@ class Conv:
     def config(self) -> ConvConfig:
         stores = self.program.startswith(("Elements", "Stored"))
         early = 6 if self.program.endswith("Moments") else 0
+        across = 14 if self.program == "LogSumExp" else 0
         needs = Needs(
-            *(self.together, self.multiple, self._unfit, self.largest, stores), early=early
+            *(self.cout if across else self.together, self.multiple, self._unfit, self.largest),
+            *(stores, 2, early, across),
         )
         found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
         assert found, f"no configuration for {self}"

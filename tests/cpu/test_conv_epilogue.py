@@ -78,6 +78,15 @@ CASES = {
         c=nn.ConvTranspose3d(3, 12, 3, stride=2),
     ),
     "minimum": Case(lambda m, x: torch.tanh(m.c(x).amin(1, keepdim=True)), c=conv()),
+    "logsumexp of a line": Case(
+        lambda m, x: torch.logsumexp(m.c(x), 1), 2, 3, 50, c=nn.Conv1d(3, 9, 5)
+    ),
+    "groups of channels": Case(
+        lambda m, x: (m.c(x).unflatten(1, (4, 5)) * m.p).amax((1, 2)),
+        **{"c": conv(), "p": nn.Parameter(torch.randn(4, 1, 1, 1))},
+    ),
+    "every second channel": Case(lambda m, x: m.c(x)[:, ::2].amax(1), c=conv()),
+    "every second place": Case(lambda m, x: m.c(x)[..., ::2].amax(1), c=conv()),
     "mean of places": Case(lambda m, x: torch.tanh(m.c(x)).mean((2, 3)), c=conv()),
     "mean of columns": Case(lambda m, x: torch.tanh(m.c(x)).mean(3), c=conv()),
     "largest of all": Case(lambda m, x: torch.tanh(m.c(x)).amax((1, 2, 3)), c=conv()),
@@ -142,6 +151,39 @@ def test_what_one_kernel_does(name: str, tmp_path: Path) -> None:
     made = compiled(case, ONCE)
     assert [r.kind for r in made.planned.regions] == case.kinds
     check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["minimum", "logsumexp of a line", "groups of channels"])
+def test_channels_are_reduced_where_the_sums_are(name: str) -> None:
+    """Slices are for tiles in doubt: a thread has a row of them, and keeps it there."""
+    made = compiled(CASES[name], ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert (kernel.laid.across, kernel.laid.lanes, kernel.laid.keeps) == (True, 1, "slice")
+    assert "kAcross = true;" in made.source and "struct ConvAcross {" in made.source
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "softmax",  # stores elements
+        "logsumexp",  # phases meet in a slice
+        "every second channel",
+        "every second place",
+        "mean of places",
+        "largest of all",
+        "max pool",
+    ],
+)
+def test_others_are_reduced_in_slices(name: str) -> None:
+    made = compiled(CASES[name], ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert not kernel.laid.across and "struct ConvAcross {" not in made.source
+
+
+def test_long_programs_are_not_written_out_for_each_channel() -> None:
+    long = Case(lambda m, x: torch.tanh(F.mish(m.c(x))).cos().amax(1), c=conv())
+    (kernel,) = (k for k in compiled(long, ONCE).kernels if isinstance(k, ConvKernel))
+    assert not kernel.laid.across
 
 
 def test_a_kernel_hands_over_the_largest_of_its_phases() -> None:

@@ -1,6 +1,7 @@
 // One convolution, compiled for one loop and configuration behind a C function: what convolved.py
 // builds, to try kernels/conv_sm90.cuh without a model around it. CONFIG names a file with the
 // struct Config, LOOP the main loop, PROGRAM one of the epilogues below.
+#include "conv_across.cuh"
 #include "conv_rows.cuh"
 #include "conv_sm90.cuh"
 
@@ -32,7 +33,7 @@ struct Squashed {
 // Nothing is stored, for measuring the rest.
 struct Unstored {
   static constexpr bool kTurns = false;
-  static constexpr bool kInRegisters = false;
+  static constexpr bool kInRegisters = false, kAcross = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -44,7 +45,7 @@ struct Unstored {
 template <class Map>
 struct Elements {
   static constexpr bool kTurns = false;
-  static constexpr bool kInRegisters = false;
+  static constexpr bool kInRegisters = false, kAcross = false;
   struct Args {
     OUT* out;
     const float* bias;
@@ -76,7 +77,7 @@ struct Moments {
   static constexpr int kChannelStride = 0;
   static constexpr int kUnroll = 2;
   static constexpr bool kTurns = false;
-  static constexpr bool kInRegisters = true;
+  static constexpr bool kInRegisters = true, kAcross = false;
   static constexpr bool kStoresElements = false, kStoresFirst = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
@@ -189,6 +190,110 @@ struct StoredMoments : Moments {
   static constexpr bool kStoresElements = true, kStoresFirst = false;
   static constexpr kw::Keep kKeep = kw::Keep::kAgain;
   static constexpr bool kHolds[] = {false, false};
+};
+
+// The logsumexp of all channels of a place, each plus its bias, where the sums are. They are stored
+// as one channel: `out` has [sample][place], and room behind it.
+struct LogSumExp {
+  struct Args {
+    OUT* out;
+    const float* bias;
+    float* moments;
+    int64_t batch;
+  };
+  static constexpr int kStages = 2;
+  static constexpr int kRows = Config::kTileD * Config::kTileH * Config::kTileW;
+  static constexpr int kElements = Config::kCout;
+  static constexpr int kSegment = 0;
+  static constexpr int kVec = 1;
+  static constexpr int kEdgeVec = 1;
+  static constexpr int kLanes = 1;
+  static constexpr int kTeams = 1;
+  static constexpr int kPlaceStride = Config::kTilePitch;
+  static constexpr int kChannelStride = 1;
+  static constexpr int kUnroll = 2;
+  static constexpr bool kTurns = false;
+  static constexpr bool kInRegisters = false, kAcross = true;
+  static constexpr bool kStoresElements = false, kStoresFirst = false;
+  static constexpr bool kStoresSegments = false;
+  static constexpr kw::Combine kCombine[] = {kw::Combine::kMax, kw::Combine::kSum};
+  static constexpr bool kOverSegment[] = {false, false};
+  static constexpr kw::Keep kKeep = kw::Keep::kSlice;
+  static constexpr bool kHolds[] = {true, false};
+
+  template <int V>
+  struct Fields {
+    kw::Vec<V> product;
+    kw::Vec<V> shifted;
+  };
+  template <int L>
+  struct Scalars {
+    kw::Vec<L> most;
+    kw::Vec<L> sum;
+  };
+
+  KW_FN static int z(const kw::TileCursor& at) {
+    return at.z + at.row / (Config::kTileW * Config::kTileH);
+  }
+  KW_FN static int y(const kw::TileCursor& at) {
+    return at.y + at.row / Config::kTileW % Config::kTileH;
+  }
+  KW_FN static int x(const kw::TileCursor& at) { return at.x + at.row % Config::kTileW; }
+  KW_FN static int place(const kw::TileCursor& at) {
+    return at.element * Config::kTilePitch + at.row;
+  }
+  KW_FN static int channel(const kw::TileCursor& at) { return at.element; }
+  KW_FN static bool live(const kw::TileCursor&) { return true; }
+  KW_FN static bool whole(const kw::TileCursor&) { return false; }
+  KW_FN static bool has_row(const kw::TileCursor& at) {
+    return z(at) < Config::kOutD && y(at) < Config::kOutH && x(at) < Config::kOutW;
+  }
+  KW_FN static bool has_element(const kw::TileCursor&) { return true; }
+
+  template <int V>
+  KW_FN static void begin(kw::Stage<0>, Fields<V>& f, const kw::Vec<V>& results) {
+    f.product = results;
+  }
+  template <int V>
+  KW_FN static void begin(kw::Stage<1>, Fields<V>& f, const kw::Vec<V>& results) {
+    f.shifted = results;
+  }
+  template <int V>
+  KW_FN static kw::Vec<V> held(kw::Stage<0>, const Fields<V>& f) {
+    return f.shifted;
+  }
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<0>, Fields<V>& f, const Scalars<L>&, const Args& a,
+                                       const kw::TileCursor& at) {
+    const kw::Vec<1> bias = kw::load_constant<V>(a.bias + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) f.shifted[v] = f.product[v] + bias[v];
+    return f.shifted;
+  }
+  template <int V, int L>
+  KW_FN static kw::Vec<V> contribution(kw::Stage<1>, Fields<V>& f, const Scalars<L>& s, const Args&,
+                                       const kw::TileCursor&) {
+    kw::Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = kw::exp(f.shifted[v] - s.most[v]);
+    return out;
+  }
+  template <int L>
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&,
+                           const kw::TileCursor&) {
+    s.most = total;
+  }
+  template <int L>
+  KW_FN static void finish(kw::Stage<1>, Scalars<L>& s, const kw::Vec<L>& total, const Args&,
+                           const kw::TileCursor&) {
+    s.sum = total;
+  }
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, const kw::TileCursor& at) {
+    const int64_t plane = at.sample * Config::kOutD + z(at);
+    a.out[(plane * Config::kOutH + y(at)) * Config::kOutW + x(at)] =
+        kw::from_float<OUT>(s.most[0] + kw::log(s.sum[0]));
+  }
 };
 
 }  // namespace convolved

@@ -174,6 +174,22 @@ ALL_OF_A_CHANNEL = {
     "moments_groups": Conv(64, 128, (20, 21), (3, 3), program="Moments", groups=4),
     "moments_halves": Conv(32, 64, (30, 31), (3, 3), program="StoredMoments", loop="float16"),
 }
+PLACES = (("kPixelsOnM", 1),)
+ALL_OF_A_PLACE = {
+    name: replace(conv, program="LogSumExp", where=(*PLACES, *conv.where))
+    for name, conv in {
+        "across": Conv(8, 64, (37, 45), (3, 3)),
+        "across_odd": Conv(13, 44, (29, 31), (3, 3), pads=1),
+        "across_few": Conv(3, 6, (41,), (5,), steps=2),
+        "across_high": Conv(64, 128, (30, 34), (3, 3), loop="rounded"),
+        "across_along": Conv(16, 24, (20, 300), (3, 3), where=(("kAlongX", 1),)),
+        "across_slices": Conv(16, 96, (24, 80), (3, 3), pads=1, where=(("kAlongX", 0),)),
+        "across_planes": Conv(3, 24, (9, 21, 34), (3, 3, 3), where=(("kDeep", 2),)),
+        "across_up": Conv(16, 32, (20, 19), (3, 3), transposed=True, pads=1),
+        "across_groups": Conv(32, 64, (20, 21), (3, 3), groups=8, loop="rounded"),
+        "across_halves": Conv(32, 64, (30, 31), (3, 3), loop="float16"),
+    }.items()
+}
 KINDS = DENSE | TRANSPOSED | GROUPED
 # Rows that are multiples of 16 bytes come in boxes; what each thread copies for itself are others.
 BOXED = {
@@ -181,7 +197,7 @@ BOXED = {
     for name, conv in KINDS.items()
     if conv.dtype == torch.float32 and conv.size[-1] % 4
 }
-ALL = KINDS | BOXED | ALL_OF_A_CHANNEL
+ALL = KINDS | BOXED | ALL_OF_A_CHANNEL | ALL_OF_A_PLACE
 
 
 def both(*names: str) -> list[str]:
@@ -351,6 +367,34 @@ def test_equal_moments(convs: dict[str, Built], name: str) -> None:
     for _ in range(100):
         convs[name](x, weight, bias)
         assert same_bits(convs[name].moments, first)
+
+
+def check_places(built: Built, x: Tensor, weight: Tensor) -> None:
+    conv = built.conv
+    bias = torch.randn(conv.cout, device=DEVICE)
+    exact = conv.reference(x.double(), weight.double()).flatten(2)
+    wanted = torch.logsumexp(exact + bias.double()[:, None], 1)
+    most = conv.reference(x.double().abs(), weight.double().abs()).flatten(2).amax(1)
+    out = built(x, weight, bias).flatten()
+    found, behind = out[: wanted.numel()].view_as(wanted).double(), out[wanted.numel() :]
+    assert torch.equal(found.isnan(), wanted.isnan()) and behind.isnan().all()
+    stored = torch.finfo(conv.dtype).eps
+    bound = BOUNDS[conv.loop] * most + 4 * stored * (1 + wanted.abs())
+    assert ((found - wanted).abs() <= bound)[~wanted.isnan()].all()
+
+
+@pytest.mark.parametrize("name", ALL_OF_A_PLACE)
+def test_all_channels_of_places(convs: dict[str, Built], name: str) -> None:
+    check_places(convs[name], *operands(convs[name].conv))
+
+
+@pytest.mark.parametrize("name", ALL_OF_A_PLACE)
+def test_all_channels_of_doubtful_places(convs: dict[str, Built], name: str) -> None:
+    """Tiles with results in doubt go through slices."""
+    x, weight = operands(convs[name].conv)
+    x[0, ::2] *= 1e-6
+    x[2, 1].view(-1)[7] = NAN
+    check_places(convs[name], x, weight)
 
 
 @pytest.mark.parametrize("name", ["deep", "deep_boxed"])

@@ -86,6 +86,23 @@ def test_the_largest_of_phases_counts_places() -> None:
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
 
 
+def test_channels_that_are_reduced_in_registers_make_places_rows() -> None:
+    """They need no slice there."""
+    form = Conv(8, 64, (128, 128), (3, 3))
+    needs = Needs(64, (1, 1, 1), lambda config: "", stores=False, operations=31)
+    slices, across = (tiles(form, "split", replace(needs, across=n))[0] for n in (0, 32))
+    rows = [dict(config.constants)["kPixelsOnM"] for config in (slices, across)]
+    assert rows == [0, 1] and across.time(64) < slices.time(64)
+
+
+def test_reductions_in_registers_leave_room_for_themselves() -> None:
+    """Three products of 96 channels side by side have 144 sums a thread."""
+    form = Conv(8, 96, (128, 128), (3, 3))
+    needs = Needs(96, (1, 1, 1), lambda config: "", stores=False, across=14)
+    refused = {c.refused for c in candidates(form, "rounded", needs)}
+    assert "too many accumulators to be reduced beside one another" in refused
+
+
 def test_room_is_that_of_the_packed_weights() -> None:
     form = FORMS["deep"]
     config = _tiles(form)[0]

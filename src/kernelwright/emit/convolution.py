@@ -59,6 +59,7 @@ class ConvPrinter(ProgramPrinter):
         truths = {
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kInRegisters": str(laid.early).lower(),
+            "kAcross": str(laid.across).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresFirst": str(laid.first).lower(),
             "kStoresSegments": self.stores_at("segment"),

@@ -76,6 +76,8 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     if convolutions:
         early = any(kernel.laid.early for kernel in convolutions)
         headers.append("conv_rows.cuh" if early else "conv_epilogue.cuh")
+        if any(kernel.laid.across for kernel in convolutions):
+            headers.append("conv_across.cuh")
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))

@@ -250,3 +250,5 @@ template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTotals<ConvDense>, ConvDen
     const ConvOperands&, const ConvTotals<ConvDense>::Args&, cudaStream_t);
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvTotals<ConvPlaces>, ConvPlaces>(
     const ConvOperands&, const ConvTotals<ConvPlaces>::Args&, cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvMost<ConvPlaces>, ConvPlaces>(
+    const ConvOperands&, const ConvMost<ConvPlaces>::Args&, cudaStream_t);

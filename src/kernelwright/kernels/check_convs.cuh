@@ -1,7 +1,8 @@
 // Convolutions for check.cu: configurations of each kind, small and awkward, an epilogue that
-// stores, and one that sums over places.
+// stores, one that sums over places, and one that has the largest of all channels.
 #pragma once
 
+#include "conv_across.cuh"
 #include "conv_rows.cuh"
 #include "conv_sm90.cuh"
 
@@ -9,7 +10,7 @@ namespace kw::check {
 
 struct ConvKept {
   static constexpr bool kTurns = false;
-  static constexpr bool kInRegisters = false;
+  static constexpr bool kInRegisters = false, kAcross = false;
   struct Args {
     float* out;
   };
@@ -92,7 +93,7 @@ struct ConvTotals {
   static constexpr int kElements = C::kTileD * C::kTileH * C::kTileW;
   static constexpr int kVec = 2, kEdgeVec = 1, kLanes = 4, kTeams = 1, kUnroll = 2;
   static constexpr int kPlaceStride = 1, kChannelStride = 0;
-  static constexpr bool kTurns = false, kInRegisters = true;
+  static constexpr bool kTurns = false, kInRegisters = true, kAcross = false;
   static constexpr bool kStoresElements = true, kStoresFirst = false, kStoresSegments = false;
   static constexpr Combine kCombine[1] = {Combine::kSum};
   static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
@@ -139,6 +140,60 @@ struct ConvTotals {
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, const At& at) {
     a.totals[at.sample * C::kCout + at.channel + at.row] = s.total[0];
+  }
+};
+
+// The largest channel of each place of a slice of configuration C.
+template <class C>
+struct ConvMost {
+  struct Args {
+    float* most;
+  };
+  static constexpr int kStages = 1, kRows = C::kTileD * C::kTileH * C::kTileW, kSegment = 0;
+  static constexpr int kElements = C::kCout;
+  static constexpr int kVec = 1, kEdgeVec = 1, kLanes = 2, kTeams = 1, kUnroll = 2;
+  static constexpr int kPlaceStride = C::kTilePitch, kChannelStride = 1;
+  static constexpr bool kTurns = false, kInRegisters = false, kAcross = true;
+  static constexpr bool kStoresElements = false, kStoresFirst = false, kStoresSegments = false;
+  static constexpr Combine kCombine[1] = {Combine::kMax};
+  static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
+  static constexpr Keep kKeep = Keep::kAgain;
+  template <int V>
+  struct Fields {
+    Vec<V> product;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> most;
+  };
+  using At = TileCursor;
+
+  KW_FN static int x(const At& at) { return at.x + at.row % C::kTileW; }
+  KW_FN static int y(const At& at) { return at.y + at.row / C::kTileW % C::kTileH; }
+  KW_FN static int place(const At& at) { return at.element * C::kTilePitch + at.row; }
+  KW_FN static int channel(const At& at) { return at.element; }
+  KW_FN static bool live(const At&) { return true; }
+  KW_FN static bool whole(const At& at) {
+    return at.y + C::kTileH <= C::kOutH && at.x + C::kTileW <= C::kOutW;
+  }
+  KW_FN static bool has_row(const At& at) { return y(at) < C::kOutH && x(at) < C::kOutW; }
+  KW_FN static bool has_element(const At&) { return true; }
+  template <int V>
+  KW_FN static void begin(Stage<0>, Fields<V>& f, const Vec<V>& results) {
+    f.product = results;
+  }
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args&,
+                                   const At&) {
+    return f.product;
+  }
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&, const At&) {
+    s.most = total;
+  }
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, const At& at) {
+    a.most[(at.sample * C::kOutH + y(at)) * C::kOutW + x(at)] = s.most[0];
   }
 };
 

@@ -15,6 +15,8 @@
 //   P::kStoresFirst                    whether elements are stored with the first stage
 //   P::kInRegisters                    whether its stages can be done before there is a slice
 //                                      (conv_rows.cuh): elements are alike, rows are channels
+//   P::kAcross                         the same (conv_across.cuh): rows are places, and elements
+//                                      all channels
 //   P::kHolds[I], P::held(I, fields)   whether the slice has something else after stage I, and what
 //   P::kRows, P::kElements, P::kSegment    those of a slice
 //   P::place(at), P::channel(at)       where in the slice a chunk begins, and in which channel

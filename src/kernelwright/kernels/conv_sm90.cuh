@@ -144,6 +144,9 @@ struct ConvConsumer {
                 "a slice must not reach into the next group");
 
   static_assert(!P::kInRegisters || (S::kPhases == 1 && !kWindows), "each result has its register");
+  static_assert(!P::kAcross || (kPixels && S::kPhases == 1 && !kWindows && S::kSplitC == 1 &&
+                                S::kChannelTiles == 1),
+                "four threads have all channels of a place");
 
   // Whether results of the tile can be in doubt at all; if not, nobody asks.
   bool of_weights = false;
@@ -561,6 +564,18 @@ struct ConvConsumer {
     return !detail::sync_any<kThreads>(4 + sums.group, bad);
   }
 
+  // Reductions over channels, in registers, unless results are in doubt; whether they were done.
+  __device__ __forceinline__ bool reduce_across(const ConvItem& item, float* to) {
+    const ConvTile<C> tile = tile_of(item, 0, to, 0);
+    const bool there = exists(item, 0, tile);
+    ConvAcross<P, Loop, S> across{a, sums, tile, row_scales(item)};
+    if (doubtful() && detail::sync_any<kThreads>(tile.barrier, there && across.in_doubt())) {
+      return false;
+    }
+    if (there) across.reduce();
+    return true;
+  }
+
   // The slice's first channel in the block's tile.
   __device__ __forceinline__ int slice_channel(int slice) const {
     const int c = slice / (kSlicesY * kSlicesZ);
@@ -610,6 +625,9 @@ struct ConvConsumer {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
+        if constexpr (P::kAcross) {
+          if (reduce_across(item, to)) continue;
+        }
         bool reduced = false;
         if constexpr (P::kInRegisters) {
           reduced = !doubtful() || none_in_doubt(item, to);

@@ -37,4 +37,8 @@ struct ConvEpilogue;
 template <class P, class Loop, class S>
 struct ConvRows;
 
+// The same of a program with P::kAcross, whose reductions are over channels (conv_across.cuh).
+template <class P, class Loop, class S>
+struct ConvAcross;
+
 }  // namespace kw

@@ -107,7 +107,8 @@ class Needs:
     on; of a transposed convolution they are its strides. Then it is given the pooled results, and
     the multiples count those. `stores`: results are written as they are, so that it matters how
     long the runs are in which a tile writes them. `operations` are those of its program on slices,
-    `early` those that are done where the sums are, before all others.
+    `early` those that are done where the sums are, before all others. `across`: those of reductions
+    over channels, which are done there if places are rows, and then are all that there is.
     """
 
     channels_together: int
@@ -117,6 +118,7 @@ class Needs:
     stores: bool = True
     operations: int = 2
     early: int = 0
+    across: int = 0
 
 
 @dataclass(frozen=True)
@@ -376,7 +378,8 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
     for choice in _choices(form, ARITHMETIC[loop], needs):
         used = choice.used(needs.multiple)
         refused = choice.refused(used)
-        if needs.early and choice.accumulators > MOST_REDUCED:
+        reduced = needs.early or (needs.across and choice.pixels)
+        if reduced and choice.accumulators > MOST_REDUCED:
             refused = refused or "too many accumulators to be reduced beside one another"
         if refused:
             yield Candidate(str(choice), None, refused)
@@ -749,6 +752,8 @@ def _tile_time(
     each = m.ending + m.operation * needs.operations
     ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
     ending += slices * m.slice
+    if needs.across and choice.pixels:
+        ending = results * m.early * needs.across
     if needs.early:
         ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
     if choice.phases > 1:

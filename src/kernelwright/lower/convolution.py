@@ -49,6 +49,9 @@ LEAST_BODY = 4  # operations of a lane beside its program's
 WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
 # Operations of an element's reductions that are worth code without loops, as registers need it.
 STRAIGHT = 12
+# The same over channels, which are worth more: they need no slice, which takes 32 clocks for each
+# result of a thread, and an operation without a loop takes four in the place of three.
+STRAIGHT_ACROSS = 32
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,8 @@ class Laid:
     In a tile that lies across an edge, chunks have `edge_vec`: all of it is inside, or nothing.
     From stage to stage a thread keeps its chunks in `registers`, which takes its loops apart, or
     where the results were, in the `slice`, or makes them `again`. Loops have `unroll` chunks.
-    `early`: stages are done where the sums are, before they lie in a slice. `first`: elements are
-    stored with the first stage.
+    `early`: stages are done where the sums are, before they lie in a slice; `across`: the same of
+    stages over channels. `first`: elements are stored with the first stage.
     """
 
     vec: int
@@ -70,6 +73,7 @@ class Laid:
     unroll: int
     early: bool = False
     first: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True)
@@ -125,11 +129,12 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     early = found.early and (parts.finish is not None or not several)
     outside = {t.atom for t in parts.outside}
     plan = schedule(parts.epilogue, given, outside)
-    laid = _laid(graph, parts, plan, tile.threads, early)
+    across = found.across and dict(tile.constants)["kPixelsOnM"] == 1
+    laid = _laid(graph, parts, plan, tile.threads, early, across)
     if laid.keeps == "again" and not early and stores_first(parts.epilogue):
         # With the stores out of the way, the slice may have room for what stages make.
         plan = schedule(parts.epilogue, given, outside, first_stored=True)
-        laid = replace(_laid(graph, parts, plan, tile.threads, early), first=True)
+        laid = replace(_laid(graph, parts, plan, tile.threads, early, across), first=True)
     kernels: list[Kernel] = [
         ConvKernel(
             region,
@@ -159,13 +164,14 @@ def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> float
 class Cut:
     """A tile, the walk that is cut to it, and what of the results the walk is given.
 
-    `early`: reductions may be done where the sums are.
+    `early`: reductions over places may be done where the sums are; `across`: those over channels.
     """
 
     walk: Walk
     tile: ConvConfig
     largest: Largest
     early: bool
+    across: bool
 
 
 @lru_cache(maxsize=64)
@@ -177,7 +183,7 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
         ways.append((over_windows(walked, alone.windows), alone))
     found = [
-        Cut(w, tile, some, _reductions(w, form, some) > 0)
+        Cut(w, tile, some, _reductions(w, form, some) > 0, _across(w, form, some) > 0)
         for w, some in ways
         if (tile := _tile(w, form, loop, some))
     ]
@@ -202,23 +208,42 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     early = _reductions(walked, form, some)
     later = [s.expr for s in program.stores] if early else program.exprs
     work = cost(*later) + (0 if early else len(program.stages))
+    across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work, early)
+        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work, early, across)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
     return None
 
 
+def _in_slices(form: ConvForm, some: Largest) -> bool:
+    """Whether results are made of several sums, which meet in a slice."""
+    return some.windows != ONES or (form.transposed and max(form.stride) > 1)
+
+
 def _reductions(walked: Walk, form: ConvForm, some: Largest) -> int:
-    """Operations of an element's reductions, if they are done where the sums are."""
-    in_slices = some.windows != ONES or (form.transposed and max(form.stride) > 1)
-    if in_slices or not walked.over_places:
+    """Operations of an element's reductions over places, if they are done where the sums are."""
+    if _in_slices(form, some) or not walked.over_places:
         return 0
+    work = _reducing(walked)
+    return work if work <= STRAIGHT else 0
+
+
+def _across(walked: Walk, form: ConvForm, some: Largest) -> int:
+    """The same of reductions over channels, where nothing else is made of the elements."""
+    alone = all(store.level == "row" for store in walked.program.stores)
+    if _in_slices(form, some) or not alone or not walked.over_channels:
+        return 0
+    work = _reducing(walked)
+    return work if work <= STRAIGHT_ACROSS else 0
+
+
+def _reducing(walked: Walk) -> int:
+    """Operations of an element in all stages."""
     exprs = [stage.expr for stage in walked.program.stages]
     each = [e for e in postorder(*exprs) if _reads(walked, e)]
-    work = len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
-    return work if work <= STRAIGHT else 0
+    return len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
 
 
 def _reads(walked: Walk, expr: Expr) -> bool:
@@ -233,14 +258,20 @@ def _box(tile: ConvConfig) -> Box:
     return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
-def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool) -> Laid:
+def _laid(
+    graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool, across: bool
+) -> Laid:
     program = parts.epilogue
     rows = int(str(program.count(parts.local_rows)))
     elements = int(str(program.count(program.elements)))
     segment = int(str(program.count(program.inner)))
     vec, edge_vec = _vectors(graph, parts)
+    unroll = _unrolled(parts, vec)
+    one_place = all(len(held) <= 1 for held in plan.held)  # of an element, for what it keeps
     if not program.stages:
-        return Laid(vec, edge_vec, 1, 1, "registers", _unrolled(parts, vec))
+        return Laid(vec, edge_vec, 1, 1, "registers", unroll)
+    if across:  # few tiles have slices at all; a thread by itself keeps its row there
+        return Laid(vec, edge_vec, 1, 1, "slice" if one_place else "again", unroll, across=True)
     most = elements // segment if program.segmented else -(-segment // vec)
     # Neighbours in a row are read together: all banks of shared memory at once.
     along = program.lanes and parts.given.stride(program.lanes[-1]) == 1 and elements >= BANKS // 2
@@ -264,11 +295,11 @@ def _laid(graph: Graph, parts: Tiled, plan: Schedule, threads: int, early: bool)
         keeps = "registers"
     elif early and stores:
         keeps = "again"  # the sums are still needed
-    elif all(len(held) <= 1 for held in plan.held) and rows * shared % threads == 0:
-        keeps = "slice"  # each element has one place, and each row its threads alone
+    elif one_place and rows * shared % threads == 0:
+        keeps = "slice"  # each row has its threads alone
     else:
         keeps = "again"
-    return Laid(vec, edge_vec, lanes, teams, keeps, _unrolled(parts, vec), early)
+    return Laid(vec, edge_vec, lanes, teams, keeps, unroll, early)
 
 
 def _operations(program: Program) -> int:

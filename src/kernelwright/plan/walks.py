@@ -88,6 +88,27 @@ class Walk:
         reached = postorder(*(stage.expr for stage in self.program.stages))
         return all(self._alike(leaf, atoms) for leaf in reached if leaf.op in PLACED)
 
+    @property
+    def over_channels(self) -> bool:
+        """Whether all stages go over all channels of a place, and each place is a row of its own.
+
+        Then rows and elements are counted as places and channels are.
+        """
+        channels = {digit.atom for digit in self.of(CHANNEL)}
+        counted = all(self._counted(axis) for axis in range(CHANNEL, len(AXES)))
+        return (
+            bool(channels) and self.reduced == channels and counted and not self.program.segmented
+        )
+
+    def _counted(self, axis: int) -> bool:
+        """Whether the digits of an axis are together the number of a place: no gaps, no end."""
+        walked = 1
+        for digit in reversed(self.of(axis)):
+            if digit.step != walked:
+                return False
+            walked *= int(str(digit.size))
+        return walked == self.extents[axis]
+
     def _alike(self, leaf: Expr, atoms: set[int]) -> bool:
         """Whether a leaf is the same for all places, or is the convolution's result."""
         of = leaf.value

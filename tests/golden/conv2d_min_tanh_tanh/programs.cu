@@ -18,19 +18,20 @@ struct Conv2dMinTanh {
   static constexpr int kSegment = 0;
   static constexpr int kVec = 2;
   static constexpr int kEdgeVec = 2;
-  static constexpr int kLanes = 2;
+  static constexpr int kLanes = 1;
   static constexpr int kTeams = 1;
   static constexpr int kPlaceStride = 36;
   static constexpr int kChannelStride = 1;
   static constexpr int kUnroll = 4;
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = false;
+  static constexpr bool kAcross = true;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresFirst = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMin};
   static constexpr bool kOverSegment[] = {false};
-  static constexpr kw::Keep kKeep = kw::Keep::kAgain;
+  static constexpr kw::Keep kKeep = kw::Keep::kSlice;
   static constexpr bool kHolds[] = {false};
 
   template <int V>
@@ -69,6 +70,10 @@ struct Conv2dMinTanh {
   template <int V>
   KW_FN static void begin(kw::Stage<0>, Fields<V>& f, const kw::Vec<V>& results) {
     f.conv_product = results;
+  }
+
+  template <int V>
+  KW_FN static void begin(kw::Stage<1>, Fields<V>&, const kw::Vec<V>&) {
   }
 
   template <int V, int L>

@@ -1,0 +1,164 @@
+// Reductions over all channels of a place, where the sums are: in the registers of the threads that
+// have multiplied.
+//
+// Where places are the rows of the products, four neighbours have all channels of a place. So a
+// program whose rows are places and whose elements are channels (P::kAcross) needs no slice in
+// shared memory: a thread combines what it has of a place, and the four meet in shuffles. It goes
+// from channel to channel with all of its places, so that a channel's scale and parameters are
+// loaded once. The results are those of the same program on slices (conv_epilogue.cuh), which is
+// where a tile with results in doubt goes. Elements cannot be stored from here.
+#pragma once
+
+#include "conv_epilogue.cuh"
+#include "conv_sums.cuh"
+
+namespace kw {
+
+template <class P, class Loop, class S>
+struct ConvAcross {
+  using C = typename S::C;
+  using Sums = ConvSums<Loop, S>;
+  static constexpr int kOwn = Sums::kPer / 2;       // channels that a thread has of each place
+  static constexpr int kPlaces = 2 * Sums::kParts;  // of a thread
+  static_assert(!P::kStoresElements && !P::kStoresSegments, "rows alone are stored");
+  using Fields = typename P::template Fields<1>;
+  using Scalars = typename P::template Scalars<1>;
+
+  const typename P::Args& a;
+  Sums& sums;
+  const ConvTile<C>& tile;       // the warpgroup's first slice
+  const RowScale* const scales;  // of its channels
+  Scalars s[kPlaces];
+
+  // The first of a thread's channels, as far as the compiler knows another one whenever it is asked
+  // for: what is loaded for a channel shall not stay in registers, which hold sums.
+  __device__ __forceinline__ static int first_channel() {
+    int first = 2 * (hopper::lane() % 4);
+    asm volatile("" : "+r"(first));
+    return first;
+  }
+
+  // And its n-th.
+  __device__ __forceinline__ static int channel(int first, int n) {
+    return n / 2 * 8 + first + n % 2;
+  }
+
+  __device__ __forceinline__ float& sum(int p, int n) const {
+    return sums.d[p / 2][n / 2 * 4 + 2 * (p % 2) + n % 2];
+  }
+
+  __device__ __forceinline__ float scale_of(int channel) const {
+    return Loop::kScaled ? scales[channel].scale * sums.down : 1.0f;
+  }
+
+  struct Place {
+    bool exists;
+    TileCursor at;
+  };
+
+  // Which row of which slice a place is. What is none repeats the first one, and stores nothing. It
+  // is found anew wherever it is asked for: registers hold sums.
+  __device__ __forceinline__ Place place(int p) const {
+    const int eight = 2 * static_cast<int>(threadIdx.x / 32 % 4) + p % 2;
+    const int bx = p / 2 % S::kBlocksX;
+    const int by = p / 2 / S::kBlocksX % S::kBlocksY;
+    const int x = (Sums::kAlongX ? bx * 8 + eight : bx) * 8 + hopper::lane() / 4;
+    const int y = Sums::kAlongX ? by : by * 8 + eight;
+    const int z = p / 2 / (S::kBlocksX * S::kBlocksY);
+    const TileCursor first{tile.sample, tile.channel, tile.z, tile.y, tile.x, 0, 0};
+    const bool own = x < S::kWide && y < S::kTall && z < S::kDeep;
+    if (!own || tile.x + x >= S::kOutW || tile.y + y >= S::kOutH || tile.z + z >= S::kOutD) {
+      return {false, first};
+    }
+    TileCursor at = first;
+    at.z += z / S::kTileD * S::kTileD;
+    at.y += y / S::kTileH * S::kTileH;
+    at.row = (z % S::kTileD * S::kTileH + y % S::kTileH) * S::kTileW + x;
+    return {true, at};
+  }
+
+  // An element's fields as stage I finds them: its sum, or what was kept in its place.
+  template <int I>
+  __device__ __forceinline__ Fields fields(float sum, float scale, const Scalars& scalars,
+                                           const TileCursor& at) const {
+    Fields f;
+    if constexpr (P::kKeep == Keep::kSlice) {
+      P::begin(Stage<I>{}, f, Vec<1>{{has_sums<P>(I) ? sum * scale : sum}});
+    } else {
+      P::begin(Stage<0>{}, f, Vec<1>{{sum * scale}});
+      earlier<I>(f, scalars, at);
+    }
+    return f;
+  }
+
+  template <int I>
+  __device__ __forceinline__ void earlier(Fields& f, const Scalars& scalars,
+                                          const TileCursor& at) const {
+    if constexpr (I > 0) {
+      earlier<I - 1>(f, scalars, at);
+      P::contribution(Stage<I - 1>{}, f, scalars, a, at);
+    }
+  }
+
+  template <int I>
+  __device__ __forceinline__ void stages() {
+    if constexpr (I < P::kStages) {
+      constexpr Combine kOp = P::kCombine[I];
+      const int first = first_channel();
+      float total[kPlaces];
+#pragma unroll
+      for (int p = 0; p < kPlaces; ++p) total[p] = identity<kOp>();
+#pragma unroll
+      for (int n = 0; n < kOwn; ++n) {
+        const int own = channel(first, n);
+        const bool exists = P::kElements == S::kChannels || own < P::kElements;
+        const int element = exists ? own : 0;
+        const float scale = scale_of(element);
+#pragma unroll
+        for (int p = 0; p < kPlaces; ++p) {
+          TileCursor at = place(p).at;
+          at.element = element;
+          Fields f = fields<I>(sum(p, n), scale, s[p], at);
+          const float x = P::contribution(Stage<I>{}, f, s[p], a, at).lanes[0];
+          if constexpr (P::kHolds[I]) sum(p, n) = P::held(Stage<I>{}, f).lanes[0];
+          total[p] = combine<kOp>(total[p], exists ? x : identity<kOp>());
+        }
+      }
+#pragma unroll
+      for (int p = 0; p < kPlaces; ++p) {
+        P::finish(Stage<I>{}, s[p], Vec<1>{{reduce_neighbours<kOp, 4>(total[p])}}, a, place(p).at);
+      }
+      stages<I + 1>();
+    }
+  }
+
+  __device__ __forceinline__ void reduce() {
+    stages<0>();
+#pragma unroll
+    for (int p = 0; p < kPlaces; ++p) {
+      const Place own = place(p);
+      if (own.exists && hopper::lane() % 4 == 0) P::store_row(s[p], a, own.at);
+    }
+  }
+
+  // Whether a result may be too small for its error.
+  __device__ __forceinline__ bool in_doubt() const {
+    const int first = first_channel();
+    bool bad = false;
+#pragma unroll
+    for (int n = 0; n < kOwn; ++n) {
+      const int own = channel(first, n);
+      if (P::kElements != S::kChannels && own >= P::kElements) continue;
+      float smallest = kw::detail::kInf;
+#pragma unroll
+      for (int p = 0; p < kPlaces; ++p) {
+        if (place(p).exists) smallest = minimum(smallest, fabsf(sum(p, n)));
+      }
+      const float bound = Sums::least(scales[own], sums.doubt, sums.most_down);
+      bad = bad || !(smallest * fabsf(scale_of(own)) > bound);
+    }
+    return bad;
+  }
+};
+
+}  // namespace kw
