@@ -130,8 +130,11 @@ def test_below_some_samples_the_library_is_as_accurate_as_eager() -> None:
 
 
 OBSTACLES = {
-    "overlapping windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2), Code.OVERLAP),
-    "padded windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1), Code.WALKS),
+    "overlapping averages": (lambda m, x: F.avg_pool2d(m.c(x), 3, 2), Code.OVERLAP),
+    "magnitudes": (lambda m, x: F.max_pool2d(m.c(x).abs(), 3, 2, 1), Code.OVERLAP),
+    "a last window in the padding": (lambda m, x: F.max_pool2d(m.c(x), 2, 1, 1), Code.WALKS),
+    "windows with holes": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1, 2), Code.OVERLAP),
+    "averages of zeros too": (lambda m, x: F.avg_pool2d(m.c(x), 2, 2, 1), Code.WALKS),
     "a part": (lambda m, x: torch.relu(m.c(x)[:, :, 1:]), Code.WALKS),
     "its own transpose": (lambda m, x: (lambda y: y + y.transpose(2, 3))(m.c(x)), Code.WALKS),
 }
