@@ -32,6 +32,8 @@ from kernelwright.targets import ConvLoop, Target
 # How much slower a generated convolution must seem: either estimate may be off by a half, and by
 # its products alone this one pays.
 CERTAIN = 2.5
+# By how much: seen from its products alone this one does not pay, but a tile may know better.
+CLOSE = 1.25
 
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
 ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
@@ -41,7 +43,8 @@ ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
 class ConvWay:
     """How a convolution is generated, whether or not it pays (`always`), and the library's time.
 
-    The library's takes `turning` more where its operand has to be brought into its order.
+    The library's takes `turning` more where its operand has to be brought into its order. It is
+    left to the library where that is so many times faster as `unless` says, by the tile it gets.
     """
 
     form: ConvForm
@@ -50,6 +53,7 @@ class ConvWay:
     accuracy: Accuracy
     always: bool = False
     turning: float = 0.0
+    unless: float = CERTAIN
 
     @property
     def text(self) -> str:
@@ -112,9 +116,9 @@ def conv_way(
     if rounds and target.convolutions and graph[graph.base(node.inputs[0])].op in SOURCES:
         way = replace(way, turning=target.convolutions.store_time(way.read))
     ours, library = way.times
-    if ours >= library and not way.always:
+    if ours >= CLOSE * library and not way.always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
-    return way
+    return way if ours < library else replace(way, unless=1.0)
 
 
 def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], conv_time: ConvTime) -> Plan:
@@ -246,8 +250,8 @@ class _Seating:
         return True
 
     def left(self, contraction: Region, way: ConvWay, ours: float, library: float) -> bool:
-        """Whether the library is certainly faster; then nothing changes, and the reason is kept."""
-        if way.always or ours < CERTAIN * library:
+        """Whether the library is so much faster; then nothing changes, and the reason is kept."""
+        if way.always or ours < way.unless * library:
             return False
         self.refuse(contraction, Code.CONV_LIBRARY, ours=ours, library=library)
         return True
