@@ -136,6 +136,7 @@ OBSTACLES = {
     "magnitudes": (lambda m, x: F.max_pool2d(m.c(x).abs(), 3, 2, 1), Code.OVERLAP),
     "a last window in the padding": (lambda m, x: F.max_pool2d(m.c(x), 2, 1, 1), Code.WALKS),
     "windows with holes": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1, 2), Code.OVERLAP),
+    "windows of a part": (lambda m, x: F.max_pool2d(m.c(x)[:, :, 1:], 3, 2, 1), Code.OVERLAP),
     "averages of zeros too": (lambda m, x: F.avg_pool2d(m.c(x), 2, 2, 1), Code.WALKS),
     "a part": (lambda m, x: torch.relu(m.c(x)[:, :, 1:]), Code.WALKS),
     "its own transpose": (lambda m, x: (lambda y: y + y.transpose(2, 3))(m.c(x)), Code.WALKS),

@@ -238,7 +238,10 @@ def _pool(walk: Walk, access: Access) -> Pool | None:
 
 
 def _slide(walk: Walk, axis: int, asked: list[Range]) -> tuple[int, int, int, int] | None:
-    """Window, step, places before the first one, and count, along one axis."""
+    """Window, step, places before the first one, and count, along one axis.
+
+    None where places are left out, at the begin or between windows.
+    """
     digits, extent = walk.of(axis), int(str(walk.extents[axis]))
     if all(d.atom not in walk.reduced for d in digits):
         whole = not asked and all(d.step == 1 and d.size == extent for d in digits)
@@ -253,7 +256,8 @@ def _slide(walk: Walk, axis: int, asked: list[Range]) -> tuple[int, int, int, in
         if not whole or dict(limit.at.strides) != {outer.atom: outer.step, inner.atom: 1}:
             return None
         before = -int(str(limit.at.offset))
-    return (window, outer.step, before, count) if window >= outer.step else None
+    leaves_out = window < outer.step or before < 0
+    return None if leaves_out else (window, outer.step, before, count)
 
 
 def _of_places(program: Program, access: Access) -> Program:
