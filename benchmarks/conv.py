@@ -25,6 +25,8 @@ from convolved import Built, Conv, compiled
 POOL = {"program": "Elements<Squashed>", "largest": (1, 4, 4)}
 BARE = {"program": "Unstored"}
 RELU = {"program": "Elements<Rectified>"}
+OVERLAP = {"largest": (1, 3, 3), "apart": (1, 2, 2)}
+STEM = {**OVERLAP, "steps": 2, "pads": 3, "before": (0, 1, 1)}
 UP = (24, 48, (28, 28, 28), (5, 5, 5))
 SHAPES: dict[str, tuple[Conv, int]] = {
     "8-64 256 tanh pool x3": (Conv(8, 64, (256, 256), (3, 3), **POOL), 128),
@@ -55,6 +57,9 @@ SHAPES: dict[str, tuple[Conv, int]] = {
         Conv(*UP, steps=2, pads=2, transposed=True, largest=(2, 2, 2), loop="rounded", **BARE),
         12,
     ),
+    "3-64 224 stem x3": (Conv(3, 64, (224, 224), (7, 7), **STEM), 64),
+    "3-64 224 stem x1": (Conv(3, 64, (224, 224), (7, 7), loop="rounded", **STEM), 64),
+    "128-256 56 overlap x1": (Conv(128, 256, (56, 56), (3, 3), loop="rounded", **OVERLAP), 64),
     "64-64 56 up k3 x1": (
         Conv(64, 64, (56, 56), (3, 3), steps=2, pads=1, extra=1, transposed=True, loop="rounded"),
         64,

@@ -28,6 +28,7 @@ from kernelwright.lower import ConvKernel
 from kernelwright.lower.conv import ONES, ConvConfig, Needs
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ConvForm, Program, Region
+from kernelwright.plan.walks import Pool
 
 KERNELS = Path(__file__).parents[1] / "src" / "kernelwright" / "kernels"
 CXX = os.environ.get("CXX", "g++")
@@ -86,12 +87,10 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         channels = 8 * -(-needs.channels_together // 8)
         pitch = math.prod(box) + 4
         values = (channels, *box, pitch, THREADS)
-        pooled = needs.largest != ONES
+        pooled = needs.pool is not None and needs.pool.window != ONES
         phases = form.transposed and max(form.stride) > 1
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
         constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
-        windows = ONES if phases else needs.largest
-        constants += tuple((f"kWindow{a}", n) for a, n in zip("DHW", windows, strict=True))
         cost = 0.0 if pooled else 1.0
         config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
         if not needs.fits(config):
@@ -124,6 +123,15 @@ def build(text: str, folder: Path, name: str) -> Any:
     return ctypes.CDLL(str(library)).run
 
 
+def pooled(results: Tensor, pool: Pool) -> Tensor:
+    """The largest of each window; where it reaches beyond the results there is nothing."""
+    ends = zip(pool.window, pool.step, pool.count, pool.before, results.shape[2:], strict=True)
+    after = [(n - 1) * step + size - first - all for size, step, n, first, all in ends]
+    around = [n for pair in zip(pool.before, after, strict=True) for n in reversed(pair)]
+    filled = F.pad(results, around[::-1], value=-math.inf)
+    return F.max_pool3d(filled, pool.window, pool.step)
+
+
 def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> Any:
     """What the plan gives when the tiles of its convolutions are run here."""
     kernels = {k.name: k for k in compiled.kernels if isinstance(k, ConvKernel)}
@@ -137,14 +145,11 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         run = build(driver(compiled, kernel), folder, kernel.name)
         extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
         product = value_of(conv.product).float().reshape(extents)
-        constants = dict(kernel.tile.constants)
-        windows = [constants[f"kWindow{axis}"] for axis in "DHW"]
-        if constants["kPhaseMax"] or max(windows) > 1:
-            windows = conv.form.stride if constants["kPhaseMax"] else windows
+        if kernel.largest.pool.window != ONES:
             signs = [value_of(s.buffer)[s.first :: s.step].flatten() for s in kernel.largest.signs]
             turned = [torch.ones(conv.form.cout), *(torch.where(s < 0, -1, 1) for s in signs)]
             turn = math.prod(turned[1:], start=turned[0]).reshape(1, -1, 1, 1, 1)
-            product = F.max_pool3d(product * turn, windows) * turn
+            product = pooled(product * turn, kernel.largest.pool) * turn
         product = product.contiguous()
         shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
         reads = [value_of(name).float().contiguous() for name in kernel.reads]

@@ -23,6 +23,7 @@ from handmade import KERNELS, NVCC, STORED
 from torch import Tensor
 
 from kernelwright.lower.conv import ConvConfig, Needs, tiles
+from kernelwright.plan.walks import Pool, side_by_side
 
 SOURCE = Path(__file__).parent / "cuda" / "conv.cu"
 Three = tuple[int, int, int]
@@ -46,7 +47,9 @@ CONVOLVE: dict[tuple[bool, int], Callable[..., Tensor]] = {
 class Conv:
     """A convolution of `size` places; tuples are along the axes that it has.
 
-    `pick` counts the configurations, the best one first; `where` filters them by their constants.
+    Of the results the `largest` of windows of such extents is taken, which lie side by side or
+    `apart`, and begin `before` the first. `pick` counts the configurations, the best one first;
+    `where` filters them by their constants.
     """
 
     cin: int
@@ -64,6 +67,8 @@ class Conv:
     together: int = 1
     multiple: Three = (1, 1, 1)
     largest: Three = (1, 1, 1)
+    apart: Three | None = None
+    before: Three = (0, 0, 0)
     pick: int = 0
     where: tuple[tuple[str, int], ...] = ()
 
@@ -87,8 +92,24 @@ class Conv:
         return self._three(self.steps, 1)
 
     @property
-    def window_of_axes(self) -> tuple[int, ...]:
-        return self.largest[3 - len(self.size) :]
+    def pool(self) -> Pool | None:
+        if max(self.largest) == 1:
+            return None
+        if self.apart is None:
+            return side_by_side(self.largest, self.out_size)
+        counts = [
+            (n + 2 * before - size) // step + 1
+            for n, size, step, before in zip(
+                self.out_size, self.largest, self.apart, self.before, strict=True
+            )
+        ]
+        return Pool(self.largest, self.apart, self.before, (counts[0], counts[1], counts[2]))
+
+    @property
+    def seen_size(self) -> tuple[int, ...]:
+        """Along the axes that there are, what is stored."""
+        seen = self.pool.count if self.pool else self.out_size
+        return seen[3 - len(self.size) :]
 
     @property
     def padding(self) -> Three:
@@ -127,7 +148,7 @@ class Conv:
         early = 6 if self.program.endswith("Moments") else 0
         across = 14 if self.program == "LogSumExp" else 0
         needs = Needs(
-            *(self.cout if across else self.together, self.multiple, self._unfit, self.largest),
+            *(self.cout if across else self.together, self.multiple, self._unfit, self.pool),
             *(stores, 2, early, across),
         )
         found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
@@ -154,9 +175,10 @@ class Conv:
             options["output_padding"] = self.extra
         function = CONVOLVE[self.transposed, len(self.size)]
         found = function(x, weight, groups=self.groups, **options)
-        if max(self.largest) > 1:
+        if self.pool is not None:
             pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(self.size) - 1]
-            found = pool(found, self.window_of_axes)
+            axes = (self.pool.window, self.pool.step, self.pool.before)
+            found = pool(found, *(n[3 - len(self.size) :] for n in axes))
         return found
 
 
@@ -180,9 +202,7 @@ class Built:
         conv = self.conv
         assert x.dtype == weight.dtype == conv.dtype and x.is_contiguous()
         if out is None:
-            sizes = conv.out_size[3 - len(conv.size) :]
-            sizes = tuple(n // s for n, s in zip(sizes, conv.window_of_axes, strict=True))
-            shape = (x.shape[0], conv.cout, *sizes)
+            shape = (x.shape[0], conv.cout, *conv.seen_size)
             out = torch.full(shape, torch.nan, dtype=conv.dtype, device=x.device)
         moments = (2, x.shape[0], conv.cout, conv.slices)
         self.moments = torch.full(moments, torch.nan, device=x.device)

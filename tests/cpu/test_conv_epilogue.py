@@ -60,6 +60,10 @@ class Case:
         self.kinds, self.parts = kinds.split(), parts
 
 
+def replaced(case: Case, shape: tuple[int, ...]) -> Case:
+    return Case(case.forward, *shape, kinds=" ".join(case.kinds), **case.parts)
+
+
 def each(channels: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(channels, 1, 1))
 
@@ -106,8 +110,8 @@ CASES = {
         c=nn.ConvTranspose2d(3, 12, 3, stride=2, output_padding=1),
     ),
     "a window with gaps": Case(lambda m, x: F.max_pool2d(m.c(x), 2, 3), c=conv()),
-    "overlapping windows": Case(
-        lambda m, x: F.max_pool2d(torch.relu(m.c(x)), 3, 2, 1), kinds="conv rowwise", c=conv()
+    "overlapping averages": Case(
+        lambda m, x: F.avg_pool2d(torch.relu(m.c(x)), 3, 2, 1), kinds="conv rowwise", c=conv()
     ),
     "global average": Case(lambda m, x: F.adaptive_avg_pool2d(torch.relu(m.c(x)), 1), c=conv()),
 }
@@ -131,6 +135,42 @@ NORMS = {
 }
 
 
+def pools(channels: int = 20, scale: bool = False, **how: Any) -> Case:
+    """A convolution, what keeps the order of its results, a max pool, and what follows."""
+    norm = nn.BatchNorm2d(channels)
+    with torch.no_grad():
+        assert norm.running_mean is not None and norm.running_var is not None
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2.0)
+        norm.weight.normal_()  # of either sign
+
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(torch.relu(m.n(m.c(x)) if scale else m.c(x)), **how).square() + m.p
+
+    return Case(forward, c=conv(channels, bias=not scale), n=norm, p=each(channels))
+
+
+# Results are 17 x 35, or 18 x 36: windows end with them, or before, or beyond.
+OVERLAPPING = {
+    "stem": pools(kernel_size=3, stride=2, padding=1),
+    "norm": pools(scale=True, kernel_size=3, stride=2, padding=1),
+    "bare": pools(kernel_size=3, stride=2),
+    "by one": pools(kernel_size=3, stride=1, padding=1),
+    "two by one": pools(kernel_size=2, stride=1),
+    "to the end": pools(kernel_size=3, stride=2, ceil_mode=True),
+    "down": pools(kernel_size=(3, 1), stride=(2, 1), padding=(1, 0)),
+    "across": pools(kernel_size=(1, 5), stride=(1, 2), padding=(0, 2)),
+    "mixed": pools(kernel_size=(3, 2), stride=2, padding=(1, 0)),
+    "beside, padded": pools(kernel_size=4, stride=4, padding=1),
+    "line": Case(
+        lambda m, x: F.max_pool1d(m.c(x), 3, 2, 1) * 2, 2, 3, 50, c=nn.Conv1d(3, 20, 5, dilation=2)
+    ),
+    "volume": Case(
+        lambda m, x: F.max_pool3d(m.c(x), 3, 2, 1) * 2, 2, 3, 9, 8, 11, c=nn.Conv3d(3, 20, 3)
+    ),
+}
+
+
 def compiled(case: Case, target: Any, train: bool = False) -> Compiled:
     module = Written(case.forward, **copy.deepcopy(case.parts)).train(train)
     problem = problem_from_module(module, (torch.randn(*case.shape),))
@@ -142,7 +182,7 @@ def check(made: Compiled, x: torch.Tensor, folder: Path) -> None:
     made.problem.module.double()
     with torch.no_grad():
         got = conv_host.outputs_of(made, (x,), folder)
-        torch.testing.assert_close(got, exact(x), rtol=2e-5, atol=2e-5)
+        torch.testing.assert_close(got, exact(x), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -197,8 +237,31 @@ def test_a_kernel_hands_over_the_largest_of_windows() -> None:
     """Which lie in the registers of a warp: any rows, and eights of neighbours."""
     for name, window in (("max pool", (1, 4, 4)), ("wide windows", (1, 6, 2))):
         (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
-        constants = dict(kernel.tile.constants)
-        assert tuple(constants[f"kWindow{axis}"] for axis in "DHW") == window, name
+        assert kernel.largest.pool.window == window, name
+
+
+@pytest.mark.parametrize("more", [0, 1], ids=["odd", "even"])
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_windows_that_overlap(name: str, more: int, tmp_path: Path) -> None:
+    """They are in the epilogue, and what reaches beyond the results sees nothing there."""
+    case = OVERLAPPING[name]
+    shape = (*case.shape[:2], *(n + more for n in case.shape[2:]))
+    made = compiled(replaced(case, shape), ONCE)
+    (region,) = made.planned.regions
+    assert region.why.code is Code.CONV_OVERLAP
+    x = torch.randn(*shape).double()
+    x[0, 1].view(-1)[::53] = torch.nan
+    check(made, x, tmp_path)
+
+
+def test_windows_that_overlap_turn_channels_around(tmp_path: Path) -> None:
+    """And where statistics come first, the convolution is made again for the windows."""
+    kernels = [k for k in compiled(OVERLAPPING["norm"], ONCE).kernels if isinstance(k, ConvKernel)]
+    assert [sign.buffer for k in kernels for sign in k.largest.signs] == ["n_weight"]
+    made = compiled(OVERLAPPING["norm"], AGAIN, train=True)
+    first, last = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert first.largest.pool.window == (1, 1, 1) and last.largest.pool.window == (1, 3, 3)
+    check(made, torch.randn(*SHAPE).double(), tmp_path)
 
 
 def test_a_norm_turns_channels_around() -> None:
@@ -206,7 +269,7 @@ def test_a_norm_turns_channels_around() -> None:
     made = compiled(NORMS["group norm, pool"], AGAIN)
     *_, last = (k for k in made.kernels if isinstance(k, ConvKernel))
     assert [sign.buffer for sign in last.largest.signs] == ["p", "n_weight"]
-    assert last.largest.windows == (1, 4, 4)
+    assert last.largest.pool.window == (1, 4, 4)
     assert "bool turned(const Args& a, int channel)" in made.source
 
 
@@ -233,7 +296,7 @@ def test_a_scale_that_is_found_by_the_batch_turns_no_channels() -> None:
 def test_others_see_all_results(forward: Callable[..., Any]) -> None:
     made = compiled(Case(forward, c=conv(), p=each(20)), ONCE)
     (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
-    assert kernel.largest.windows == (1, 1, 1)
+    assert kernel.largest.pool.window == (1, 1, 1)
 
 
 @pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])

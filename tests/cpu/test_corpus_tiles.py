@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(
         ("conv_transpose3d_grouped_log_sum_exp_tanh", "exact"),  # of one plane's
         ("conv3d_instance_norm_softplus_max_channels", "exact"),
         ("conv2d_log_sum_exp_gelu_bias", "rounded"),  # those of tiles in doubt alone
+        ("conv2d_overlapping_max_pool_square", "rounded"),  # tiles that overlap
     ],
 )
 def test_tiles_of_full_size(chain: str, eager: str) -> None:

@@ -316,10 +316,7 @@ struct ConvEpilogue<convolved::Elements<Map>, C> {
   __device__ __forceinline__ void run(const ConvTile<C>& tile, int thread) const {
     constexpr int kPlaces = C::kTileD * C::kTileH * C::kTileW;
     constexpr int kThreads = C::kEpilogueThreads;
-    constexpr int kOutD = C::kOutD / C::kWindowD;
-    constexpr int kOutH = C::kOutH / C::kWindowH;
-    constexpr int kOutW = C::kOutW / C::kWindowW;
-    constexpr int64_t kChannel = int64_t{kOutD} * kOutH * kOutW;
+    constexpr int64_t kChannel = int64_t{C::kSeenD} * C::kSeenH * C::kSeenW;
     OUT* const base = a.out + (tile.sample * C::kCout + tile.channel) * kChannel;
 #pragma unroll 1
     for (int first = 0; first < kPlaces; first += kThreads) {
@@ -327,8 +324,8 @@ struct ConvEpilogue<convolved::Elements<Map>, C> {
       const int x = tile.x + place % C::kTileW;
       const int y = tile.y + place / C::kTileW % C::kTileH;
       const int z = tile.z + place / (C::kTileW * C::kTileH);
-      if (place >= kPlaces || x >= kOutW || y >= kOutH || z >= kOutD) continue;
-      OUT* const to = base + (int64_t{z} * kOutH + y) * kOutW + x;
+      if (place >= kPlaces || x >= C::kSeenW || y >= C::kSeenH || z >= C::kSeenD) continue;
+      OUT* const to = base + (int64_t{z} * C::kSeenH + y) * C::kSeenW + x;
 #pragma unroll 8
       for (int c = 0; c < C::kTileChannels; ++c) {
         if (C::kCout % C::kTileChannels != 0 && tile.channel + c >= C::kCout) break;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ EPS = torch.finfo(torch.float32).eps
 # Of the sum of the terms' magnitudes; halves are rounded once more when they are stored.
 BOUNDS = {"split": 8 * EPS, "rounded": 1.5e-3, "float16": 1e-3, "bfloat16": 8e-3}
 
+# Windows that share a row and a column with the next one.
+OVERLAP: dict[str, Any] = {"largest": (1, 3, 3), "apart": (1, 2, 2)}
 DENSE = {
     "plain": Conv(8, 64, (37, 45), (3, 3)),
     "padded": Conv(16, 64, (33, 30), (3, 3), pads=1),
@@ -81,6 +84,55 @@ DENSE = {
     "windows_together": Conv(16, 64, (30, 31), (3, 3), largest=(1, 2, 2), together=64),
     "windows_deep": Conv(16, 64, (9, 17, 15), (3, 3, 3), largest=(2, 2, 2)),
     "windows_halves": Conv(32, 64, (30, 31), (3, 3), pads=1, loop="float16", largest=(1, 2, 2)),
+    "overlap": Conv(8, 64, (37, 53), (3, 3), **OVERLAP),
+    "overlap_padded": Conv(8, 64, (37, 53), (3, 3), **OVERLAP, before=(0, 1, 1)),
+    "overlap_even": Conv(8, 64, (38, 54), (3, 3), **OVERLAP, before=(0, 1, 1), loop="rounded"),
+    "overlap_deep": Conv(64, 128, (30, 34), (3, 3), **OVERLAP, before=(0, 1, 1), loop="rounded"),
+    "overlap_stem": Conv(3, 64, (64, 61), (7, 7), steps=2, pads=3, **OVERLAP, before=(0, 1, 1)),
+    "overlap_odd_channels": Conv(13, 70, (29, 31), (3, 3), pads=1, **OVERLAP, before=(0, 1, 1)),
+    "overlap_together": Conv(16, 64, (30, 31), (3, 3), **OVERLAP, before=(0, 1, 1), together=64),
+    "overlap_down": Conv(
+        *(24, 64, (33, 50), (3, 3)), largest=(1, 3, 1), apart=(1, 2, 1), before=(0, 1, 0)
+    ),
+    "overlap_across": Conv(
+        *(8, 64, (33, 50), (3, 3)), largest=(1, 1, 3), apart=(1, 1, 2), before=(0, 0, 1)
+    ),
+    "overlap_by_one": Conv(
+        *(8, 64, (33, 50), (3, 3)), largest=(1, 3, 3), apart=(1, 1, 1), before=(0, 1, 1)
+    ),
+    "overlap_of_two": Conv(8, 64, (33, 50), (3, 3), largest=(1, 2, 2), apart=(1, 1, 1)),
+    "overlap_of_four": Conv(
+        *(8, 64, (33, 50), (3, 3)), largest=(1, 4, 4), apart=(1, 1, 1), before=(0, 2, 2)
+    ),
+    "overlap_of_five": Conv(
+        *(8, 64, (33, 50), (3, 3)), largest=(1, 5, 5), apart=(1, 1, 1), before=(0, 2, 2)
+    ),
+    "overlap_of_six": Conv(8, 64, (33, 50), (3, 3), largest=(1, 3, 6), apart=(1, 2, 4)),
+    "overlap_of_nine": Conv(
+        *(8, 64, (33, 50), (3, 3)), largest=(1, 1, 9), apart=(1, 1, 1), before=(0, 0, 4)
+    ),
+    "overlap_along": Conv(
+        *(8, 64, (20, 300), (3, 3)),
+        largest=(1, 1, 3),
+        apart=(1, 1, 2),
+        where=(("kAlongX", 1),),
+    ),
+    "overlap_line": Conv(16, 64, (1000,), (5,), largest=(1, 1, 3), apart=(1, 1, 2)),
+    "overlap_volume": Conv(
+        *(16, 64, (9, 17, 15), (3, 3, 3)), largest=(3, 3, 3), apart=(2, 2, 2), before=(1, 1, 1)
+    ),
+    "overlap_split": Conv(
+        *(8, 64, (37, 53), (3, 3)), **OVERLAP, before=(0, 1, 1), where=(("kSplitX", 2),)
+    ),
+    "overlap_channels": Conv(
+        *(16, 128, (31, 40), (3, 3)), **OVERLAP, loop="rounded", where=(("kSplitC", 2),)
+    ),
+    "overlap_halves": Conv(
+        *(32, 64, (30, 31), (3, 3)), pads=1, loop="float16", **OVERLAP, before=(0, 1, 1)
+    ),
+    "beside_padded": Conv(
+        *(8, 64, (37, 53), (3, 3)), largest=(1, 2, 2), apart=(1, 2, 2), before=(0, 1, 1)
+    ),
     "depth_split": Conv(16, 64, (6, 20, 24), (3, 3, 3), where=(("kSplitZ", 2),)),
 }
 TRANSPOSED = {
@@ -207,10 +259,11 @@ def both(*names: str) -> list[str]:
 
 ACCURATE = both("plain", "deep", "strided", "volume", "up", "up_volume")
 FOR_BATCHES = both("plain", "deep", "deep_resident", "up", "groups")
-FOR_SCALES = both("plain", "deep", "three", "up", "deep_resident", "windows", "odd_channels")
-FOR_MAGNITUDES = both("plain", "deep", "deep_resident", "up", "windows")
-FOR_SPECIALS = both("plain", "deep", "deep_resident", "up", "together", "windows", "odd_channels")
-FOR_BITS = both("deep", "deep_resident", "up_volume", "windows")
+POOLED = ("windows", "overlap_padded", "overlap_deep")
+FOR_SCALES = both("plain", "deep", "three", "up", "deep_resident", *POOLED, "odd_channels")
+FOR_MAGNITUDES = both("plain", "deep", "deep_resident", "up", *POOLED)
+FOR_SPECIALS = both("plain", "deep", "deep_resident", "up", "together", *POOLED, "odd_channels")
+FOR_BITS = both("deep", "deep_resident", "up_volume", *POOLED)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,11 @@ from kernelwright.accuracy import Accuracy
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.lower import ConvKernel, convolution
+from kernelwright.lower.conv import ConvConfig
 from kernelwright.lower.steps import Alloc, Choice, Launch
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy
+from kernelwright.plan.conv_seats import ConvWay
 from kernelwright.plan.convolutions import conv_form
 from kernelwright.plan.reasons import Code
 from kernelwright.problem import problem_from_module
@@ -155,8 +157,12 @@ def test_below_some_samples_the_library_is_as_accurate_as_eager() -> None:
 
 
 OBSTACLES = {
-    "overlapping windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2), Code.OVERLAP),
-    "padded windows": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1), Code.WALKS),
+    "overlapping averages": (lambda m, x: F.avg_pool2d(m.c(x), 3, 2), Code.OVERLAP),
+    "magnitudes": (lambda m, x: F.max_pool2d(m.c(x).abs(), 3, 2, 1), Code.OVERLAP),
+    "a last window in the padding": (lambda m, x: F.max_pool2d(m.c(x), 2, 1, 1), Code.WALKS),
+    "windows with holes": (lambda m, x: F.max_pool2d(m.c(x), 3, 2, 1, 2), Code.OVERLAP),
+    "windows of a part": (lambda m, x: F.max_pool2d(m.c(x)[:, :, 1:], 3, 2, 1), Code.OVERLAP),
+    "averages of zeros too": (lambda m, x: F.avg_pool2d(m.c(x), 2, 2, 1), Code.WALKS),
     "a part": (lambda m, x: torch.relu(m.c(x)[:, :, 1:]), Code.WALKS),
     "its own transpose": (lambda m, x: (lambda y: y + y.transpose(2, 3))(m.c(x)), Code.WALKS),
 }
@@ -211,6 +217,21 @@ def test_the_library_keeps_what_it_is_faster_at() -> None:
     assert kinds(made) == ["contract", "rowwise"]
     (why,) = (r.why for r in made.planned.refusals if r.why.code is Code.CONV_LIBRARY)
     assert "us with a kernel after it" in str(why)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "time", "kind"),
+    [(0.9, 20.0, "conv"), (1.1, 20.0, "contract"), (1.1, 5.0, "conv"), (1.3, 5.0, "contract")],
+)
+def test_close_estimates_are_left_to_the_tile(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, time: float, kind: str
+) -> None:
+    """`ratio` is by the products alone; the library takes 11 us."""
+    monkeypatch.setattr(ConvWay, "times", (ratio, 1.0))
+    monkeypatch.setattr(ConvConfig, "time", lambda tile, batch: time)
+    layer = nn.Conv2d(3, 9, 3)
+    made = compiled(lambda m, x: torch.relu(m.c(x)), policy=WHERE_IT_PAYS, c=layer)
+    assert kinds(made)[0] == kind
 
 
 def test_the_accuracy_that_is_owed_decides_the_loop() -> None:

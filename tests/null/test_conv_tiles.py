@@ -9,6 +9,7 @@ import pytest
 from convolved import Conv
 
 from kernelwright.lower.conv import ARITHMETIC, Needs, candidates, room, tiles
+from kernelwright.plan.walks import side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
 FORMS = {
@@ -80,7 +81,8 @@ def test_an_epilogue_may_refuse() -> None:
 
 def test_the_largest_of_phases_counts_places() -> None:
     form = FORMS["up_volume"]
-    needs = Needs(48, (3, 3, 3), lambda config: "", largest=(2, 2, 2))
+    pool = side_by_side((2, 2, 2), form.out_size)
+    needs = Needs(48, (3, 3, 3), lambda config: "", pool)
     constants = dict(tiles(form, form.loop, needs)[0].constants)
     assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
@@ -101,6 +103,73 @@ def test_reductions_in_registers_leave_room_for_themselves() -> None:
     needs = Needs(96, (1, 1, 1), lambda config: "", stores=False, across=14)
     refused = {c.refused for c in candidates(form, "rounded", needs)}
     assert "too many accumulators to be reduced beside one another" in refused
+
+
+OVERLAPS = {
+    "stem": Conv(
+        *(3, 64, (224, 224), (7, 7)),
+        steps=2,
+        pads=3,
+        **{"largest": (1, 3, 3), "apart": (1, 2, 2), "before": (0, 1, 1)},
+    ),
+    "odd": Conv(16, 64, (37, 45), (3, 3), largest=(1, 3, 3), apart=(1, 2, 2)),
+    "by one": Conv(16, 64, (37, 45), (3, 3), largest=(1, 2, 2), apart=(1, 1, 1)),
+    "wide": Conv(16, 64, (33, 50), (3, 3), largest=(1, 3, 6), apart=(1, 2, 4)),
+    "line": Conv(16, 64, (1000,), (5,), largest=(1, 1, 3), apart=(1, 1, 2), before=(0, 0, 1)),
+    "volume": Conv(
+        *(16, 64, (9, 17, 15), (3, 3, 3)),
+        **{"largest": (3, 3, 3), "apart": (2, 2, 2), "before": (1, 1, 1)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
+    """A warpgroup hands over windows that it has all places of, and none twice."""
+    form = OVERLAPS[name]
+    pool = form.pool
+    assert pool is not None
+    for config in tiles(form, form.loop, replace(_needs(form), pool=pool))[:50]:
+        constants = dict(config.constants)
+        held = [constants[name] for name in ("kDeep", "kTall", "kWide")]
+        windows = [
+            (places - overlap) // step
+            for places, overlap, step in zip(held, pool.overlap, pool.step, strict=True)
+        ]
+        slices = (config.depth, config.height, config.width)
+        assert all(n % s == 0 for n, s in zip(windows, slices, strict=True))
+        assert windows[2] == config.width
+        whole = zip(windows, pool.step, pool.overlap, strict=True)
+        assert held == [n * step + overlap for n, step, overlap in whole]
+        warpgroups = config.tiles * 2 // constants["kSplitC"]
+        assert warpgroups * math.prod(windows) >= math.prod(pool.count)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Conv(16, 16, (37, 45), (3, 3), largest=(1, 3, 3), apart=(1, 2, 2)),
+        Conv(16, 64, (37, 45), (3, 3), largest=(1, 5, 5), apart=(1, 3, 3)),
+        Conv(16, 64, (37, 45), (3, 3), largest=(1, 13, 13), apart=(1, 1, 1)),
+    ],
+    ids=["places as rows", "every third column", "too wide"],
+)
+def test_windows_of_columns_that_no_warp_has(form: Conv) -> None:
+    needs = replace(_needs(form), pool=form.pool)
+    assert not tiles(form, form.loop, needs)
+    refused = {c.refused for c in candidates(form, form.loop, needs)}
+    assert "a warp does not have whole windows" in refused
+
+
+def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
+    """Windows side by side leave three quarters of that."""
+    form = OVERLAPS["stem"]
+    beside = side_by_side((1, 2, 2), form.out_size)
+    times = [
+        tiles(form, form.loop, replace(_needs(form), pool=pool, stores=False))[0].time(64)
+        for pool in (beside, form.pool)
+    ]
+    assert times[0] < 0.9 * times[1]
 
 
 def test_room_is_that_of_the_packed_weights() -> None:

@@ -222,6 +222,9 @@ template cudaError_t kw::conv<kw::ConvBfloat16, ConvKept, ConvHalves>(const Conv
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTurned, ConvWindows>(const ConvOperands&,
                                                                            const ConvKept::Args&,
                                                                            cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvTurned, ConvOverlap>(const ConvOperands&,
+                                                                           const ConvKept::Args&,
+                                                                           cudaStream_t);
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvPlaces>(const ConvOperands&,
                                                                         const ConvKept::Args&,
                                                                         cudaStream_t);

@@ -38,6 +38,9 @@ struct ConvDense {
   static constexpr int kDeep = 1, kTall = 8, kWide = 8;
   static constexpr int kSplitC = 1, kSplitZ = 1, kSplitY = 2, kSplitX = 1;
   static constexpr int kWindowD = 1, kWindowH = 1, kWindowW = 1;
+  static constexpr int kWindowStepD = 1, kWindowStepH = 1, kWindowStepW = 1;
+  static constexpr int kWindowPadD = 0, kWindowPadH = 0, kWindowPadW = 0;
+  static constexpr int kSeenD = 1, kSeenH = 21, kSeenW = 19;
   static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
   static constexpr int kEpilogueThreads = 32, kUnscaled = 1;
@@ -46,7 +49,7 @@ struct ConvDense {
 
 // The same of 20 columns, whose rows are fetched in boxes of six.
 struct ConvBoxed : ConvDense {
-  static constexpr int kInW = 20, kOutW = 20, kBoxed = 1, kBoxTall = 6;
+  static constexpr int kInW = 20, kOutW = 20, kSeenW = 20, kBoxed = 1, kBoxTall = 6;
 };
 
 // The same for what is multiplied as it is in memory.
@@ -57,6 +60,14 @@ struct ConvHalves : ConvDense {
 // The same, and of the results the largest of windows of 2 x 4.
 struct ConvWindows : ConvDense {
   static constexpr int kWindowH = 2, kWindowW = 4, kTileH = 2, kTileW = 2, kTilePitch = 8;
+  static constexpr int kWindowStepH = 2, kWindowStepW = 4, kSeenH = 10, kSeenW = 4;
+};
+
+// The same of windows of 3 x 3 that overlap by a row and a column, and reach beyond all edges.
+struct ConvOverlap : ConvDense {
+  static constexpr int kWindowH = 3, kWindowW = 3, kWindowStepH = 2, kWindowStepW = 2;
+  static constexpr int kWindowPadH = 1, kWindowPadW = 1, kSeenH = 11, kSeenW = 10;
+  static constexpr int kTall = 7, kWide = 7, kTileH = 3, kTileW = 3, kTilePitch = 40;
 };
 
 // One stage a tile, weights resident, places as rows.
@@ -72,12 +83,14 @@ struct ConvPlaces : ConvDense {
 struct ConvStrided : ConvPlaces {
   static constexpr int kCin = 3, kPack = 2, kChunks = 1;
   static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 11, kOutW = 10;
+  static constexpr int kSeenH = 11, kSeenW = 10;
 };
 
 // Transposed by phases, in two groups.
 struct ConvPhases : ConvPlaces {
   static constexpr int kCin = 16, kCout = 32, kGroups = 2, kChannels = 16, kTransposed = 1;
   static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kUnscaled = 0;
+  static constexpr int kSeenH = 42, kSeenW = 38;
   static constexpr int kChunks = 1, kTileChannels = 16, kTileH = 16, kTileW = 16;
   static constexpr int kTilePitch = 260;
 };
@@ -200,7 +213,7 @@ struct ConvMost {
 // The largest of the phases.
 struct ConvLargest : ConvPhases {
   static constexpr int kPhaseMax = 1, kOutH = 21, kOutW = 19, kTileH = 8, kTileW = 8;
-  static constexpr int kTilePitch = 68;
+  static constexpr int kSeenH = 21, kSeenW = 19, kTilePitch = 68;
 };
 
 }  // namespace kw::check
@@ -218,13 +231,10 @@ struct ConvEpilogue<check::ConvKept, C> {
       const int z = tile.z + i % kPlaces / (C::kTileW * C::kTileH);
       const int y = tile.y + i / C::kTileW % C::kTileH;
       const int x = tile.x + i % C::kTileW;
-      constexpr int kDeep = C::kOutD / C::kWindowD;
-      constexpr int kTall = C::kOutH / C::kWindowH;
-      constexpr int kWide = C::kOutW / C::kWindowW;
-      if (channel >= C::kCout || z >= kDeep || y >= kTall || x >= kWide) continue;
-      const int64_t row = ((tile.sample * C::kCout + channel) * kDeep + z) * kTall + y;
+      if (channel >= C::kCout || z >= C::kSeenD || y >= C::kSeenH || x >= C::kSeenW) continue;
+      const int64_t row = ((tile.sample * C::kCout + channel) * C::kSeenD + z) * C::kSeenH + y;
       const float sum = tile.at[i / kPlaces * C::kTilePitch + i % kPlaces];
-      a.out[row * kWide + x] = sum * tile.scale(i / kPlaces);
+      a.out[row * C::kSeenW + x] = sum * tile.scale(i / kPlaces);
     }
   }
 };

@@ -23,26 +23,6 @@ struct ConvBarriers {
   hopper::Barrier read[S::kAhead];
 };
 
-// A tile of a block: its channels (of kChannelTiles), and its first place.
-struct ConvItem {
-  int64_t sample;
-  int channels;
-  int z, y, x;
-
-  template <class S>
-  static __device__ __forceinline__ ConvItem at(int64_t index, S) {
-    ConvItem item;
-    const auto all = static_cast<uint32_t>(index);
-    item.channels = static_cast<int>(all % S::kChannelTiles);
-    const uint32_t rest = all / S::kChannelTiles;
-    item.x = static_cast<int>(rest % S::kTilesX) * S::kBlockW;
-    item.y = static_cast<int>(rest / S::kTilesX % S::kTilesY) * S::kBlockH;
-    item.z = static_cast<int>(rest / (S::kTilesX * S::kTilesY) % S::kTilesZ) * S::kBlockD;
-    item.sample = rest / S::kPlaceTiles;
-    return item;
-  }
-};
-
 // Where things lie in the block's shared memory, in bytes.
 template <class Loop, class S>
 struct ConvMemory {
@@ -61,8 +41,8 @@ struct ConvMemory {
   static constexpr bool kBoxed = Loop::kScaled && S::kBoxed != 0;
   // A box begins at a multiple of 16 bytes, so many elements before what is wanted.
   static constexpr bool kOneLead =  // the same for all tiles
-      S::kTilesX == 1 || S::kBlockW * S::kStepX % 4 == 0;
-  static constexpr int kMostLead = kOneLead ? S::kFirstX & 3 : 3;
+      S::kTilesX == 1 || S::kAdvanceX * S::kSplitX * S::kStepX % 4 == 0;
+  static constexpr int kMostLead = kOneLead ? (S::kFirstX - S::kWindowPadW * S::kStepX) & 3 : 3;
   static constexpr int kBoxWide =
       (kMostLead + S::kHaloW + (S::kPack - 1) * S::kDilationW + 3) / 4 * 4;
   static constexpr int kBoxChannels =

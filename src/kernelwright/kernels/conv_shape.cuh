@@ -17,8 +17,10 @@
 // of eight places; kAlongX: the eights lie in one row. The block's two warpgroups lie side by side
 // along the axis whose kSplit is 2. A stage: kChunks chunks of channels. What the epilogue is
 // given: kTile..., kEpilogueThreads; kUnscaled: sums without their channels' scales. kWindow...: it
-// wants the largest of each window of so many results, and kTile... counts windows; kPhaseMax: the
-// largest result of the phases of each place, and kOut counts places.
+// wants the largest of each window of so many results, and kTile... counts windows: kSeen... of
+// them, kWindowStep... apart, of which the first begins kWindowPad... before the output. Where they
+// overlap, tiles do: a window is one warpgroup's. kPhaseMax: it wants the largest result of the
+// phases of each place, and kOut counts places.
 #pragma once
 
 #include <cstdint>
@@ -143,13 +145,22 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kSpreadY = C::kPhaseMax != 0 ? 1 : kPhasesY;
   static constexpr int kSpreadX = C::kPhaseMax != 0 ? 1 : kPhasesX;
   static constexpr int kSpread = kSpreadZ * kSpreadY * kSpreadX;
-  // What the epilogue sees of the output, and how many results are one of it.
-  static constexpr int kSeenD = C::kOutD / C::kWindowD;
-  static constexpr int kSeenH = C::kOutH / C::kWindowH;
-  static constexpr int kSeenW = C::kOutW / C::kWindowW;
+  // How many results are one of what the epilogue sees, and how far the next ones are.
   static constexpr int kLargestD = C::kPhaseMax != 0 ? kPhasesZ : C::kWindowD;
   static constexpr int kLargestH = C::kPhaseMax != 0 ? kPhasesY : C::kWindowH;
   static constexpr int kLargestW = C::kPhaseMax != 0 ? kPhasesX : C::kWindowW;
+  static constexpr int kApartD = C::kPhaseMax != 0 ? kPhasesZ : C::kWindowStepD;
+  static constexpr int kApartH = C::kPhaseMax != 0 ? kPhasesY : C::kWindowStepH;
+  static constexpr int kApartW = C::kPhaseMax != 0 ? kPhasesX : C::kWindowStepW;
+  // Whether windows reach beyond the last result; before the first one they reach by their pad.
+  static constexpr bool kBeyondZ =
+      (C::kSeenD - 1) * C::kWindowStepD - C::kWindowPadD + C::kWindowD > C::kOutD;
+  static constexpr bool kBeyondY =
+      (C::kSeenH - 1) * C::kWindowStepH - C::kWindowPadH + C::kWindowH > C::kOutH;
+  static constexpr bool kBeyondX =
+      (C::kSeenW - 1) * C::kWindowStepW - C::kWindowPadW + C::kWindowW > C::kOutW;
+  static constexpr bool kEdges =
+      C::kWindowPadD + C::kWindowPadH + C::kWindowPadW > 0 || kBeyondZ || kBeyondY || kBeyondX;
   static constexpr int kPack = C::kPack;
   static constexpr int kTaps = C::kKernelD * C::kKernelH * C::kKernelW;
 
@@ -161,15 +172,27 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kAllChunks = (kGroupIn + kLaneChannels - 1) / kLaneChannels;
   static constexpr int kSteps = (kAllChunks + C::kChunks - 1) / C::kChunks;  // stages of a tile
 
+  // Windows of a warpgroup's tile, or results where there are none, and after how many places the
+  // next tile begins: less than it has where windows overlap.
+  static constexpr int kWindowsZ = (C::kDeep * kSpreadZ - C::kWindowD) / C::kWindowStepD + 1;
+  static constexpr int kWindowsY = (C::kTall * kSpreadY - C::kWindowH) / C::kWindowStepH + 1;
+  static constexpr int kWindowsX = (C::kWide * kSpreadX - C::kWindowW) / C::kWindowStepW + 1;
+  static constexpr int kAdvanceZ = kWindowsZ * C::kWindowStepD / kSpreadZ;
+  static constexpr int kAdvanceY = kWindowsY * C::kWindowStepH / kSpreadY;
+  static constexpr int kAdvanceX = kWindowsX * C::kWindowStepW / kSpreadX;
+
   // A block's tile, in channels and places, and how many there are.
   static constexpr int kBlockChannels = C::kChannels * C::kSplitC;
-  static constexpr int kBlockD = C::kDeep * C::kSplitZ;
-  static constexpr int kBlockH = C::kTall * C::kSplitY;
-  static constexpr int kBlockW = C::kWide * C::kSplitX;
+  static constexpr int kBlockD = kAdvanceZ * (C::kSplitZ - 1) + C::kDeep;
+  static constexpr int kBlockH = kAdvanceY * (C::kSplitY - 1) + C::kTall;
+  static constexpr int kBlockW = kAdvanceX * (C::kSplitX - 1) + C::kWide;
   static constexpr int kTilesC = (kGroupOut + kBlockChannels - 1) / kBlockChannels;  // of a group
-  static constexpr int kTilesZ = (kPlacesZ + kBlockD - 1) / kBlockD;
-  static constexpr int kTilesY = (kPlacesY + kBlockH - 1) / kBlockH;
-  static constexpr int kTilesX = (kPlacesX + kBlockW - 1) / kBlockW;
+  static constexpr int kTilesZ =
+      (C::kSeenD + kWindowsZ * C::kSplitZ - 1) / (kWindowsZ * C::kSplitZ);
+  static constexpr int kTilesY =
+      (C::kSeenH + kWindowsY * C::kSplitY - 1) / (kWindowsY * C::kSplitY);
+  static constexpr int kTilesX =
+      (C::kSeenW + kWindowsX * C::kSplitX - 1) / (kWindowsX * C::kSplitX);
   static constexpr int kChannelTiles = kDenseGroups * kTilesC;
   static constexpr int kPlaceTiles = kTilesZ * kTilesY * kTilesX;
 
@@ -274,6 +297,30 @@ struct ConvShape : ConvAxes<Config> {
     }
     return false;
   }();
+};
+
+// A tile of a block: its channels (of kChannelTiles), and its first place, which lies before the
+// output where windows do.
+struct ConvItem {
+  int64_t sample;
+  int channels;
+  int z, y, x;
+
+  template <class S>
+  KW_FN static ConvItem at(int64_t index, S) {
+    ConvItem item;
+    const auto all = static_cast<uint32_t>(index);
+    item.channels = static_cast<int>(all % S::kChannelTiles);
+    const uint32_t rest = all / S::kChannelTiles;
+    item.x = static_cast<int>(rest % S::kTilesX) * S::kAdvanceX * S::kSplitX - S::kWindowPadW;
+    item.y = static_cast<int>(rest / S::kTilesX % S::kTilesY) * S::kAdvanceY * S::kSplitY -
+             S::kWindowPadH;
+    item.z = static_cast<int>(rest / (S::kTilesX * S::kTilesY) % S::kTilesZ) * S::kAdvanceZ *
+                 S::kSplitZ -
+             S::kWindowPadD;
+    item.sample = rest / S::kPlaceTiles;
+    return item;
+  }
 };
 
 }  // namespace kw

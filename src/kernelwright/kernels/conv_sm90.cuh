@@ -20,6 +20,7 @@
 
 #include "conv_sums.cuh"
 #include "conv_tile.cuh"
+#include "conv_windows.cuh"
 
 namespace kw {
 
@@ -114,15 +115,14 @@ struct ConvConsumer {
   static constexpr bool kUnscaled = S::kUnscaled != 0;
   static_assert(!kUnscaled || (Loop::kScaled && S::kPhases == 1), "sums of one scale");
   static constexpr bool kWindows = S::kWindowD * S::kWindowH * S::kWindowW > 1;
-  static_assert(!kWindows || (!kPixels && S::kPhases == 1 && S::kWide % 8 == 0),
-                "a warp has whole windows of a channel");
-  static_assert(8 % S::kWindowW == 0, "windows lie in eights");
+  static_assert(!kWindows || (!kPixels && S::kPhases == 1), "a warp has all places of a channel");
+  static_assert(kWindows || !S::kEdges, "only windows reach beyond the output");
   static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
 
   static constexpr bool kByDepth = Sums::kByDepth;
   static constexpr bool kByRow = Sums::kByRow;
-  static constexpr int kSlicesY = kByRow ? 1 : S::kTall * S::kSpreadY / (S::kWindowH * S::kTileH);
-  static constexpr int kSlicesZ = kByDepth ? 1 : S::kDeep * S::kSpreadZ / (S::kWindowD * S::kTileD);
+  static constexpr int kSlicesY = kByRow ? 1 : S::kWindowsY / S::kTileH;
+  static constexpr int kSlicesZ = kByDepth ? 1 : S::kWindowsZ / S::kTileD;
   // A warp's eights of channels, two of each 64 rows, and how many of them a slice has.
   static constexpr int kEights = S::kTileChannels / 8;
   static constexpr int kSlicesC = kByWarps ? 2 * kHigh / kEights : 1;
@@ -130,10 +130,8 @@ struct ConvConsumer {
   static_assert(S::kPhases == 1 || kSlices == 1, "phases meet in one slice");
   static_assert(!kByDepth || S::kDeep == 1, "or in one for each depth");
   static_assert(!kByRow || (S::kTall == 1 && (kByDepth || S::kSpreadZ == 1)), "or for each row");
-  static_assert(S::kTileW * S::kWindowW == S::kWide * S::kSpreadX,
-                "slices are as wide as the tile");
-  static_assert(S::kTall * S::kSpreadY % (S::kWindowH * S::kTileH) == 0 &&
-                    S::kDeep * S::kSpreadZ % (S::kWindowD * S::kTileD) == 0,
+  static_assert(S::kTileW == S::kWindowsX, "slices are as wide as the tile");
+  static_assert(S::kWindowsY % S::kTileH == 0 && S::kWindowsZ % S::kTileD == 0,
                 "a tile is whole slices");
   static_assert(!kByWarps || (!kPixels && kEights * 8 == S::kTileChannels && S::kPhases == 1),
                 "warps have channels to themselves only where weights are rows");
@@ -325,20 +323,12 @@ struct ConvConsumer {
     return bad;
   }
 
-  // Two neighbouring sums of a row of channel `high * 64 + 8 * i + ...`.
-  __device__ __forceinline__ float2 sums_at(int high, int i, int z, int y, int eight) const {
-    const int bx = kAlongX ? eight / S::kRows : eight;
-    const int by = kAlongX ? y : y / S::kRows;
-    const int j = kAlongX ? eight % S::kRows : y % S::kRows;
-    const int part = ((z * S::kBlocksY + by) * S::kBlocksX + bx) * kHigh + high;
-    return {sums.d[part][4 * j + 2 * i], sums.d[part][4 * j + 2 * i + 1]};
-  }
-
-  // The largest sum of each window. A thread has two places of every eight in a row.
+  // The largest sum of each window.
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_windows(const RowScale* scales, float* to,
                                                 int slice) const {
     const int lane = hopper::lane();
+    const ConvWindows<S, const Sums> windows{sums, lane % 4};
     bool bad = false;
 #pragma unroll
     for (int high = 0; high < kHigh; ++high) {
@@ -355,49 +345,14 @@ struct ConvConsumer {
           for (int place = 0; place < S::kTileD * S::kTileH; ++place) {
             const int z = t / kSlicesY * S::kTileD + place / S::kTileH;
             const int y = t % kSlicesY * S::kTileH + place % S::kTileH;
-#pragma unroll
-            for (int eight = 0; eight < S::kWide / 8; ++eight) {
-              put_windows<kDoubtful>(row + place * S::kTileW + eight * (8 / S::kWindowW), lane % 4,
-                                     largest_pair(high, i, z, y, eight), channel.smallest);
-            }
+            windows.template put<kDoubtful>(row + place * S::kTileW, high, i, z, y,
+                                            channel.smallest);
           }
         }
         bad = bad || channel.bad();
       }
     }
     return bad;
-  }
-
-  // Down the rows and planes of a window.
-  __device__ __forceinline__ float2 largest_pair(int high, int i, int z, int y, int eight) const {
-    float2 most = sums_at(high, i, z * S::kWindowD, y * S::kWindowH, eight);
-#pragma unroll
-    for (int n = 1; n < S::kWindowD * S::kWindowH; ++n) {
-      const float2 next = sums_at(high, i, z * S::kWindowD + n / S::kWindowH,
-                                  y * S::kWindowH + n % S::kWindowH, eight);
-      most = {maximum(most.x, next.x), maximum(most.y, next.y)};
-    }
-    return most;
-  }
-
-  // Along its columns: those of four threads are eight.
-  template <bool kDoubtful>
-  __device__ __forceinline__ static void put_windows(float* to, int quarter, float2 pair,
-                                                     float& smallest) {
-    if constexpr (S::kWindowW == 1) {
-      *reinterpret_cast<float2*>(to + 2 * quarter) = pair;
-      if constexpr (kDoubtful) {
-        smallest = minimum(smallest, minimum(fabsf(pair.x), fabsf(pair.y)));
-      }
-    } else {
-      float most = maximum(pair.x, pair.y);
-#pragma unroll
-      for (int apart = 1; apart < S::kWindowW / 2; apart *= 2) {
-        most = maximum(most, __shfl_xor_sync(0xffffffff, most, apart));
-      }
-      if (quarter % (S::kWindowW / 2) == 0) to[quarter / (S::kWindowW / 2)] = most;
-      if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(most));
-    }
   }
 
   // Results in doubt, computed again: each warp has channels of its own. Called where it is rare,
@@ -437,10 +392,11 @@ struct ConvConsumer {
         while (owners != 0) {
           const int owner = __ffs(static_cast<int>(owners)) - 1;
           owners &= owners - 1;
-          const float found = largest_again(*g, tile.sample, tile.channel + row, turned,
-                                            __shfl_sync(0xffffffff, z, owner) * S::kLargestD,
-                                            __shfl_sync(0xffffffff, y, owner) * S::kLargestH,
-                                            __shfl_sync(0xffffffff, x, owner) * S::kLargestW);
+          const float found =
+              largest_again(*g, tile.sample, tile.channel + row, turned,
+                            __shfl_sync(0xffffffff, z, owner) * S::kApartD - S::kWindowPadD,
+                            __shfl_sync(0xffffffff, y, owner) * S::kApartH - S::kWindowPadH,
+                            __shfl_sync(0xffffffff, x, owner) * S::kApartW - S::kWindowPadW);
           if (lane == owner) values[place] = found;
         }
       }
@@ -453,12 +409,17 @@ struct ConvConsumer {
   static __device__ __forceinline__ float largest_again(const ConvOperands& g, int64_t sample,
                                                         int channel, bool turned, int z, int y,
                                                         int x) {
-    float most = detail::recompute<S>(g, sample, channel, z, y, x);
+    float most = turned ? kw::detail::kInf : -kw::detail::kInf;
 #pragma unroll 1
-    for (int n = 1; n < S::kLargestD * S::kLargestH * S::kLargestW; ++n) {
-      const float next =
-          detail::recompute<S>(g, sample, channel, z + n / (S::kLargestH * S::kLargestW),
-                               y + n / S::kLargestW % S::kLargestH, x + n % S::kLargestW);
+    for (int n = 0; n < S::kLargestD * S::kLargestH * S::kLargestW; ++n) {
+      const int at_z = z + n / (S::kLargestH * S::kLargestW);
+      const int at_y = y + n / S::kLargestW % S::kLargestH;
+      const int at_x = x + n % S::kLargestW;
+      const bool there = static_cast<unsigned>(at_z) < S::kOutD &&
+                         static_cast<unsigned>(at_y) < S::kOutH &&
+                         static_cast<unsigned>(at_x) < S::kOutW;
+      if (S::kEdges && !there) continue;
+      const float next = detail::recompute<S>(g, sample, channel, at_z, at_y, at_x);
       most = turned ? minimum(most, next) : maximum(most, next);
     }
     return most;
@@ -482,11 +443,14 @@ struct ConvConsumer {
     tile.scales = reinterpret_cast<float*>(sums.shared + M::kFactorsAt) + unit * S::kTileChannels;
     tile.sample = item.sample;
     tile.channel = item.channels / S::kTilesC * S::kGroupOut + first_channel(item, slice);
-    tile.z = (item.z + sums.deep()) * S::kSpreadZ / S::kWindowD + place / kSlicesY * S::kTileD +
+    const int z = item.z + S::kWindowPadD + sums.deep();
+    const int y = item.y + S::kWindowPadH + sums.tall();
+    const int x = item.x + S::kWindowPadW + sums.wide();
+    tile.z = z * S::kSpreadZ / S::kWindowStepD + place / kSlicesY * S::kTileD +
              (kByDepth ? S::phase_z(phase) : 0);
-    tile.y = (item.y + sums.tall()) * S::kSpreadY / S::kWindowH + place % kSlicesY * S::kTileH +
+    tile.y = y * S::kSpreadY / S::kWindowStepH + place % kSlicesY * S::kTileH +
              (kByRow ? S::phase_y(phase) : 0);
-    tile.x = (item.x + sums.wide()) * S::kSpreadX / S::kWindowW;
+    tile.x = x * S::kSpreadX / S::kWindowStepW;
     tile.barrier = 4 + sums.group;
     return tile;
   }
@@ -625,6 +589,9 @@ struct ConvConsumer {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
         sums.sum(0);
+        if constexpr (S::kEdges) {
+          ConvWindows<S, Sums>{sums, hopper::lane() % 4}.leave_out_edges(item);
+        }
         if constexpr (P::kAcross) {
           if (reduce_across(item, to)) continue;
         }

@@ -68,9 +68,9 @@ struct ConvSums {
   }
 
   // The warpgroup's part of the block's tile.
-  __device__ __forceinline__ int wide() const { return S::kSplitX > 1 ? group * S::kWide : 0; }
-  __device__ __forceinline__ int tall() const { return S::kSplitY > 1 ? group * S::kTall : 0; }
-  __device__ __forceinline__ int deep() const { return S::kSplitZ > 1 ? group * S::kDeep : 0; }
+  __device__ __forceinline__ int wide() const { return S::kSplitX > 1 ? group * S::kAdvanceX : 0; }
+  __device__ __forceinline__ int tall() const { return S::kSplitY > 1 ? group * S::kAdvanceY : 0; }
+  __device__ __forceinline__ int deep() const { return S::kSplitZ > 1 ? group * S::kAdvanceZ : 0; }
   __device__ __forceinline__ int channels() const {
     return S::kSplitC > 1 ? group * S::kChannels : 0;
   }

@@ -20,6 +20,7 @@ import torch
 
 from kernelwright.plan import Buffer, ConvForm
 from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.walks import Pool, side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
 AXES = "DHW"
@@ -39,6 +40,8 @@ MOST_REDUCED = 128  # of them, where they are reduced in registers
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 SLICE_BYTES = 72 << 10
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
+SECTOR = 8  # floats that memory writes together
+MOST_OVERLAPPING = 9  # columns of windows that overlap: those of an eight reach into the next one
 MOST_BOX = 256  # elements of a box along an axis
 BOX_BYTES = 12 << 10  # of a box, so that several are on their way
 RAW_BYTES = 36 << 10  # of them all
@@ -103,18 +106,18 @@ Slices = tuple[int, int, int, int, int, int]
 class Needs:
     """What an epilogue wants to see together, and whether it can work with a configuration.
 
-    `largest`: it begins with a max pool of such windows, one beside the other from the first result
-    on; of a transposed convolution they are its strides. Then it is given the pooled results, and
-    the multiples count those. `stores`: results are written as they are, so that it matters how
-    long the runs are in which a tile writes them. `operations` are those of its program on slices,
-    `early` those that are done where the sums are, before all others. `across`: those of reductions
-    over channels, which are done there if places are rows, and then are all that there is.
+    `pool`: it begins with the largest of such windows; of a transposed convolution they are its
+    strides. Then it is given the pooled results, and the multiples count those. `stores`: results
+    are written as they are, so that it matters how long the runs are in which a tile writes them.
+    `operations` are those of its program on slices, `early` those that are done where the sums are,
+    before all others. `across`: those of reductions over channels, which are done there if places
+    are rows, and then are all that there is.
     """
 
     channels_together: int
     multiple: Extents
     fits: Callable[[ConvConfig], str]
-    largest: Extents = ONES
+    pool: Pool | None = None
     stores: bool = True
     operations: int = 2
     early: int = 0
@@ -223,7 +226,7 @@ class Choice:
     chunks: int
     resident: bool
     along: bool
-    largest: Extents
+    pool: Pool
 
     def __str__(self) -> str:
         z, y, x = self.block
@@ -249,12 +252,12 @@ class Choice:
     @property
     def of_phases(self) -> bool:
         """Whether the largest result is that of the phases of each place."""
-        return self.largest != ONES and self.form.transposed and max(self.form.stride) > 1
+        return self.pool.window != ONES and self.form.transposed and max(self.form.stride) > 1
 
-    @property
-    def window(self) -> Extents:
-        """Or else that of so many places each way."""
-        return ONES if self.of_phases else self.largest
+    @cached_property
+    def windows(self) -> Pool:
+        """Or else that of windows of places."""
+        return side_by_side(ONES, self.pool.count) if self.of_phases else self.pool
 
     @property
     def groups(self) -> int:
@@ -291,11 +294,24 @@ class Choice:
         """And those that are kept: whole multiples of the epilogue's, and no more than exist."""
         found: list[int] = []
         for many, axis, times in zip(self.computed, self.axes, self.times, strict=True):
-            results = multiple[len(found)] * self.window[len(found)]
+            at = len(found)
+            step, over = self.windows.step[at], self.windows.overlap[at]
+            results = multiple[at] * step
             whole = results // math.gcd(results, axis.spread)
-            wanted = -(-axis.places // (times * whole)) * whole
-            found.append(min(many // whole * whole, wanted))
+            wanted = -(-self.windows.count[at] * step // (times * whole * axis.spread)) * whole
+            found.append(min((many - over) // whole * whole, wanted) + over)
         return found[0], found[1], found[2]
+
+    def advance(self, used: Extents) -> Extents:
+        """Places after which the next tile begins, which sees again what windows share."""
+        z, y, x = (n - over for n, over in zip(used, self.windows.overlap, strict=True))
+        return z, y, x
+
+    def handed(self, used: Extents) -> Extents:
+        """Results or windows of a warpgroup's tile along each axis."""
+        advance = zip(self.advance(used), self.axes, self.windows.step, strict=True)
+        z, y, x = (n * axis.spread // step for n, axis, step in advance)
+        return z, y, x
 
     @cached_property
     def block(self) -> Extents:
@@ -342,7 +358,7 @@ class Choice:
 
     def refused(self, used: Extents) -> str:
         """Why the tensor cores or the kernel cannot do this."""
-        if min(used) < 1:
+        if min(self.advance(used)) < 1:
             return "a window of the epilogue does not fit the tile"
         if self.accumulators > MOST_ACCUMULATORS:
             return "too many accumulators"
@@ -352,9 +368,15 @@ class Choice:
             return "one chunk has all channels"
         if 8 * self.chunks * math.prod(self.form.in_size) >= MOST_OFFSET:
             return "places of a stage are too far apart"
-        if self.window != ONES and (self.pixels or used[2] % 8 or 8 % self.window[2]):
+        if self.windows.window != ONES and (self.pixels or not self.has_columns(used[2])):
             return "a warp does not have whole windows"
         return ""
+
+    def has_columns(self, wide: int) -> bool:
+        """Whether four threads, of which each has two columns of eight, have those of a window."""
+        window, step = self.windows.window[2], self.windows.step[2]
+        inside = window <= MOST_OVERLAPPING if window > step else wide % 8 == 0
+        return 8 % step == 0 and inside
 
 
 def tiles(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
@@ -375,8 +397,8 @@ TYPICAL_BATCH = 64
 
 def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
     """Every choice with its configuration or the reason why it has none."""
-    for choice in _choices(form, ARITHMETIC[loop], needs):
-        used = choice.used(needs.multiple)
+    for choice, multiple in every(_choices(form, ARITHMETIC[loop], needs), _multiples(needs)):
+        used = choice.used(multiple)
         refused = choice.refused(used)
         reduced = needs.early or (needs.across and choice.pixels)
         if reduced and choice.accumulators > MOST_REDUCED:
@@ -391,6 +413,18 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
             yield Candidate(str(choice), None, "its results do not fit the shared memory")
 
 
+def _multiples(needs: Needs) -> list[Extents]:
+    """What a tile may hold whole numbers of.
+
+    Of windows that overlap it holds 7 or 15 in a row, not 8 or 16. Sectors that two tiles write in
+    part are slow, so whole ones are tried too.
+    """
+    depth, height, width = needs.multiple
+    if needs.pool is None or needs.pool.overlap[2] == 0:
+        return [needs.multiple]
+    return [needs.multiple, (depth, height, math.lcm(width, SECTOR))]
+
+
 def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
     for merge in _merges(form):
         for pixels, rows, channels in _products(form, merge, needs):
@@ -399,7 +433,7 @@ def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]
                     *(form, loop, merge, pixels, rows, blocks, channels, split, 1),
                     resident=True,
                     along=along,
-                    largest=needs.largest,
+                    pool=needs.pool or side_by_side(ONES, form.out_size),
                 )
                 if not _sensible(sample, needs):
                     continue
@@ -476,15 +510,17 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{large.fixed >> 10} KB and no two stages")
-    writing = _writing(choice, used, width) if needs.stores else 0.0
-    places = math.prod(used) * choice.spread // math.prod(choice.window)
+    stores = needs.stores or max(choice.windows.overlap) > 0
+    writing = _writing(choice, used, width) if stores else 0.0
     # Warps have two slices of each 64 rows, if not one of twice the channels.
-    more = places // (depth * height * width) - 1 if threads > 32 else 0
+    handed = math.prod(choice.handed(used))
+    more = handed // (depth * height * width) - 1 if threads > 32 else 0
     more -= choice.channels // 64 if (threads, channels) == (32, 16) else 0
     time, bound = _tile_time(choice, used, memory, stages, writing, more, needs)
     form = choice.form
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
+    windows = choice.windows
     each = {
         f"k{name}{axis}": numbers[at]
         for name, numbers in (
@@ -494,6 +530,10 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
             ("Stride", form.stride),
             ("Pad", form.padding),
             ("Dilation", form.dilation),
+            ("Window", windows.window),
+            ("WindowStep", windows.step),
+            ("WindowPad", windows.before),
+            ("Seen", windows.count),
         )
         for at, axis in enumerate(AXES)
     }
@@ -506,7 +546,6 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         "kTransposed": int(form.transposed),
         "kPack": choice.pack,
         "kPhaseMax": int(choice.of_phases),
-        **{f"kWindow{axis}": n for axis, n in zip(AXES, choice.window, strict=True)},
         "kPixelsOnM": int(choice.pixels),
         "kRows": choice.rows,
         "kAlongX": int(choice.along),
@@ -536,12 +575,12 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         "kUnscaled": int(choice.loop.scaled and choice.phases == 1),
     }
     count = math.prod(
-        -(-axis.places // (n * t))
-        for axis, n, t in zip(choice.axes, used, choice.times, strict=True)
+        -(-n // (each_tile * t))
+        for n, each_tile, t in zip(windows.count, choice.handed(used), choice.times, strict=True)
     )
     elements = form.cin * math.prod(form.in_size)
-    if needs.stores:
-        elements += form.cout * math.prod(form.out_size)
+    if stores:
+        elements += form.cout * math.prod(windows.count)
     config = ConvConfig(
         channels,
         depth,
@@ -563,9 +602,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
 
 def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
     """What an epilogue may be given: the largest slice that fits, and of phases each that does."""
-    depth, height, width = (
-        n * a.spread // w for n, a, w in zip(used, choice.axes, choice.window, strict=True)
-    )
+    depth, height, width = choice.handed(used)
     warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
     if warps and not needs.early:  # half as many slices, if they are small
         kept = 16 * _pitch(depth * height * width, False) * 4 * 8
@@ -610,9 +647,12 @@ class _Memory:
 
     @cached_property
     def halo(self) -> Extents:
+        advance = self.choice.advance(self.used)
         z, y, x = (
-            (n * t - 1) * a.step + a.reach + 1
-            for n, t, a in zip(self.used, self.choice.times, self.choice.axes, strict=True)
+            (further * (t - 1) + n - 1) * a.step + a.reach + 1
+            for n, further, t, a in zip(
+                self.used, advance, self.choice.times, self.choice.axes, strict=True
+            )
         )
         return z, y, x
 
@@ -625,9 +665,12 @@ class _Memory:
         """The part of a chunk's halo that the copy engine brings at once, if rows allow that."""
         z, y, x = self.halo
         last = self.choice.axes[2]
-        across = self.used[2] * self.choice.times[2]
-        one_lead = across >= last.places or across * last.step % 4 == 0
-        lead = last.first % 4 if one_lead else 3  # a box begins at a multiple of 16 bytes
+        windows = self.choice.windows
+        across = self.choice.advance(self.used)[2] * self.choice.times[2]
+        one_tile = across * last.spread >= windows.count[2] * windows.step[2]
+        first = last.first - windows.before[2] * last.step
+        # A box begins at a multiple of 16 bytes.
+        lead = first % 4 if one_tile or across * last.step % 4 == 0 else 3
         wide = -(-(lead + x + (last.pack - 1) * last.dilation) // 4) * 4
         if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
             return None
@@ -715,9 +758,10 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
     sector have one at each end of a run, unless the tile has all of the row.
     """
     m = CONVOLVING
-    whole = width >= choice.form.out_size[2]
-    aligned = choice.form.out_size[2] % 8 == 0 and width % 8 == 0
-    runs = math.prod(used) * choice.spread / width * choice.block_channels
+    row = choice.windows.count[2]
+    whole = width >= row
+    aligned = row % SECTOR == 0 and width % SECTOR == 0
+    runs = math.prod(choice.handed(used)) / width * choice.block_channels
     runs *= math.prod(choice.times)
     return runs * (m.run if whole or aligned else m.broken_run)
 
@@ -748,9 +792,10 @@ def _tile_time(
     if not choice.resident:
         fetched += memory.weights * choice.stages_of_tile
     results = math.prod(used) * choice.spread * choice.channels / 128
-    pooled = math.prod(choice.largest)
-    each = m.ending + m.operation * needs.operations
-    ending = results * (each / pooled + (m.windows if pooled > 1 else 0.0))
+    window, step = math.prod(choice.pool.window), math.prod(choice.pool.step)
+    ending = results * (m.ending + m.operation * needs.operations) / step
+    if window > 1:
+        ending += results * m.windows * window / step  # as often as a window sees a result
     ending += slices * m.slice
     if needs.across and choice.pixels:
         ending = results * m.early * needs.across

@@ -33,7 +33,7 @@ from kernelwright.plan import (
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split
-from kernelwright.plan.walks import CHANNEL
+from kernelwright.plan.walks import CHANNEL, side_by_side
 from kernelwright.targets import ConvLoop, Target
 
 WARP = BANKS = 32
@@ -177,11 +177,11 @@ class Cut:
 @lru_cache(maxsize=64)
 def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     """The best tile that the program can be cut to."""
-    ways = [(walked, Largest(ONES))]
+    ways = [] if walked.pool else [(walked, Largest(side_by_side(ONES, form.out_size)))]
     alone = largest(walked, form)
     # Weights that are multiplied as they are in memory have no scale that could bring a sign back.
     if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
-        ways.append((over_windows(walked, alone.windows), alone))
+        ways.append((over_windows(walked, alone.pool), alone))
     found = [
         Cut(w, tile, some, _reductions(w, form, some) > 0, _across(w, form, some) > 0)
         for w, some in ways
@@ -210,7 +210,7 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     work = cost(*later) + (0 if early else len(program.stages))
     across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, some.windows, stores, work, early, across)
+        wanted = Needs(channels, needs.multiple, unfit, some.pool, stores, work, early, across)
         found = tiles(form, loop.name, wanted)
         if found:
             return found[0]
@@ -219,7 +219,7 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
 
 def _in_slices(form: ConvForm, some: Largest) -> bool:
     """Whether results are made of several sums, which meet in a slice."""
-    return some.windows != ONES or (form.transposed and max(form.stride) > 1)
+    return some.pool.window != ONES or (form.transposed and max(form.stride) > 1)
 
 
 def _reductions(walked: Walk, form: ConvForm, some: Largest) -> int:

@@ -32,6 +32,8 @@ from kernelwright.targets import ConvLoop, Target
 # How much slower a generated convolution must seem: either estimate may be off by a half, and by
 # its products alone this one pays.
 CERTAIN = 2.5
+# By how much: seen from its products alone this one does not pay, but a tile may know better.
+CLOSE = 1.25
 
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
 ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
@@ -41,7 +43,8 @@ ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
 class ConvWay:
     """How a convolution is generated, whether or not it pays (`always`), and the library's time.
 
-    The library's takes `turning` more where its operand has to be brought into its order.
+    The library's takes `turning` more where its operand has to be brought into its order. It is
+    left to the library where that is so many times faster as `unless` says, by the tile it gets.
     """
 
     form: ConvForm
@@ -50,6 +53,7 @@ class ConvWay:
     accuracy: Accuracy
     always: bool = False
     turning: float = 0.0
+    unless: float = CERTAIN
 
     @property
     def text(self) -> str:
@@ -112,9 +116,9 @@ def conv_way(
     if rounds and target.convolutions and graph[graph.base(node.inputs[0])].op in SOURCES:
         way = replace(way, turning=target.convolutions.store_time(way.read))
     ours, library = way.times
-    if ours >= library and not way.always:
+    if ours >= CLOSE * library and not way.always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
-    return way
+    return way if ours < library else replace(way, unless=1.0)
 
 
 def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], conv_time: ConvTime) -> Plan:
@@ -145,12 +149,10 @@ class _Seating:
         returned = value in {self.graph.base(name) for name in self.graph.results}
         fitting = self.fitting(contraction, readers, way)
         if not returned and readers and len(fitting) == len(readers):
-            if len(readers) == 1:
-                self.one(contraction, readers[0], way)
+            place = self.one if len(readers) == 1 else self.several
+            if place(contraction, readers, way):
                 return
-            if self.several(contraction, readers, way):
-                return
-        if fitting and fitting[0] is readers[0] and self.reads_all(contraction, readers[0]):
+        if fitting and fitting[0] is readers[0] and self.reads_all(contraction, readers[0], way):
             self.stored_by_first(contraction, readers, way)
         else:
             self.alone(contraction, way)
@@ -178,8 +180,14 @@ class _Seating:
         walked = walk(reader.program, value, way.form, self.graph)
         found = self.conv_time(walked, way.form, way.loop, way.samples)
         if found is None:
-            raise Unfit(Code.TILE)
+            raise Unfit(Code.TILE if walked.pool is None else Code.OVERLAP)
         return found
+
+    def overlaps(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
+        """Whether it sees places more than once, or such as are none."""
+        assert reader.program is not None
+        value = contraction.outputs[0].name
+        return walk(reader.program, value, way.form, self.graph).pool is not None
 
     def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
         try:
@@ -197,21 +205,25 @@ class _Seating:
 
     # ---- the regions -------------------------------------------------------------------------
 
-    def one(self, contraction: Region, reader: Region, way: ConvWay) -> None:
+    def one(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
+        """In the epilogue, unless windows overlap and the stored result costs less."""
+        (reader,) = readers
         ours = self.time(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
-        if self.left(contraction, way, ours, library):
-            return
         count = self.operators(contraction, reader)
-        why = reason(
-            Code.CONV if count else Code.CONV_ALONE,
-            loop=way.text,
-            **({"count": count} if count else {}),
-            ours=ours,
-            library=library,
-        )
-        made = self.conv(contraction, reader, way, why, (contraction, reader))
-        self.put({id(contraction): [], id(reader): [made]})
+        code = Code.CONV if count else Code.CONV_ALONE
+        more: dict[str, object] = {"count": count} if count else {}
+        if self.overlaps(contraction, reader, way):
+            once = self.stored_time(contraction, way) + self.after(reader, way)
+            if once < ours:
+                self.refuse(contraction, Code.APART, region=reader.name, ours=ours, once=once)
+                return False
+            code, more = Code.CONV_OVERLAP, {"count": count, "once": once}
+        if not self.left(contraction, way, ours, library):
+            why = reason(code, loop=way.text, ours=ours, library=library, **more)
+            made = self.conv(contraction, reader, way, why, (contraction, reader))
+            self.put({id(contraction): [], id(reader): [made]})
+        return True
 
     def several(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
         """Made again in each, if that costs less than storing it and if nothing is in between."""
@@ -238,8 +250,8 @@ class _Seating:
         return True
 
     def left(self, contraction: Region, way: ConvWay, ours: float, library: float) -> bool:
-        """Whether the library is certainly faster; then nothing changes, and the reason is kept."""
-        if way.always or ours < CERTAIN * library:
+        """Whether the library is so much faster; then nothing changes, and the reason is kept."""
+        if way.always or ours < way.unless * library:
             return False
         self.refuse(contraction, Code.CONV_LIBRARY, ours=ours, library=library)
         return True
@@ -249,12 +261,16 @@ class _Seating:
     ) -> tuple[float, float, float]:
         """Microseconds: made again in each kernel, stored by the first, made by the library.
 
-        A kernel that has no tile cannot make it again.
+        A kernel that has no tile cannot make it again, and one that does not see every element
+        once cannot store it.
         """
         later = sum(self.after(r, way) for r in readers[1:])
         again = sum(self.time_if_it_fits(contraction, r, way) for r in readers)
-        storing = self.storing(contraction, readers[0])
-        once = self.time_if_it_fits(contraction, storing, way) + later
+        if self.reads_all(contraction, readers[0], way):
+            storing = self.storing(contraction, readers[0])
+            once = self.time_if_it_fits(contraction, storing, way) + later
+        else:
+            once = self.stored_time(contraction, way) + self.after(readers[0], way) + later
         library = way.library_time + self.after(readers[0], way) + later
         return again, once, library
 
@@ -271,12 +287,12 @@ class _Seating:
         others = [r for r in between if not any(r is x for x in readers)]
         return not any(self.graph.base(n) in made for r in others for n in r.reads)
 
-    def reads_all(self, contraction: Region, reader: Region) -> bool:
-        """Whether it walks over every element, and so can store them: a pool may leave some out."""
+    def reads_all(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
+        """Whether it walks over every element once, and so can store them: a pool may not."""
         assert reader.program is not None
-        read = self.read(contraction, reader)
-        walked = reader.program.count(tuple(read.atoms))
-        return not read.within and as_dim(walked) == self.node(contraction).type.numel
+        walked = reader.program.count(tuple(self.read(contraction, reader).atoms))
+        every = as_dim(walked) == self.node(contraction).type.numel
+        return every and not self.overlaps(contraction, reader, way)
 
     def read(self, contraction: Region, reader: Region) -> Access:
         assert reader.program is not None
@@ -318,17 +334,26 @@ class _Seating:
             bytes=as_dim(first.bytes + self.node(contraction).type.numel * value.dtype.itemsize),
         )
 
-    def alone(self, contraction: Region, way: ConvWay) -> None:
-        """A convolution that is stored as it is."""
+    def storing_alone(self, contraction: Region) -> Program:
         own = self.node(contraction)
         atoms = Atoms()
         layout = atoms.layout(own.type.shape)
         access = atoms.access(contraction.outputs[0].name, own.type.shape, layout)
         store = Store(load(access), access, "element")
-        program = Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
-        walked = walk(program, contraction.outputs[0].name, way.form, self.graph)
-        ours = self.conv_time(walked, way.form, way.loop, way.samples)
-        if ours is None:
+        return Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
+
+    def stored_time(self, contraction: Region, way: ConvWay) -> float:
+        """Of the convolution stored as it is; infinite where it has no tile."""
+        program, value = self.storing_alone(contraction), contraction.outputs[0].name
+        walked = walk(program, value, way.form, self.graph)
+        found = self.conv_time(walked, way.form, way.loop, way.samples)
+        return math.inf if found is None else found
+
+    def alone(self, contraction: Region, way: ConvWay) -> None:
+        """A convolution that is stored as it is."""
+        own = self.node(contraction)
+        ours = self.stored_time(contraction, way)
+        if ours == math.inf:
             self.refuse(contraction, Code.CONVOLUTION)
             return
         library = way.library_time
@@ -336,6 +361,7 @@ class _Seating:
             return
         why = reason(Code.CONV_ALONE, loop=way.text, ours=ours, library=library)
         stored = as_dim(2 * own.type.numel * own.type.dtype.itemsize)
+        program = self.storing_alone(contraction)
         single = replace(contraction, program=program, nodes=(), bytes=stored, flops=0)
         self.put({id(contraction): [self.conv(contraction, single, way, why, (contraction,))]})
 

@@ -4,7 +4,7 @@ In: the walk of a program that begins with a maximum over windows. Out: the wind
 over them, and which channels want the smallest. max(f(x)) is f(max(x)) for an f that never
 decreases, so f runs on one element of each window; it is f(min(x)) for one that never increases. A
 norm's scale makes f the one or the other, channel by channel: these are told to the kernel, which
-multiplies their weights by -1.
+multiplies their weights by -1. Windows that overlap are seen so or not at all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, leaves
-from kernelwright.plan.convolutions import ConvForm, Extents
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.model import Access, Coordinate, Program
-from kernelwright.plan.walks import CHANNEL, Digit, Walk, moved, split
+from kernelwright.plan.walks import CHANNEL, Digit, Pool, Walk, moved, side_by_side, split
 
 EIGHT = 8  # neighbours along x that four threads have together
 # Functions that never decrease, of either argument or of the first one; none makes a NaN.
@@ -35,10 +35,10 @@ class ByChannel:
 
 @dataclass(frozen=True)
 class Largest:
-    """`windows` along the three axes. Channels for which an odd number of `signs` is negative want
-    the smallest."""
+    """Of the windows of a pool. Channels for which an odd number of `signs` is negative want the
+    smallest."""
 
-    windows: Extents
+    pool: Pool
     signs: tuple[ByChannel, ...] = ()
 
 
@@ -50,7 +50,7 @@ def largest(walk: Walk, form: ConvForm) -> Largest | None:
     """As far as registers go, what the program may be given alone; None: each result.
 
     A transposed convolution makes results that are a stride apart together; any other one has
-    neighbours in one warp.
+    neighbours in one warp. Windows that overlap are taken whole.
     """
     try:
         signs = _signs(walk)
@@ -59,16 +59,19 @@ def largest(walk: Walk, form: ConvForm) -> Largest | None:
     if form.transposed and max(form.stride) > 1:
         strides = enumerate(form.stride, 2)
         whole = all(_inner_window(walk, axis) % n == 0 for axis, n in strides if n > 1)
-        return Largest(form.stride) if whole and not signs else None
+        fits = whole and not signs and walk.pool is None
+        return Largest(side_by_side(form.stride, form.out_size)) if fits else None
+    if walk.pool is not None:
+        return Largest(walk.pool, signs)
     depth, height, width = (_inner_window(walk, axis) for axis in (2, 3, 4))
-    width = math.gcd(width, EIGHT)
-    return Largest((depth, height, width), signs) if depth * height * width > 1 else None
+    windows = depth, height, math.gcd(width, EIGHT)
+    return Largest(side_by_side(windows, form.out_size), signs) if max(windows) > 1 else None
 
 
-def over_windows(walk: Walk, windows: Extents) -> Walk:
+def over_windows(walk: Walk, pool: Pool) -> Walk:
     """The same walk where the kernel hands over the largest result of each window alone."""
     program, digits = walk.program, list(walk.digits)
-    for axis, width in enumerate(windows, 2):
+    for axis, (width, step) in enumerate(zip(pool.window, pool.step, strict=True), 2):
         if width == 1:
             continue
         inner = walk.of(axis)[-1]
@@ -76,14 +79,12 @@ def over_windows(walk: Walk, windows: Extents) -> Walk:
         program = split(program, inner.atom, width)
         outer, gone = (max(program.sizes) - i for i in (1, 0))
         program = _without(_without(program, gone), outer if size == width else None)
-        shorter = [replace(d, step=d.step // width) for d in walk.of(axis)[:-1]]
+        shorter = [replace(d, step=d.step // step) for d in walk.of(axis)[:-1]]
         shorter += [Digit(outer, axis, 1, size // width)] if size > width else []
         digits = [d for d in digits if d.axis != axis] + shorter
     digits.sort(key=lambda d: (d.axis, -d.step))
-    sample, channels, *places = walk.extents
-    fewer = [n // s for n, s in zip(places, windows, strict=True)]
-    extents = (sample, channels, fewer[0], fewer[1], fewer[2])
-    return Walk(program, walk.value, tuple(digits), extents, walk.scales)
+    sample, channels, *_ = walk.extents
+    return Walk(program, walk.value, tuple(digits), (sample, channels, *pool.count), walk.scales)
 
 
 def _inner_window(walk: Walk, axis: int) -> int:

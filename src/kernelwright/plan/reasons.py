@@ -90,6 +90,11 @@ class Code(Enum):
         " {passes} kernel(s) more: estimated {once:.3g} us, {again:.3g} if it were made again in"
         " each, with the library {library:.3g}"
     )
+    CONV_OVERLAP = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, on tiles that"
+        " overlap as windows do: estimated {ours:.3g} us, {once:.3g} if it were stored for a kernel"
+        " of windows, with the library {library:.3g}"
+    )
     CONVOLUTION = "{op} stays with the library: there is no generated convolution of its kind"
     CONV_LIBRARY = (
         "{op} stays with the library: estimated {library:.3g} us with a kernel after it,"
@@ -116,7 +121,11 @@ class Code(Enum):
     SECOND = "{op} stores its product: {region} follows another product"
     WALKS = "{op} stores its product: {region} does not walk it row by row"
     WHOLE_ROW = "{op} stores its product: {region} needs whole rows before it can store"
-    OVERLAP = "{op} stores its result: the windows of {region} overlap"
+    OVERLAP = "{op} stores its result: the windows of {region} overlap, and no tile has them whole"
+    APART = (
+        "{op} stores its result: the windows of {region} overlap, estimated {once:.3g} us in a"
+        " kernel of their own and {ours:.3g} on tiles that do so too"
+    )
     TILE = "{op} stores its result: no tile holds together what {region} needs"
     SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
 

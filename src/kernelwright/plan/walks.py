@@ -4,18 +4,22 @@ In: a Program, and the form of the convolution whose result it reads. Out: the s
 Walk, each of whose atoms is a digit of one axis of the result [sample][channel][depth][height]
 [width]: it walks it with a step, as the places of a pooling window do, or those from window to
 window. An atom that runs from one axis into the next is cut in two. What walks otherwise is Unfit.
+
+Windows of a max pool may overlap, or reach beyond the result. Such a Walk has a Pool, and its
+program is that of the places which exist: outside of the result there is nothing to be larger.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelwright.expr import Expr, index, leaves, load, postorder, substitute
+from kernelwright.expr import Expr, const, index, leaves, load, postorder, substitute
 from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, Graph, as_dim, product
-from kernelwright.plan.convolutions import ConvForm
+from kernelwright.plan.convolutions import ConvForm, Extents
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.model import Access, Coordinate, Program, Range
@@ -23,6 +27,7 @@ from kernelwright.plan.reasons import Code
 
 SAMPLE, CHANNEL = 0, 1
 AXES = ("sample", "channel", "z", "y", "x")
+PLACES = (2, 3, 4)
 PLACED = ("load", "index", "inside")  # leaves that may differ from place to place
 Move = Callable[[Coordinate], Coordinate]
 
@@ -38,10 +43,36 @@ class Digit:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Windows along the three axes: `count` of them, each of `window` places, `step` apart.
+
+    The first begins `before` the first place.
+    """
+
+    window: Extents
+    step: Extents
+    before: Extents
+    count: Extents
+
+    @property
+    def overlap(self) -> Extents:
+        """Places that a window shares with the next one."""
+        z, y, x = (size - step for size, step in zip(self.window, self.step, strict=True))
+        return z, y, x
+
+
+def side_by_side(window: Extents, places: Extents) -> Pool:
+    """Windows that neither overlap nor leave gaps, as many as there is room for."""
+    z, y, x = (n // size for n, size in zip(places, window, strict=True))
+    return Pool(window, window, (0, 0, 0), (z, y, x))
+
+
+@dataclass(frozen=True)
 class Walk:
     """A program each of whose atoms is a digit of one axis; outer digits of an axis come first.
 
-    `scales` are operands that a norm is scaled by: reciprocals of square roots.
+    `scales` are operands that a norm is scaled by: reciprocals of square roots. `pool`: the digits
+    walk windows that overlap or reach beyond the result.
     """
 
     program: Program
@@ -49,6 +80,7 @@ class Walk:
     digits: tuple[Digit, ...]
     extents: tuple[Dim, int, int, int, int]
     scales: frozenset[str]
+    pool: Pool | None = None
 
     def of(self, axis: int) -> list[Digit]:
         return [d for d in self.digits if d.axis == axis]
@@ -141,11 +173,10 @@ def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     program = joined(program) if program.stages else program
     while True:
         accesses = [a for a in program.loads if a.buffer == value]
-        if len(accesses) != 1 or accesses[0].offset != 0 or accesses[0].within:
+        if len(accesses) != 1 or accesses[0].atoms != frozenset(program.sizes):
             raise Unfit(Code.WALKS)
-        if accesses[0].atoms != frozenset(program.sizes):
-            raise Unfit(Code.WALKS)
-        found = [_digit(a, s, program.sizes[a], extents) for a, s in accesses[0].strides]
+        (access,) = accesses
+        found = [_digit(a, s, program.sizes[a], extents) for a, s in access.strides]
         crosses = next((f for f in found if isinstance(f, tuple)), None)
         if crosses is None:
             break
@@ -156,7 +187,13 @@ def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     made = Walk(program, value, tuple(digits), extents, frozenset(scales))
     for axis, extent in enumerate(extents):
         _check_axis(made.of(axis), extent)
-    return made
+    overlapping = any(_overlap(made.of(axis)) for axis in range(len(AXES)))
+    if not overlapping and access.offset == 0 and not access.within:
+        return made
+    pool = _pool(made, access)
+    if pool is None:
+        raise Unfit(Code.OVERLAP if overlapping else Code.WALKS)
+    return replace(made, program=_of_places(program, access), pool=pool)
 
 
 def _is_scale(graph: Graph, name: str) -> bool:
@@ -187,14 +224,78 @@ def _digit(atom: int, stride: Dim, size: Dim, extents: tuple[Dim, ...]) -> Digit
 
 
 def _check_axis(digits: list[Digit], extent: Dim) -> None:
-    """Somebody walks the axis, and windows on it do not overlap."""
+    """Somebody walks the axis, and all of it if nobody knows how long it is."""
     if not digits and extent != 1:
         raise Unfit(Code.WALKS)
     if not isinstance(extent, int) and product([d.size for d in digits]) != extent:
         raise Unfit(Code.WALKS)
-    for outer, inner in pairwise(digits):
-        if not isinstance(inner.size, int) or outer.step < inner.step * inner.size:
-            raise Unfit(Code.OVERLAP)
+
+
+# ---- windows that overlap or reach beyond the result -----------------------------------------
+
+
+def _overlap(digits: list[Digit]) -> bool:
+    return any(
+        not isinstance(inner.size, int) or outer.step < inner.step * inner.size
+        for outer, inner in pairwise(digits)
+    )
+
+
+def _pool(walk: Walk, access: Access) -> Pool | None:
+    """The windows of places that a walk sees; None where they are not those of a pool."""
+    asked = [
+        [r for r in access.within if r.at.atoms & {d.atom for d in walk.of(axis)}]
+        for axis in PLACES
+    ]
+    slides = [_slide(walk, *of) for of in zip(PLACES, asked, strict=True)]
+    known = [slide for slide in slides if slide is not None]
+    strange = sum(map(len, asked)) != len(access.within) or len(known) != len(slides)
+    if strange or any(_overlap(walk.of(axis)) for axis in (SAMPLE, CHANNEL)):
+        return None
+    window, step, before, count = zip(*known, strict=True)
+    _, height, width = walk.extents[CHANNEL + 1 :]
+    first = (before[0] * height + before[1]) * width + before[2]
+    return Pool(window, step, before, count) if access.offset == -first else None
+
+
+def _slide(walk: Walk, axis: int, asked: list[Range]) -> tuple[int, int, int, int] | None:
+    """Window, step, places before the first one, and count, along one axis.
+
+    None where places are left out, at the begin or between windows.
+    """
+    digits, extent = walk.of(axis), int(str(walk.extents[axis]))
+    if all(d.atom not in walk.reduced for d in digits):
+        whole = not asked and all(d.step == 1 and d.size == extent for d in digits)
+        return (1, 1, 0, extent) if whole and len(digits) <= 1 else None
+    if len(digits) != 2 or digits[0].atom in walk.reduced or digits[1].step != 1:
+        return None
+    outer, inner = digits
+    window, count = (int(str(d.size)) for d in digits[::-1])
+    before = 0
+    for limit in asked:
+        whole = limit.low in (0, None) and limit.high in (extent, None)
+        if not whole or dict(limit.at.strides) != {outer.atom: outer.step, inner.atom: 1}:
+            return None
+        before = -int(str(limit.at.offset))
+    leaves_out = window < outer.step or before < 0
+    return None if leaves_out else (window, outer.step, before, count)
+
+
+def _of_places(program: Program, access: Access) -> Program:
+    """The program without its questions whether a place of a window exists."""
+    first, *others = program.stages
+    expr, asked = first.expr, []
+    while expr.op == "where" and expr.args[2] == const(-math.inf):
+        asked.append(expr.args[0].value)
+        expr = expr.args[1]
+    bare = load(Access(access.buffer, Coordinate(access.at.strides)))
+    found = rebuilt(
+        replace(program, stages=(replace(first, expr=expr), *others)),
+        lambda e: bare if e.value == access else None,
+    )
+    if set(asked) != set(access.within) or any(leaves(e, "inside") for e in found.exprs):
+        raise Unfit(Code.WALKS)
+    return found
 
 
 def split(program: Program, atom: int, inner: int) -> Program:
