@@ -273,8 +273,7 @@ struct ConvBoxes {
   // A thread's units of a box, of which kAtOnce are loaded before the first of them is converted:
   // shared memory is busy with products, and takes hundreds of clocks for a load.
   static constexpr int kRounds = (M::kBoxPlaces + 127) / 128;
-  static constexpr int kMost = Loop::kPlanes == 2 ? 2 : 3;  // for which there are registers
-  static constexpr int kGroups = (kRounds + kMost - 1) / kMost;
+  static constexpr int kGroups = (kRounds + 3) / 4;
   static constexpr int kAtOnce = (kRounds + kGroups - 1) / kGroups;
   static_assert(kRounds <= 8, "their places are kept in registers");
   static_assert(S::kPlane < 1 << 16 && M::kBoxChannel * 4 < 1 << 16, "as halves of a word");
@@ -372,68 +371,47 @@ struct ConvBoxes {
     return found;
   }
 
-  // The units of a group of a box of a stage, when it has come.
-  __device__ __forceinline__ void load(ConvUnit (&units)[kAtOnce], const uint8_t* box, int round,
-                                       int channels) const {
-#pragma unroll
-    for (int n = 0; n < kAtOnce; ++n) {
-      if (round + n < kRounds) units[n] = unit(box, ways[round + n], channels);
-    }
-  }
-
-  // take(to, units, count) for the units of the stage that is next. What comes next is loaded before
-  // what is there is converted.
+  // take(to, units, count) for the units of the stage that is next.
   template <class Take>
   __device__ __forceinline__ void each(const ConvItem& item, int step, const Take& take) {
     const int lead = M::kOneLead ? M::kMostLead : (item.x * S::kStepX + S::kFirstX) & 3;
-    const auto channels = [&](int at) {
-      return S::kGroupIn - (step * S::kChunks + at / M::kBoxes) * kLanes;
-    };
-    ConvUnit units[kAtOnce];
-    hopper::wait(barriers.come[slot], parity);
-    load(units, raw(slot) + lead * 4, 0, channels(0));
 #pragma unroll 1
     for (int at = 0; at < kOfStage; ++at) {
+      const int chunk = at / M::kBoxes;
       const int piece = at % M::kBoxes;
+      const int channels = S::kGroupIn - (step * S::kChunks + chunk) * kLanes;
       const int first =
           (piece / M::kBoxesDown * S::kBoxDeep * S::kHaloH + piece % M::kBoxesDown * S::kBoxTall) *
               S::kRowPitch +
-          at / M::kBoxes * S::kPlane;
-      const int own = slot;
-      const uint32_t own_parity = parity;
+          chunk * S::kPlane;
+      hopper::wait(barriers.come[slot], parity);
+      const uint8_t* const box = raw(slot) + lead * 4;
+#pragma unroll
+      for (int round = 0; round < kRounds; round += kAtOnce) {
+        const int count = min(kAtOnce, kRounds - round);
+        ConvUnit units[kAtOnce];
+        int to[kAtOnce];
+#pragma unroll
+        for (int n = 0; n < count; ++n) {
+          units[n] = unit(box, ways[round + n], channels);
+          to[n] = (first + static_cast<int>(ways[round + n] >> 16)) * 16;
+        }
+        if (round + count == kRounds) {  // all of the box is in registers
+          __syncwarp();
+          if (thread % 32 == 0) detail::arrive(barriers.read[slot]);
+        }
+        take(to, units, count);
+      }
+      if (thread / 32 == at % 4) {  // the warps ask in turns
+        hopper::wait(barriers.read[slot], parity);
+        if (thread % 32 == 0) ask(slot);
+        __syncwarp();
+      }
+      advance();
       if (++slot == S::kAhead) {
         slot = 0;
         parity ^= 1;
       }
-#pragma unroll
-      for (int round = 0; round < kRounds; round += kAtOnce) {
-        const int count = min(kAtOnce, kRounds - round);
-        ConvUnit next[kAtOnce];
-        if (round + kAtOnce < kRounds) {
-          load(next, raw(own) + lead * 4, round + kAtOnce, channels(at));
-        } else {
-          __syncwarp();  // all of the box is in registers
-          if (thread % 32 == 0) detail::arrive(barriers.read[own]);
-          if (at + 1 < kOfStage) {
-            hopper::wait(barriers.come[slot], parity);
-            load(next, raw(slot) + lead * 4, 0, channels(at + 1));
-          }
-        }
-        int to[kAtOnce];
-#pragma unroll
-        for (int n = 0; n < count; ++n) {
-          to[n] = (first + static_cast<int>(ways[round + n] >> 16)) * 16;
-        }
-        take(to, units, count);
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) units[n] = next[n];
-      }
-      if (thread / 32 == at % 4) {  // the warps ask in turns
-        hopper::wait(barriers.read[own], own_parity);
-        if (thread % 32 == 0) ask(own);
-        __syncwarp();
-      }
-      advance();
     }
   }
 };
