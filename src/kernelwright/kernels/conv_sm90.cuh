@@ -119,8 +119,14 @@ struct ConvConsumer {
   static_assert(kWindows || !S::kEdges, "only windows reach beyond the output");
   static_assert(!P::kTurns || kUnscaled, "scales bring back what was turned");
 
-  static constexpr bool kByDepth = Sums::kByDepth;
-  static constexpr bool kByRow = Sums::kByRow;
+  // A tile that is one place deep may hand over the phases along z one after the other, and one
+  // that is one place tall besides those along y.
+  static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
+  static constexpr bool kByRow = S::kSpreadY > 1 && S::kTileH == 1;
+  static constexpr int kTogether =  // phases that meet in a slice
+      kByRow     ? S::kPhasesX
+      : kByDepth ? S::kPhasesY * S::kPhasesX
+                 : S::kPhases;
   static constexpr int kSlicesY = kByRow ? 1 : S::kWindowsY / S::kTileH;
   static constexpr int kSlicesZ = kByDepth ? 1 : S::kWindowsZ / S::kTileD;
   // A warp's eights of channels, two of each 64 rows, and how many of them a slice has.
@@ -624,7 +630,7 @@ struct ConvConsumer {
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
       const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
       bad = found || (S::kPhaseMax == 0 && bad);
-      if ((phase + 1) % Sums::kTogether == 0) {
+      if ((phase + 1) % kTogether == 0) {
         hand_over(item, 0, to, bad, phase, false);
         bad = false;
       }

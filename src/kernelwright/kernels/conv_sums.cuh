@@ -23,21 +23,13 @@ struct ConvSums {
   static constexpr bool kOneStage = S::kSteps == 1;
   static constexpr int kMostSums = 160;  // registers of a thread, beside all others
 
-  // A tile that is one place deep may hand over the phases along z one after the other, and one
-  // that is one place tall besides those along y.
-  static constexpr bool kByDepth = S::kSpreadZ > 1 && S::kTileD == 1;
-  static constexpr bool kByRow = S::kSpreadY > 1 && S::kTileH == 1;
-  static constexpr int kTogether =  // phases that meet in a slice
-      kByRow     ? S::kPhasesX
-      : kByDepth ? S::kPhasesY * S::kPhasesX
-                 : S::kPhases;
-
-  // The warpgroups take turns. One multiplies what it hands over together while the other is in its
-  // epilogue: if both multiplied at once they would also be in their epilogues at once, and the
-  // tensor cores idle. Where a tile has several stages, which come to both at the same time, or many
-  // phases to promote, partial sums of one are promoted while the other multiplies.
-  static constexpr bool kByTiles = kOneStage && !(kPromotes && S::kPhases > 1);
+  // The warpgroups take turns. One multiplies while the other is in its epilogue: if both multiplied
+  // at once they would also be in their epilogues at once, and the tensor cores idle. Where a tile
+  // has several stages, which come to both at the same time, or several phases, which a warpgroup
+  // writes into its slice in between, one multiplies while the other promotes or writes.
+  static constexpr bool kByTiles = kOneStage && S::kPhases == 1;
   static constexpr bool kByGroups = kPromotes && !kByTiles;
+  static constexpr bool kByPhases = kOneStage && !kByTiles && !kByGroups;
   // Partial sums at once: those of one part are promoted while those of the next one are made.
   static constexpr int kPartials = kByTiles && (kParts + 2) * kPer <= kMostSums ? 2 : 1;
   using Product =
@@ -76,7 +68,7 @@ struct ConvSums {
   }
 
   __device__ __forceinline__ void begin() const {
-    if ((kByTiles || kByGroups) && group == 1) hopper::arrive_threads<256>(1);
+    if ((kByTiles || kByGroups || kByPhases) && group == 1) hopper::arrive_threads<256>(1);
   }
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
   __device__ __forceinline__ void end_turn() const { hopper::arrive_threads<256>(2 - group); }
@@ -171,7 +163,37 @@ struct ConvSums {
     hopper::commit_products();
   }
 
-  // Depth steps `from` to `to` of a phase whose list this is.
+  // One term of kCount depth steps from `step` on, whose places a list has. All of them are read
+  // before the first product: a load between two of them takes longer than they do.
+  template <int kCount, int kFirst, int kLast>
+  __device__ __forceinline__ static void multiply_steps(float (*d)[kPer], const Base& base,
+                                                        int term, const volatile uint32_t* list,
+                                                        int step, int add) {
+    uint32_t places[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) places[i] = list[step + i];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      multiply_step<kFirst, kLast>(d, base, term, step + i, places[i], i > 0 ? 1 : add);
+    }
+  }
+
+  // One term of depth steps `from` to `to` of a phase whose list this is.
+  template <int kFirst, int kLast>
+  __device__ __forceinline__ static void multiply_term(float (*d)[kPer], const Base& base, int term,
+                                                       const uint32_t* list, int from, int to,
+                                                       int add) {
+    int s = from;
+#pragma unroll 1
+    for (; s + 4 <= to; s += 4) {
+      multiply_steps<4, kFirst, kLast>(d, base, term, list, s, s > from ? 1 : add);
+    }
+    add = s > from ? 1 : add;
+    if (to - s == 3) multiply_steps<3, kFirst, kLast>(d, base, term, list, s, add);
+    if (to - s == 2) multiply_steps<2, kFirst, kLast>(d, base, term, list, s, add);
+    if (to - s == 1) multiply_steps<1, kFirst, kLast>(d, base, term, list, s, add);
+  }
+
   template <int kFirst, int kLast>
   __device__ __forceinline__ static void multiply(float (*d)[kPer], const Base& base, int add,
                                                   const uint32_t* list, int from, int to) {
@@ -181,15 +203,12 @@ struct ConvSums {
     const int half = kRest && kTerms == 1 ? (from + to) / 2 : from;
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
-#pragma unroll 2
-      for (int s = from; s < half; ++s) {
-        multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
+      const int first = term == 0 ? add : 1;
+      if (kRest && kTerms == 1) {
+        multiply_term<kFirst, kLast>(d, base, term, list, from, half, first);
       }
       if (kRest && term == kTerms - 1) hopper::commit_products();
-#pragma unroll 2
-      for (int s = half; s < to; ++s) {
-        multiply_step<kFirst, kLast>(d, base, term, s, list[s], term > 0 || s > from ? 1 : add);
-      }
+      multiply_term<kFirst, kLast>(d, base, term, list, half, to, half > from ? 1 : first);
     }
     hopper::commit_products();
   }
@@ -320,19 +339,18 @@ struct ConvSums {
   // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
   __device__ __forceinline__ void sum_stage(int phase) {
     const Steps steps = steps_of(phase);
-    const bool ends = kByTiles && (phase + 1) % kTogether == 0;
-    if (kByTiles && phase % kTogether == 0) take_turn();
+    if constexpr (kByTiles || kByPhases) take_turn();
     if (phase == 0) hopper::wait(barriers.full[at], parity);
     const ConvStage stage = note();
     if constexpr (kPromotes) {
       clear();
       promote_all(steps, 0);
-      if (S::kListed && ends) end_turn();
+      if (kByTiles && S::kListed) end_turn();
     } else {
       down = stage.down;
       multiply_all(steps, 0, 0);
-      hopper::wait_products<1>();
-      if (ends) end_turn();
+      if (kRest) hopper::wait_products<1>();
+      end_turn();
       finish_products();
       if (S::kSomeEmpty && steps.count == 0) clear();
     }

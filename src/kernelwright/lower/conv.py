@@ -510,13 +510,15 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
     stages, ahead = memory.rings()
     if stages < 2:
         return Candidate(str(choice), None, f"{large.fixed >> 10} KB and no two stages")
+    if (threads, channels) == (32, 16) and (stages, ahead) != replace(
+        memory, slices=kept // 2
+    ).rings():
+        return Candidate(str(choice), None, "slices of eight channels leave room for another stage")
     stores = needs.stores or max(choice.windows.overlap) > 0
     writing = _writing(choice, used, width) if stores else 0.0
-    # Warps have two slices of each 64 rows, if not one of twice the channels.
     handed = math.prod(choice.handed(used))
-    more = handed // (depth * height * width) - 1 if threads > 32 else 0
-    more -= choice.channels // 64 if (threads, channels) == (32, 16) else 0
-    time, bound = _tile_time(choice, used, memory, stages, writing, more, needs)
+    parts = handed // (depth * height * width) if threads > 32 else 1
+    time, bound = _tile_time(choice, used, memory, stages, writing, parts, needs)
     form = choice.form
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
@@ -772,13 +774,10 @@ def _tile_time(
     memory: _Memory,
     stages: int,
     writing: float,
-    slices: int,
+    parts: int,
     needs: Needs,
 ) -> tuple[float, str]:
-    """Microseconds that a block's tile takes with so many stages, and what bounds it.
-
-    `slices` is how many more than usual a warpgroup hands over.
-    """
+    """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
     width = choice.columns
     clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
@@ -796,7 +795,7 @@ def _tile_time(
     ending = results * (m.ending + m.operation * needs.operations) / step
     if window > 1:
         ending += results * m.windows * window / step  # as often as a window sees a result
-    ending += slices * m.slice
+    ending += (parts - 1) * m.slice
     if needs.across and choice.pixels:
         ending = results * m.early * needs.across
     if needs.early:
