@@ -101,8 +101,9 @@ struct ConvFeeder {
   }
 
   // Zeros are not small: nothing of them is lost. They are many where a tile meets the padding and
-  // where the input comes of a ReLU, so nobody counts because of them. (Nor because of what is below
-  // 2^-133 and has an upper half of zero: no weight makes that count beside the rest of a stage.)
+  // where the input comes of a ReLU, so nobody counts because of them. (Nor because of what is
+  // below 2^-133 and has an upper half of zero: no weight makes that count beside the rest of a
+  // stage.)
   static __device__ __forceinline__ unsigned smalls(const ConvUnit& unit, float bound) {
     unsigned count = 0;
 #pragma unroll

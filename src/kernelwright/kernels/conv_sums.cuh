@@ -23,10 +23,11 @@ struct ConvSums {
   static constexpr bool kOneStage = S::kSteps == 1;
   static constexpr int kMostSums = 160;  // registers of a thread, beside all others
 
-  // The warpgroups take turns. One multiplies while the other is in its epilogue: if both multiplied
-  // at once they would also be in their epilogues at once, and the tensor cores idle. Where a tile
-  // has several stages, which come to both at the same time, or several phases, which a warpgroup
-  // writes into its slice in between, one multiplies while the other promotes or writes.
+  // The warpgroups take turns. One multiplies while the other is in its epilogue: if both
+  // multiplied at once they would also be in their epilogues at once, and the tensor cores idle.
+  // Where a tile has several stages, which come to both at the same time, or several phases, which
+  // a warpgroup writes into its slice in between, one multiplies while the other promotes or
+  // writes.
   static constexpr bool kByTiles = kOneStage && S::kPhases == 1;
   static constexpr bool kByGroups = kPromotes && !kByTiles;
   static constexpr bool kByPhases = kOneStage && !kByTiles && !kByGroups;
@@ -239,8 +240,9 @@ struct ConvSums {
   }
 
   // What the last products of a part add to its sums, when all but kPending groups are done. The
-  // factor is read anew: ptxas (CUDA 13.0) takes additions of equal operands to sums of zero for the
-  // same, although there are products in between that write one of them, and drops all but the last.
+  // factor is read anew: ptxas (CUDA 13.0) takes additions of equal operands to sums of zero for
+  // the same, although there are products in between that write one of them, and drops all but the
+  // last.
   template <int kPart, int kPending>
   __device__ __forceinline__ void add(float (&partial)[kPer]) {
     const float factor = *const_cast<const volatile float*>(&stages[at].down);
