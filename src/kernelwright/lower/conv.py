@@ -39,6 +39,7 @@ MOST_ACCUMULATORS = 144
 MOST_REDUCED = 128  # of them, where they are reduced in registers
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 SLICE_BYTES = 72 << 10
+SMALL_BYTES = 36 << 10  # of all slices of sixteen channels; larger ones are no faster than two
 PHASES_BYTES = 140 << 10  # where all phases meet in one slice
 SECTOR = 8  # floats that memory writes together
 MOST_OVERLAPPING = 9  # columns of windows that overlap: those of an eight reach into the next one
@@ -607,9 +608,10 @@ def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
     depth, height, width = choice.handed(used)
     warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.phases == 1
     if warps and not needs.early:  # half as many slices, if they are small
-        kept = 16 * _pitch(depth * height * width, False) * 4 * 8
-        if kept <= SLICE_BYTES and (choice.groups == 1 or choice.group_out % 16 == 0):
-            yield 32, 16, depth, height, width, _pitch(depth * height * width, False)
+        pitch = _pitch(depth * height * width, False)
+        whole = choice.groups == 1 or choice.group_out % 16 == 0
+        if whole and 16 * pitch * 4 * 8 <= SMALL_BYTES:
+            yield 32, 16, depth, height, width, pitch
     threads, channels = (32, 8) if warps else (128, choice.channels)
     if choice.groups > 1 and choice.group_out % channels:
         return
