@@ -5,9 +5,9 @@
 // (conv_input.cuh), so that some are always on their way.
 //
 // float32 is scaled by a power of two on its way to float16 (split.cuh says how far that goes). The
-// scale is that of the stage before as long as it fits: all threads note the largest magnitude of
-// what they stored, and if it does not, the stage is read and converted again. Units with elements
-// too small for the scale are counted; they bound the error of the tile. A stage with a NaN, an
+// scale is that of the stage before as long as it fits: all threads note the largest magnitude that
+// they have seen, and if it does not, the stage is read and converted again. Elements too small for
+// the scale are counted; they bound the error of the tile. A stage with a NaN, an
 // infinity or a magnitude beyond 2^+-60 gets the scale NaN, and all that comes of it is computed
 // again.
 #pragma once

@@ -6,7 +6,8 @@
 // outside of the input comes as zeros, which is also the padding. ConvCopies: otherwise each thread
 // copies the elements of its own units, four bytes at a time, kAhead rounds ahead, into shared
 // memory that only it reads. Elements of a unit are neighbours of the other threads' units in both,
-// so that a warp reads all banks at once. Where units come from and go to is a table.
+// so that a warp reads all banks at once. Where units come from and go to is a table in shared
+// memory for copies; for boxes, of which all are alike, a thread keeps it in registers.
 #pragma once
 
 #include "conv_memory.cuh"

@@ -13,9 +13,9 @@
 // way around (kPixelsOnM).
 //
 // Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
-// cores truncate; the warpgroups take turns, so that one multiplies while the other adds. With one
-// stage a tile they take turns by tiles: one multiplies while the other is in its epilogue. Results
-// whose error cannot be bounded are computed again in plain float32.
+// cores truncate. The warpgroups take turns, so that one multiplies while the other adds or is in
+// its epilogue (conv_sums.cuh). Results whose error cannot be bounded are computed again in plain
+// float32.
 #pragma once
 
 #include "conv_sums.cuh"
