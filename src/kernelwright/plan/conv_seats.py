@@ -32,8 +32,10 @@ from kernelwright.targets import ConvLoop, Target
 # How much slower a generated convolution must seem: either estimate may be off by a half, and by
 # its products alone this one pays.
 CERTAIN = 2.5
-# By how much: seen from its products alone this one does not pay, but a tile may know better.
+# Up to how much slower it may seem by its products alone, because with a pool in its epilogue a
+# tile may know better; and what share of the library's time that tile may then take.
 CLOSE = 1.25
+SURE = 0.85
 
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
 ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
@@ -118,7 +120,7 @@ def conv_way(
     ours, library = way.times
     if ours >= CLOSE * library and not way.always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
-    return way if ours < library else replace(way, unless=1.0)
+    return way if ours < library else replace(way, unless=SURE)
 
 
 def seat_convolutions(plan: Plan, ways: dict[str, ConvWay], conv_time: ConvTime) -> Plan:
