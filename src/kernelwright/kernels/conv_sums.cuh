@@ -30,7 +30,6 @@ struct ConvSums {
   // writes.
   static constexpr bool kByTiles = kOneStage && S::kPhases == 1;
   static constexpr bool kByGroups = kPromotes && !kByTiles;
-  static constexpr bool kByPhases = kOneStage && !kByTiles && !kByGroups;
   // Partial sums at once: those of one part are promoted while those of the next one are made.
   static constexpr int kPartials = kByTiles && (kParts + 2) * kPer <= kMostSums ? 2 : 1;
   using Product =
@@ -69,7 +68,7 @@ struct ConvSums {
   }
 
   __device__ __forceinline__ void begin() const {
-    if ((kByTiles || kByGroups || kByPhases) && group == 1) hopper::arrive_threads<256>(1);
+    if ((kOneStage || kPromotes) && group == 1) hopper::arrive_threads<256>(1);
   }
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
   __device__ __forceinline__ void end_turn() const { hopper::arrive_threads<256>(2 - group); }
@@ -341,7 +340,7 @@ struct ConvSums {
   // A phase of a tile that is one stage: the first one waits for it and the last one releases it.
   __device__ __forceinline__ void sum_stage(int phase) {
     const Steps steps = steps_of(phase);
-    if constexpr (kByTiles || kByPhases) take_turn();
+    if constexpr (!kByGroups) take_turn();
     if (phase == 0) hopper::wait(barriers.full[at], parity);
     const ConvStage stage = note();
     if constexpr (kPromotes) {
