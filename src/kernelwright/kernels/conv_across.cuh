@@ -77,29 +77,6 @@ struct ConvAcross {
     return {true, at};
   }
 
-  // An element's fields as stage I finds them: its sum, or what was kept in its place.
-  template <int I>
-  __device__ __forceinline__ Fields fields(float sum, float scale, const Scalars& scalars,
-                                           const TileCursor& at) const {
-    Fields f;
-    if constexpr (P::kKeep == Keep::kSlice) {
-      P::begin(Stage<I>{}, f, Vec<1>{{has_sums<P>(I) ? sum * scale : sum}});
-    } else {
-      P::begin(Stage<0>{}, f, Vec<1>{{sum * scale}});
-      earlier<I>(f, scalars, at);
-    }
-    return f;
-  }
-
-  template <int I>
-  __device__ __forceinline__ void earlier(Fields& f, const Scalars& scalars,
-                                          const TileCursor& at) const {
-    if constexpr (I > 0) {
-      earlier<I - 1>(f, scalars, at);
-      P::contribution(Stage<I - 1>{}, f, scalars, a, at);
-    }
-  }
-
   template <int I>
   __device__ __forceinline__ void stages() {
     if constexpr (I < P::kStages) {
@@ -118,7 +95,7 @@ struct ConvAcross {
         for (int p = 0; p < kPlaces; ++p) {
           TileCursor at = place(p).at;
           at.element = element;
-          Fields f = fields<I>(sum(p, n), scale, s[p], at);
+          Fields f = fields_of<P, I>(sum(p, n), scale, s[p], a, at);
           const float x = P::contribution(Stage<I>{}, f, s[p], a, at).lanes[0];
           if constexpr (P::kHolds[I]) sum(p, n) = P::held(Stage<I>{}, f).lanes[0];
           total[p] = combine<kOp>(total[p], exists ? x : identity<kOp>());

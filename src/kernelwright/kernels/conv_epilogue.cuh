@@ -206,6 +206,32 @@ KW_FN constexpr bool has_sums(int stage) {
   return true;
 }
 
+// What the stages before I make of an element's fields.
+template <class P, int I, class Fields>
+KW_FN void go_through(Fields& f, const typename P::template Scalars<1>& s,
+                      const typename P::Args& a, const TileCursor& at) {
+  if constexpr (I > 0) {
+    go_through<P, I - 1>(f, s, a, at);
+    P::contribution(Stage<I - 1>{}, f, s, a, at);
+  }
+}
+
+// The fields of an element whose sum is in a register, as stage I finds them: the sum, or what was
+// kept in its place.
+template <class P, int I>
+KW_FN typename P::template Fields<1> fields_of(float sum, float scale,
+                                               const typename P::template Scalars<1>& s,
+                                               const typename P::Args& a, const TileCursor& at) {
+  typename P::template Fields<1> f;
+  if constexpr (P::kKeep == Keep::kSlice) {
+    P::begin(Stage<I>{}, f, Vec<1>{{has_sums<P>(I) ? sum * scale : sum}});
+  } else {
+    P::begin(Stage<0>{}, f, Vec<1>{{sum * scale}});
+    go_through<P, I>(f, s, a, at);
+  }
+  return f;
+}
+
 // One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
 template <class P, class C, bool kWhole>
 struct TileRow {
@@ -267,18 +293,9 @@ struct TileRow {
       take<I>(f[q][0]);
     } else {
       take<0>(f[q][0]);
-      earlier<I>(f[q][0], s[q]);
+      go_through<P, I>(f[q][0], s[q], a, at);
     }
     return f[q][0];
-  }
-
-  template <int I>
-  KW_FN void earlier(typename P::template Fields<V>& fields,
-                     const typename P::template Scalars<1>& scalars) {
-    if constexpr (I > 0) {
-      earlier<I - 1>(fields, scalars);
-      P::contribution(Stage<I - 1>{}, fields, scalars, a, at);
-    }
   }
 
   template <int I>
@@ -456,7 +473,7 @@ struct ConvEpilogue {
   KW_FN void element(TileRow<P, C, kWhole>& row) const {
     if (!kWhole && !P::has_row(row.at)) return;
     row.template take<0>(row.f[0][0]);
-    row.template earlier<P::kStages>(row.f[0][0], row.s[0]);
+    go_through<P, P::kStages>(row.f[0][0], row.s[0], a, row.at);
     P::store_elements(row.f[0][0], row.s[0], a, row.at);
   }
 

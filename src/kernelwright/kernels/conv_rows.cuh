@@ -101,27 +101,6 @@ struct SliceRows {
     }
   }
 
-  // An element's fields as stage I finds them: its sum, or what was kept in its place.
-  template <int I>
-  __device__ __forceinline__ Fields fields(float sum, int k) const {
-    Fields f;
-    if constexpr (P::kKeep == Keep::kSlice) {
-      P::begin(Stage<I>{}, f, Vec<1>{{has_sums<P>(I) ? sum * scale[k] : sum}});
-    } else {
-      P::begin(Stage<0>{}, f, Vec<1>{{sum * scale[k]}});
-      earlier<I>(f, k);
-    }
-    return f;
-  }
-
-  template <int I>
-  __device__ __forceinline__ void earlier(Fields& f, int k) const {
-    if constexpr (I > 0) {
-      earlier<I - 1>(f, k);
-      P::contribution(Stage<I - 1>{}, f, s[k], a, at[k]);
-    }
-  }
-
   template <int I>
   __device__ __forceinline__ float own(int high, int i, int k, int slice) {
     constexpr Combine kOp = P::kCombine[I];
@@ -130,7 +109,7 @@ struct SliceRows {
     for (int n = 0; n < kChains; ++n) chains[n] = identity<kOp>();
     int n = 0;
     each(high, i, k, slice, [&](float& sum, bool exists) {
-      Fields f = fields<I>(sum, k);
+      Fields f = fields_of<P, I>(sum, scale[k], s[k], a, at[k]);
       const float x = P::contribution(Stage<I>{}, f, s[k], a, at[k]).lanes[0];
       chains[n % kChains] = combine<kOp>(chains[n % kChains], exists ? x : identity<kOp>());
       ++n;
