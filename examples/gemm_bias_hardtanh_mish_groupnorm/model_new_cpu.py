@@ -2678,7 +2678,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 d3e85ea6d62ff82d320686077de0feb490de1562834e9b3566697ae183b109c7
+# sha256 17bead342ea8a5dfad3e532660e22bdd297a1299cc6d7ee1a008fc317a4036c3
 # --------------------------------------------------------------------------------------------------
 
 
@@ -2695,11 +2695,14 @@ _KW_HEADERS = r"""
 // Each follows the torch function of its name, special values included: NaN in, NaN out (except
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
-// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the
-// host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of
-// them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math:
-// it breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
-// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
+// On the device (sm_80 and later) exp, log and their like are CUDA's accurate functions, and those
+// whose results stay bounded are made of its approximate powers of two and reciprocals, two ulp
+// each: a convolution's epilogue takes as long as it has instructions, and the error of
+// exp(x), |x| 6e-8 relative, is lost where exp(x) is small beside 1 (tests/cuda/test_scalar.py). On
+// the host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any
+// of them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never
+// -ffast-math: it breaks NaN, infinities and the argument reductions. The polynomials are minimax
+// fits made by tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
 // tests/cpu/test_scalar.py. Nothing relies on a fused multiply-add: products that must be exact
 // have few enough bits.
 
@@ -2739,7 +2742,8 @@ KW_FN float polynomial(float x, float c0, float c1) {
   return c1 * x + c0;
 }
 
-// c0 + c1 x + c2 x^2 + ...; Horner's rule in x^2 over pairs, half as long a chain as in x.
+// c0 + c1 x + c2 x^2 + ...; on the host Horner's rule in x^2 over pairs, half as long a chain as in
+// x. The device has other elements to go on with, and saves the square.
 template <class... Rest>
 KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
   return polynomial(x, rest...) * (x * x) + (c1 * x + c0);
@@ -2797,8 +2801,8 @@ KW_FN float exp_minus_abs(float x) {
   return exp_within(-bounded_abs(x, 105.0f));
 }
 
-// a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
-// device's exact division takes many times the instructions of an approximate reciprocal.
+// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
   return a / b;
 }

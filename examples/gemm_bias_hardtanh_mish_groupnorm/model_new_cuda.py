@@ -2985,7 +2985,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 2f50ab0520509fb23698a95eb7a925aefd80fbf85e4ef4d33258b1c7a1223c72
+# sha256 d0a850506ebd6473878a63cccbf5040b3ad154150c1014b7b271b8cf977efb23
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3003,11 +3003,14 @@ _KW_HEADERS = r"""
 // Each follows the torch function of its name, special values included: NaN in, NaN out (except
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
-// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the
-// host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of
-// them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math:
-// it breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
-// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
+// On the device (sm_80 and later) exp, log and their like are CUDA's accurate functions, and those
+// whose results stay bounded are made of its approximate powers of two and reciprocals, two ulp
+// each: a convolution's epilogue takes as long as it has instructions, and the error of
+// exp(x), |x| 6e-8 relative, is lost where exp(x) is small beside 1 (tests/cuda/test_scalar.py). On
+// the host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any
+// of them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never
+// -ffast-math: it breaks NaN, infinities and the argument reductions. The polynomials are minimax
+// fits made by tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
 // tests/cpu/test_scalar.py. Nothing relies on a fused multiply-add: products that must be exact
 // have few enough bits.
 
@@ -3047,10 +3050,15 @@ KW_FN float polynomial(float x, float c0, float c1) {
   return c1 * x + c0;
 }
 
-// c0 + c1 x + c2 x^2 + ...; Horner's rule in x^2 over pairs, half as long a chain as in x.
+// c0 + c1 x + c2 x^2 + ...; on the host Horner's rule in x^2 over pairs, half as long a chain as in
+// x. The device has other elements to go on with, and saves the square.
 template <class... Rest>
 KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
+#ifdef __CUDA_ARCH__
+  return polynomial(x, c1, rest...) * x + c0;
+#else
   return polynomial(x, rest...) * (x * x) + (c1 * x + c0);
+#endif
 }
 
 // The selects below compare bits as integers where they can: GCC turns the inverse of a float
@@ -3105,6 +3113,37 @@ KW_FN float exp_minus_abs(float x) {
   return exp_within(-bounded_abs(x, 105.0f));
 }
 
+// X_of_number is X, but for NaN any value.
+KW_FN float exp_of_number(float x) {
+  const Reduced a = reduce(::copysignf(bounded_abs(x, 105.0f), x));
+  const int32_t half = a.n >> 1;  // 2^n itself may exceed the range when the result does not
+  return exp_reduced(a) * pow2(half) * pow2(a.n - half);
+}
+
+// Within 2 ulp; 0 in the place of a subnormal number.
+KW_FN float power_of_two(float x) {
+#ifdef __CUDA_ARCH__
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+
+KW_FN float approximate_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+
+// exp(x) where it is at most about 1, or what is made of it is bounded.
+KW_FN float exp_below(float x) {
+#ifdef __CUDA_ARCH__
+  return power_of_two(x * kLog2e);
+#else
+  return keep_nan(x, exp_of_number(x));
+#endif
+}
+
 // x = 2^e m with m in [2/3, 4/3), x positive, finite and normal.
 struct Split {
   int32_t e;
@@ -3117,13 +3156,11 @@ KW_FN Split split(float x) {
   return {static_cast<int32_t>(above) >> 23, from_bits((above & 0x007fffff) + kTwoThirds)};
 }
 
-// a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
-// device's exact division takes many times the instructions of an approximate reciprocal.
+// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
-  return a * inverse;
+  return a * approximate_reciprocal(b);
 #else
   return a / b;
 #endif
@@ -3174,6 +3211,13 @@ KW_FN float minimum(float a, float b) {
 
 KW_FN float clamp(float x, float low, float high) { return minimum(maximum(x, low), high); }
 
+// Exponentials and logarithms.
+
+// exp where no argument that counts is above 0: exponentials below their largest one.
+KW_FN float exp_below(float x) {
+  return detail::exp_below(x);
+}
+
 // Activations.
 
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
@@ -3183,7 +3227,7 @@ KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high
 // The device uses the first form everywhere: from 20 on it is 1, and e^2 is far from overflow.
 KW_FN float mish(float x) {
 #ifdef __CUDA_ARCH__
-  const float power = ::expf(::fminf(x, 20.0f));
+  const float power = detail::exp_below(::fminf(x, 20.0f));
   const float m = power * (power + 2.0f);
   return x * detail::ratio(m, m + 2.0f);
 #else
@@ -3765,8 +3809,8 @@ __device__ __forceinline__ int cluster_rank() {
 // The compiler may not merge two of these, and so keeps nothing that follows from them alive from
 // one part of a kernel to the next.
 __device__ __forceinline__ int lane() {
-  uint32_t index;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
+  uint32_t index = threadIdx.x % 32;  // which is at hand; the register %laneid takes 25 clocks
+  asm volatile("" : "+r"(index));
   return static_cast<int>(index);
 }
 

@@ -70,6 +70,7 @@ ROWS = (
     ScalarOp("rsqrt", 1, torch.rsqrt, cost=4),
     ScalarOp("pow", 2, torch.pow, cost=30),
     ScalarOp("exp", 1, torch.exp, cost=10),
+    ScalarOp("exp_below", 1, torch.exp, cost=10),
     ScalarOp("expm1", 1, torch.expm1, cost=15),
     ScalarOp("log", 1, torch.log, cost=10),
     ScalarOp("log2", 1, torch.log2, cost=10),

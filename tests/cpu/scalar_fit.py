@@ -56,6 +56,23 @@ FITS = {
         -0.5,
         0.5,
     ),
+    "log1p(e) = s (2 + s^2 p(s^2)), s = e / (2 + e), 0 <= e <= 1, relative": Fit(
+        sqrt_form(lambda s: (mp.atanh(s) - s) * 2 / s**3),
+        sqrt_form(lambda s: s**3 / mp.atanh(s) / 2),
+        4,
+        1e-12,
+        1 / 9,
+    ),
+    "expm1(x) = x + x^2 p(x), -0.4 < x < 0, relative": Fit(
+        lambda x: (mp.expm1(x) - x) / x**2, lambda x: x**2 / mp.expm1(x), 4, -0.4, -1e-12
+    ),
+    "tanh(x) = x + x^3 p(x^2), |x| < 0.5, relative": Fit(
+        sqrt_form(lambda x: (mp.tanh(x) - x) / x**3),
+        sqrt_form(lambda x: x**3 / mp.tanh(x)),
+        4,
+        1e-12,
+        0.5**2,
+    ),
     "tanh(x) = x + x^3 p(x^2), |x| < 0.625, relative": Fit(
         sqrt_form(lambda x: (mp.tanh(x) - x) / x**3),
         sqrt_form(lambda x: x**3 / mp.tanh(x)),

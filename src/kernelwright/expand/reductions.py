@@ -126,7 +126,7 @@ def shifted_exponentials(
     if safe:
         largest = builder.apply("finite_or_zero", largest, label="shift")
     shifted = builder.apply("sub", value, largest, label="shifted")
-    powers = builder.apply("exp", shifted, label="exp")
+    powers = builder.apply("exp_below", shifted, label="exp")
     return largest, shifted, powers, builder.reduce("sum", powers, axes, True, label="exp_sum")
 
 

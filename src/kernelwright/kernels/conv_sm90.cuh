@@ -171,11 +171,16 @@ struct ConvConsumer {
     }
   }
 
-  // A result into its place; of several phases, the largest where that is wanted. `smallest` is the
-  // smallest magnitude that was put, or NaN.
+  // Of several phases the largest, where that is wanted: what those before this one have put.
+  static constexpr bool kLargest = S::kPhaseMax != 0;
+  __device__ __forceinline__ static float larger(const float* to, bool first) {
+    return first ? -kw::detail::kInf : *to;
+  }
+
+  // A result into its place. `smallest` is the smallest magnitude that was put, or NaN.
   template <bool kDoubtful>
-  __device__ __forceinline__ static void put(float* to, float x, bool first, float& smallest) {
-    if (S::kPhaseMax != 0 && !first) x = maximum(*to, x);
+  __device__ __forceinline__ static void put(float* to, float x, float before, float& smallest) {
+    if constexpr (kLargest) x = maximum(before, x);
     if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(x));
     *to = x;
   }
@@ -192,8 +197,11 @@ struct ConvConsumer {
       }
       *reinterpret_cast<float2*>(to) = pair;
     } else {
-      if (kWhole || x < S::kWide) put<kDoubtful>(to, pair.x, first, smallest);
-      if (kWhole || x + 1 < S::kWide) put<kDoubtful>(to + S::kSpreadX, pair.y, first, smallest);
+      const auto put_one = [&](float* at, float result) {
+        put<kDoubtful>(at, result, kLargest ? larger(at, first) : 0.0f, smallest);
+      };
+      if (kWhole || x < S::kWide) put_one(to, pair.x);
+      if (kWhole || x + 1 < S::kWide) put_one(to + S::kSpreadX, pair.y);
     }
   }
 
@@ -208,7 +216,7 @@ struct ConvConsumer {
     __device__ __forceinline__ bool bad() const {
       return kDoubtful && !(smallest * (kUnscaled ? fabsf(scale) : 1.0f) > bound);
     }
-    __device__ __forceinline__ Channel(const RowScale* scales, int channel, const Sums& sums) {
+    __device__ __forceinline__ void load(const RowScale* scales, int channel, const Sums& sums) {
       if constexpr (kDoubtful || (Loop::kScaled && !kUnscaled)) {
         const RowScale weight = scales[channel];
         scale = weight.scale * sums.down;
@@ -243,6 +251,11 @@ struct ConvConsumer {
     }
   }
 
+  // Places are rows: the k-th channel that a thread has.
+  __device__ __forceinline__ static int channel_of(int k) {
+    return k / 2 * 8 + 2 * (hopper::lane() % 4) + k % 2;
+  }
+
   // Places are rows: a thread has two of them in each part, and two of every eight channels.
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_places(const RowScale* scales, float* to, int slice,
@@ -250,11 +263,9 @@ struct ConvConsumer {
     const int lane = hopper::lane();
     const int slice_y = slice % kSlicesY;
     const int slice_z = slice / kSlicesY;
-    bool bad = false;
-#pragma unroll
-    for (int k = 0; k < Sums::kPer / 2; ++k) {
-      const int index = k / 2 * 8 + 2 * (lane % 4) + k % 2;
-      Channel<kDoubtful> channel(scales, index, sums);
+    // Calls f(to, part, i) for each place that the slice has of a channel.
+    const auto each_place = [&](int k, const auto& f) {
+      float* const row_of = to + channel_of(k) * S::kTilePitch;
 #pragma unroll
       for (int part = 0; part < Sums::kParts; ++part) {
         const int bx = part % S::kBlocksX;
@@ -269,12 +280,36 @@ struct ConvConsumer {
           const int y = row * S::kSpreadY - slice_y * S::kTileH;
           if (row >= S::kTall || x >= S::kWide) continue;
           if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
-          put<kDoubtful>(
-              to + index * S::kTilePitch + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX,
-              sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.factor(), first, channel.smallest);
+          f(row_of + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX, part, i);
         }
       }
-      bad = bad || channel.bad();
+    };
+    // Loads cannot overtake stores into the slice: those of several channels come before the next
+    // ones.
+    constexpr int kChannels = Sums::kPer / 2;
+    constexpr int kAtOnce = kDoubtful ? 1 : kLargest ? 2 : 8;
+    bool bad = false;
+#pragma unroll
+    for (int k0 = 0; k0 < kChannels; k0 += kAtOnce) {
+      Channel<kDoubtful> channels[kAtOnce];
+      float before[kAtOnce][Sums::kParts][2];
+#pragma unroll
+      for (int n = 0; n < kAtOnce && k0 + n < kChannels; ++n) {
+        channels[n].load(scales, channel_of(k0 + n), sums);
+        each_place(k0 + n, [&](float* at, int part, int i) {
+          before[n][part][i] = kLargest ? larger(at, first) : 0.0f;
+        });
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce && k0 + n < kChannels; ++n) {
+        const int k = k0 + n;
+        Channel<kDoubtful>& channel = channels[n];
+        each_place(k, [&](float* at, int part, int i) {
+          put<kDoubtful>(at, sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.factor(),
+                         before[n][part][i], channel.smallest);
+        });
+        bad = bad || channel.bad();
+      }
     }
     return bad;
   }
@@ -290,6 +325,12 @@ struct ConvConsumer {
   __device__ __forceinline__ bool write_channels(const RowScale* scales, float* to, int slice,
                                                  bool first) const {
     const int lane = hopper::lane();
+    Channel<kDoubtful> channels[kHigh][2];  // loads cannot overtake the stores below
+#pragma unroll
+    for (int n = 0; n < 2 * kHigh; ++n) {
+      if (kByWarps && slice / (kSlicesY * kSlicesZ) != n / kEights) continue;
+      channels[n / 2][n % 2].load(scales, row_of(n / 2, n % 2), sums);
+    }
     bool bad = false;
 #pragma unroll
     for (int high = 0; high < kHigh; ++high) {
@@ -297,7 +338,7 @@ struct ConvConsumer {
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
         const int index = row_of(high, i);
-        Channel<kDoubtful> channel(scales, index, sums);
+        Channel<kDoubtful>& channel = channels[high][i];
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
@@ -343,7 +384,8 @@ struct ConvConsumer {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
         const int index = row_of(high, i);
         float* const row = to + index * S::kTilePitch;
-        Channel<kDoubtful> channel(scales, index, sums);
+        Channel<kDoubtful> channel;
+        channel.load(scales, index, sums);
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;

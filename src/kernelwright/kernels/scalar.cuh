@@ -3,11 +3,14 @@
 // Each follows the torch function of its name, special values included: NaN in, NaN out (except
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
-// On the device (sm_80 and later) the transcendental ones are CUDA's accurate functions. On the
-// host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any of
-// them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never -ffast-math:
-// it breaks NaN, infinities and the argument reductions. The polynomials are minimax fits made by
-// tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
+// On the device (sm_80 and later) exp, log and their like are CUDA's accurate functions, and those
+// whose results stay bounded are made of its approximate powers of two and reciprocals, two ulp
+// each: a convolution's epilogue takes as long as it has instructions, and the error of
+// exp(x), |x| 6e-8 relative, is lost where exp(x) is small beside 1 (tests/cuda/test_scalar.py). On
+// the host they are the branch-free polynomials below, so that GCC vectorises a plain loop over any
+// of them (all but pow, sin and cos) under -O3 -fno-math-errno -fno-trapping-math. Never
+// -ffast-math: it breaks NaN, infinities and the argument reductions. The polynomials are minimax
+// fits made by tests/cpu/scalar_fit.py; the ulp bounds of all functions are the table in
 // tests/cpu/test_scalar.py. Nothing relies on a fused multiply-add: products that must be exact
 // have few enough bits.
 #pragma once
@@ -62,10 +65,15 @@ KW_FN float polynomial(float x, float c0, float c1) {
   return c1 * x + c0;
 }
 
-// c0 + c1 x + c2 x^2 + ...; Horner's rule in x^2 over pairs, half as long a chain as in x.
+// c0 + c1 x + c2 x^2 + ...; on the host Horner's rule in x^2 over pairs, half as long a chain as in
+// x. The device has other elements to go on with, and saves the square.
 template <class... Rest>
 KW_FN float polynomial(float x, float c0, float c1, Rest... rest) {
+#ifdef __CUDA_ARCH__
+  return polynomial(x, c1, rest...) * x + c0;
+#else
   return polynomial(x, rest...) * (x * x) + (c1 * x + c0);
+#endif
 }
 
 // The selects below compare bits as integers where they can: GCC turns the inverse of a float
@@ -137,19 +145,39 @@ KW_FN float expm1_of_number(float x) {
   return ::copysignf(2.0f * half, x);
 }
 
-// expm1 for x <= 0; for NaN any value. The device has a fused multiply-add and needs no second part
-// of the reduced argument.
+#ifdef __CUDACC__
+// Within 2 ulp; 0 in the place of a subnormal number.
+KW_FN float power_of_two(float x) {
+#ifdef __CUDA_ARCH__
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+
+KW_FN float approximate_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
+#endif
+  return x;
+}
+#endif
+
+// exp(x) where it is at most about 1, or what is made of it is bounded.
+KW_FN float exp_below(float x) {
+#ifdef __CUDA_ARCH__
+  return power_of_two(x * kLog2e);
+#else
+  return keep_nan(x, exp_of_number(x));
+#endif
+}
+
+// expm1 for x <= 0; for NaN any value.
 KW_FN float expm1_below(float x) {
 #ifdef __CUDA_ARCH__
-  constexpr float kRound = 12582912.0f;
-  const float bounded = ::fmaxf(x, -87.0f);
-  const float shifted = ::fmaf(bounded, kLog2e, kRound);
-  const float n = shifted - kRound;
-  const float r = ::fmaf(n, -kLn2Lo, ::fmaf(n, -kLn2Hi, bounded));
-  const float p =
-      polynomial(r, 0.5f, 0.16666666f, 0.041666493f, 0.008333546f, 0.0013932326f, 0.00019761676f);
-  const float power = from_bits((to_bits(shifted) << 23) + to_bits(1.0f));
-  return ::fmaf(power, ::fmaf(p, r * r, r), power - 1.0f);
+  // Relative error of the fit on [-0.4, 0]: 3.0e-8.
+  const float near =
+      x + x * x * polynomial(x, 0.49999774f, 0.16661227f, 0.04125567f, 0.0070860106f);
+  return x > -0.4f ? near : exp_below(x) - 1.0f;
 #else
   return expm1_of_number(x);
 #endif
@@ -211,37 +239,38 @@ KW_FN float log1p_finite(float x) {
   return log_of(s.e, (s.m - 1.0f) + lost * pow2(-(s.e < 126 ? s.e : 126)));
 }
 
-// log(1 + exp(-|x|)). The exponential e is at most 1; relative error of the fit 7.5e-9.
+// log(1 + exp(-|x|)). The exponential e is at most 1. On the device it is 2 atanh(s), s = e / (2 +
+// e), with half as many terms (relative error of the fit 4.5e-9; that of the other one 7.5e-9).
 KW_FN float log1p_exp_minus_abs(float x) {
 #ifdef __CUDA_ARCH__
-  const float e = ::expf(-::fabsf(x));
+  const float e = exp_below(-::fabsf(x));
+  const float s = e * approximate_reciprocal(2.0f + e);
+  const float z = s * s;
+  return s * (2.0f + z * polynomial(z, 0.6666642f, 0.40021437f, 0.28003025f, 0.28006783f));
 #else
   const float e = exp_minus_abs(x);
-#endif
   return e + e * polynomial(e - 0.5f, -0.18906978f, -0.2885271f, 0.13260876f, -0.06768809f,
                             0.036639813f, -0.020565214f, 0.011550705f, -0.0067752893f, 0.00530119f,
                             -0.0032008518f);
+#endif
 }
 
-#ifdef __CUDACC__
-// Within 2 ulp; 0 in the place of a subnormal number.
-KW_FN float power_of_two(float x) {
-#ifdef __CUDA_ARCH__
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(x) : "f"(x));
-#endif
-  return x;
-}
-#endif
-
-// a / b within 2 ulp for b from 1 to 2^126, beyond which the quotients below are as good as 0. The
-// device's exact division takes many times the instructions of an approximate reciprocal.
+// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
-  return a * inverse;
+  return a * approximate_reciprocal(b);
 #else
   return a / b;
+#endif
+}
+
+// The device multiplies, as eager's kernels do there.
+KW_FN float sixth(float x) {
+#ifdef __CUDA_ARCH__
+  return x * (1.0f / 6.0f);
+#else
+  return x / 6.0f;
 #endif
 }
 
@@ -254,9 +283,7 @@ KW_FN float quotient(float a, float b) {
   const float small = size < 0x1p-100f ? 0x1p100f : 1.0f;
   const float scale = size > 0x1p100f ? 0x1p-100f : small;
   const float scaled = b * scale;
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scaled));
-  return detail::corrected(a, scaled, inverse) * scale;
+  return detail::corrected(a, scaled, detail::approximate_reciprocal(scaled)) * scale;
 #else
   return a / b;
 #endif
@@ -353,6 +380,11 @@ KW_FN float exp(float x) {
 #endif
 }
 
+// exp where no argument that counts is above 0: exponentials below their largest one.
+KW_FN float exp_below(float x) {
+  return detail::exp_below(x);
+}
+
 KW_FN float expm1(float x) {
 #ifdef __CUDA_ARCH__
   return ::expm1f(x);
@@ -394,7 +426,7 @@ KW_FN float log1p(float x) {
 
 KW_FN float sigmoid(float x) {
 #ifdef __CUDA_ARCH__
-  return detail::ratio(1.0f, 1.0f + ::expf(-x));
+  return detail::ratio(1.0f, 1.0f + detail::exp_below(-x));
 #else
   return detail::keep_nan(x, detail::sigmoid_of_number(x));
 #endif
@@ -407,7 +439,14 @@ KW_FN float log_sigmoid(float x) {
 
 KW_FN float tanh(float x) {
 #ifdef __CUDA_ARCH__
-  return ::tanhf(x);
+  // 1 - 2 / (1 + exp(2 |x|)), which is 1 from 9 on by itself; relative error of the fit on
+  // |x| < 0.5: 1.5e-8.
+  const float a = ::fabsf(x);
+  const float z = a * a;
+  const float p = detail::polynomial(z, -0.33333144f, 0.13325872f, -0.053044982f, 0.01724041f);
+  const float e = detail::power_of_two(a * (2.0f * detail::kLog2e));
+  const float outer = 1.0f - 2.0f * detail::approximate_reciprocal(1.0f + e);
+  return ::copysignf(a < 0.5f ? a + a * (z * p) : outer, x);
 #else
   const float a = ::fabsf(x);
   // Relative error of the fit on |x| < 0.625: 4.5e-9.
@@ -446,10 +485,18 @@ KW_FN float relu(float x) { return maximum(x, 0.0f); }
 KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * slope : x; }
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
-KW_FN float hardsigmoid(float x) { return quotient(clamp(x + 3.0f, 0.0f, 6.0f), 6.0f, 1.0f / 6.0f); }
-KW_FN float hardswish(float x) { return quotient(x * clamp(x + 3.0f, 0.0f, 6.0f), 6.0f, 1.0f / 6.0f); }
-KW_FN float softsign(float x) { return quotient(x, 1.0f + ::fabsf(x)); }
+KW_FN float hardsigmoid(float x) { return detail::sixth(clamp(x + 3.0f, 0.0f, 6.0f)); }
+KW_FN float hardswish(float x) { return detail::sixth(x * clamp(x + 3.0f, 0.0f, 6.0f)); }
 // clang-format on
+
+// A quarter of both, so that the reciprocal of the largest number is not subnormal.
+KW_FN float softsign(float x) {
+#ifdef __CUDA_ARCH__
+  return detail::ratio(0.25f * x, 0.25f + 0.25f * ::fabsf(x));
+#else
+  return x / (1.0f + ::fabsf(x));
+#endif
+}
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {
   const float inner = x * input_scale;
@@ -461,13 +508,18 @@ KW_FN float elu(float x, float alpha, float scale, float input_scale) {
 // and a larger threshold.
 KW_FN float softplus(float x, float beta, float threshold) {
   const float z = x * beta;
+#ifdef __CUDA_ARCH__
+  const float value = ::fmaxf(z, 0.0f) + detail::log1p_exp_minus_abs(z);
+  if (beta == 1.0f && threshold >= 18.0f) return value;  // the logarithm is lost beside z there
+#else
   const float value = (detail::sign_bit(z) ? 0.0f : z) + detail::log1p_exp_minus_abs(z);
+#endif
   return z <= threshold ? value / beta : x;
 }
 
 KW_FN float silu(float x) {
 #ifdef __CUDA_ARCH__
-  return detail::ratio(x, 1.0f + ::expf(-x));
+  return detail::ratio(x, 1.0f + detail::exp_below(-x));
 #else
   return x * detail::sigmoid_of_number(x);
 #endif
@@ -478,7 +530,7 @@ KW_FN float silu(float x) {
 // The device uses the first form everywhere: from 20 on it is 1, and e^2 is far from overflow.
 KW_FN float mish(float x) {
 #ifdef __CUDA_ARCH__
-  const float power = ::expf(::fminf(x, 20.0f));
+  const float power = detail::exp_below(::fminf(x, 20.0f));
   const float m = power * (power + 2.0f);
   return x * detail::ratio(m, m + 2.0f);
 #else

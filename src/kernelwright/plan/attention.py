@@ -167,7 +167,7 @@ def softmax_of(program: Program, value: str, keys: int) -> Softmax:
     if [s.kind for s in stages] != ["max", "sum"] or any(s.segment for s in stages):
         raise Unfit(Code.WALKS)
     shifts = (acc(0), call("finite_or_zero", acc(0)))  # they differ where all is -inf, or a NaN
-    powers = [call("exp", call("sub", stages[0].expr, shift)) for shift in shifts]
+    powers = [call("exp_below", call("sub", stages[0].expr, shift)) for shift in shifts]
     power = next((p for p in powers if p is stages[1].expr), None)
     result, (given,) = stores[0], (a for a in program.loads if a.buffer == value)
     if power is None or result.expr.op != "mul" or result.expr.args[0] is not power:

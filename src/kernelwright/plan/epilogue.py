@@ -168,7 +168,7 @@ def rescaled(program: Program, index: int) -> int | None:
     if stage.kind != "sum" or stage.segment or len(used) != 1:
         return None
     largest = program.stages[used[0]]
-    shifted = call("exp", call("sub", largest.expr, _shift(acc(used[0]))))
+    shifted = call("exp_below", call("sub", largest.expr, _shift(acc(used[0]))))
     return used[0] if largest.kind == "max" and stage.expr is shifted else None
 
 
@@ -178,7 +178,7 @@ def _shift(largest: Expr) -> Expr:
 
 def rescale(expr: Expr, here: Expr, largest: Expr) -> Expr:
     """A sum of exponentials below the largest of its own part, `here`, below that of all parts."""
-    factor = call("exp", call("sub", _shift(here), _shift(largest)))
+    factor = call("exp_below", call("sub", _shift(here), _shift(largest)))
     # A part of -inf alone adds nothing, but its factor may be infinite.
     empty = call("eq", here, const(float("-inf")))
     return call("where", empty, expr, call("mul", expr, factor))

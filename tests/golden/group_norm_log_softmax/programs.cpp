@@ -113,7 +113,7 @@ struct GroupNormLogSoftmax {
     KW_LANES
     for (int v = 0; v < V; ++v) {
       f.log_softmax_shifted[v] = f.norm_affine[v] - s.log_softmax_max[v];
-      out[v] = kw::exp(f.log_softmax_shifted[v]);
+      out[v] = kw::exp_below(f.log_softmax_shifted[v]);
     }
     return out;
   }

@@ -128,7 +128,7 @@ struct BiasLogsumexp {
     kw::Vec<V> out;
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      out[v] = kw::exp(f.second[v] - s.logsumexp_shift[v]);
+      out[v] = kw::exp_below(f.second[v] - s.logsumexp_shift[v]);
     }
     return out;
   }

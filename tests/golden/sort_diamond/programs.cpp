@@ -59,7 +59,7 @@ struct Softmax {
     kw::Vec<V> out;
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.softmax_exp[v] = kw::exp(f.x[v] - s.softmax_max[v]);
+      f.softmax_exp[v] = kw::exp_below(f.x[v] - s.softmax_max[v]);
       out[v] = f.softmax_exp[v];
     }
     return out;

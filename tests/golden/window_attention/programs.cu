@@ -192,7 +192,7 @@ struct MulAddSoftmax {
     kw::Vec<V> out;
     KW_LANES
     for (int v = 0; v < V; ++v) {
-      f.softmax_exp[v] = kw::exp(f.add_2[v] - s.softmax_max[v]);
+      f.softmax_exp[v] = kw::exp_below(f.add_2[v] - s.softmax_max[v]);
       out[v] = f.softmax_exp[v];
     }
     return out;
