@@ -284,10 +284,12 @@ def check_expectations(subject: Subject) -> None:
     left = [row for row in compiled.ledger if row.fate == "aten" and row.why != COUNTED]
     stayed = [row.op for row in left]
     stayed += [_contracted(compiled, name) for name in products]
+    # Live dropout is a mask on CUDA, and a product with it in a kernel.
+    aten = [op for op in expected["aten"] if op != "dropout" or subject.device == "cpu"]
     kernels = [r for r in compiled.planned.library if r.program is not None]
     parted = any(r.why.code in (Code.CONV_AGAIN, Code.CONV_STORED) for r in generated)
     assert len(kernels) == expected["kernels"] or (parted and len(kernels) > expected["kernels"])
-    assert Counter(stayed) == Counter(expected["aten"])
+    assert Counter(stayed) == Counter(aten)
 
 
 def _contracted(compiled: Compiled, product: str) -> str:

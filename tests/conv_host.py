@@ -152,7 +152,8 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
             product = pooled(product * turn, kernel.largest.pool) * turn
         product = product.contiguous()
         shapes = {b.name: b for b in (*region.outputs, *kernel.partials)}
-        reads = [value_of(name).float().contiguous() for name in kernel.reads]
+        found = [value_of(name).contiguous() for name in kernel.reads]
+        reads = [x if x.dtype is torch.bool else x.float() for x in found]
         made = {}
         for name in kernel.writes:
             shape = [number(d) for d in shapes[name].shape]

@@ -65,7 +65,10 @@ def error_of(chain: str, training: bool, eager: str) -> float | None:
         inputs = tuple(x[:SAMPLES].double() for x in problem.inputs)
         exact = copy.deepcopy(problem.module).double()
         compiled.problem.module.double()
-        got, wanted = conv_host.outputs_of(compiled, inputs, folder), exact(*inputs)
+        torch.manual_seed(1)
+        got = conv_host.outputs_of(compiled, inputs, folder)
+        torch.manual_seed(1)  # the masks of live dropout are the same on both sides
+        wanted = exact(*inputs)
     return float((got - wanted).norm() / wanted.norm())
 
 
@@ -74,8 +77,6 @@ def main(names: list[str]) -> int:
     chains = names or [chain for chain in corpus_files.CHAINS if corpus_files.convolves(chain)]
     modes = [(chain, mode) for chain in chains for mode in corpus_files.modes(chain)]
     for (chain, mode), eager in product(modes, EAGER):
-        if mode == "train" and "dropout" in chain:
-            continue  # no two draws are the same
         error = error_of(chain, mode == "train", eager)
         if error is not None:
             fine = error <= BOUND

@@ -97,6 +97,12 @@ def resolve(target: str) -> Any:
     return reduce(getattr, target.removeprefix("torch.").split("."), torch)
 
 
+def draws(call: Call) -> bool:
+    """Whether a call draws random numbers, or nobody says that it does not."""
+    tags = getattr(resolve(call.target), "tags", None)
+    return tags is None or torch.Tag.nondeterministic_seeded in tags
+
+
 def in_float64(inputs: Sequence[Any]) -> bool:
     """Whether this is a run in float64, so that no operator may ask for less."""
     return any(isinstance(x, Tensor) and x.dtype is torch.float64 for x in inputs)

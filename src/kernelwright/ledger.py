@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kernelwright import dropout
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
 from kernelwright.lower.in_place import InPlace
@@ -77,7 +78,9 @@ def _rows(
     rows = []
     for region in others or homes:
         why = rewritten + str(region.why)
-        if region.program is not None:
+        if dropout.is_mask(region.call):
+            rows.append(LedgerRow(op, origin, "fused", dropout.KERNEL, why + shared))
+        elif region.program is not None:
             parted = any(r.kind == "contract" for r in homes)
             bias_alone = _is_contraction(node) and parted and not (region.gemm or region.conv)
             what = "its bias: " if bias_alone else ""

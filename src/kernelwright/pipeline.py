@@ -246,7 +246,8 @@ def _primitives(
     report("rewrite", f"{len(rewrites)} laws applied")
 
     opened = attends(machine, problem.precision, problem.batch, policy)
-    primitives = expand(rewritten, opened if machine.attending else None)
+    on_gpu = machine.lanes is not None
+    primitives = expand(rewritten, opened if machine.attending else None, drops=on_gpu)
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
     return captured, rewritten, rewrites, primitives

@@ -31,6 +31,8 @@ FLAGS = [
 ]  # fmt: skip
 MODELS = [*checking.MODELS, *checking.EXAMPLES]
 GROUPS = 6
+CORPUS = Path(__file__).parents[2] / "benchmarks" / "corpus"
+DROPOUT = CORPUS / "conv2d_dropout_relu_max_pool.py"
 # Rows of segments bound their registers for the sake of occupancy; a register or four may not fit.
 FEW_BYTES = 40
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -97,6 +99,13 @@ def full_size(path: Path, tmp_path: Path) -> Compiled:
     copy = tmp_path / f"{path.parent.name}.py"
     copy.write_text(path.read_text().replace("batch_size = 1024", "batch_size = 2"))
     return compile_problem(load_problem(copy, "cpu"), target="cuda", policy=ALWAYS)
+
+
+def test_a_convolution_that_reads_the_mask_of_a_dropout(tmp_path: Path) -> None:
+    compiled = compile_problem(load_problem(DROPOUT, "cpu"), target="sm_90")
+    source = tmp_path / "dropout.cu"
+    source.write_text(checking.kernel_text(compiled))
+    check_registers(compile_cuda(source))
 
 
 def test_every_template_is_instantiated(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Live Dropout stays with ATen; the softmax behind it is a kernel."""
+"""Live Dropout stays with ATen on the CPU; on CUDA the softmax behind it reads its mask."""
 
 import torch
 from torch import nn

@@ -6,6 +6,7 @@ checker refuses must not occur in them.
 
     products.py   how a generated product is launched
     orders.py     in which order of memory the library's convolutions get their operands
+    dropout.py    which elements a dropout keeps, as eager's own would
     baked.py      what tracing took for granted, described so that a change can be seen
     recorded.py   the kernels inside an autograd function
     memo.py       what a module remembers between calls

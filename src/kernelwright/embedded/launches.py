@@ -112,3 +112,14 @@ def start(values, table, bases, device, names, watchers, failed):
         code = LAUNCHER(address)(given, (ctypes.c_int64 * (sizes + 2))(*numbers[behind:at], *last))
         if code:
             failed(names, place << 32 | code)
+
+
+def start_now(library, name, device, tensor, numbers):
+    """A kernel on one tensor, with numbers that are others in every call."""
+    for watcher in library.watchers:
+        watcher((name,))
+    last = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
+    given = (ctypes.c_int64 * (len(numbers) + 2))(*numbers, *last)
+    code = library.compiled[name]((ctypes.c_void_p * 1)(tensor.data_ptr()), given)
+    if code:
+        library.failed((name,), code)

@@ -17,7 +17,10 @@ from kernelwright import embedded
 from kernelwright.emit.scopes import bound, used
 
 FOLDER = Path(__file__).parents[1] / "embedded"
-FILES = ("products", "orders", "baked", "recorded", "memo", "traced", "launches", "steps", "fusion")
+FILES = (
+    *("products", "orders", "dropout", "baked", "recorded", "memo", "traced", "launches"),
+    *("steps", "fusion"),
+)
 HOME = embedded.__name__
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from kernelwright import dropout
 from kernelwright.emit.attention import ResultPrinter, ScorePrinter, attention_launcher
 from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import camel, comment, dim, fit
+from kernelwright.emit.dropout import MASK_HEADER, MASK_LAUNCHER
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
 from kernelwright.emit.headers import flatten
@@ -66,12 +68,15 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
             launchers = [program, *launchers]
         parts.append((cost, "\n".join([*also, "\n\n".join(launchers)])))
     parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
+    masks = dropout.has_masks(graph)
+    parts += [(ORDINARY, MASK_LAUNCHER)] if masks else []
     texts = [SHARED, *ahead] if ahead else []
     programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
     few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
     tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
     headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
+    headers += [MASK_HEADER] if masks else []
     convolutions = [kernel for kernel in lowered.kernels if isinstance(kernel, ConvKernel)]
     if convolutions:
         early = any(kernel.laid.early for kernel in convolutions)

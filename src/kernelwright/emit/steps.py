@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from kernelwright.dropout import is_mask
 from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
@@ -144,6 +145,11 @@ class StepPrinter:
     def library(self, step: Library) -> list[str]:
         verb = "contract" if step.contracts else "call"
         target = self.names.variable(step.output)
+        if is_mask(step.call):
+            given = ["KERNEL_LIBRARY", self.names.device_of()]
+            given += map(self.names.literal, step.call.args)
+            head = f"KeepMask({', '.join(given)})"
+            return listed("", f"{target} = {self.run}.call(", [head], ")")
         given = self.given(refs((step.call.args, step.call.kwargs)))
         name, inside = self.spelled(step.call)
         text = f"{name}({', '.join(inside)})" if name else inside[0]

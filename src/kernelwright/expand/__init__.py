@@ -11,6 +11,7 @@ from __future__ import annotations
 from kernelwright.expand import (
     attention,
     contractions,
+    dropout,
     losses,
     norms,
     pointwise,
@@ -33,10 +34,12 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
-def expand(graph: Graph, attends: attention.Attends | None = None) -> Graph:
+def expand(graph: Graph, attends: attention.Attends | None = None, drops: bool = False) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid.
 
-    `attends` says of which query, key and value torch's own attention is taken apart.
+    `attends` says of which query, key and value torch's own attention is taken apart, `drops` that
+    there is a kernel for the masks of live dropout.
     """
     lowerings = LOWERINGS | (attention.lowering(attends) if attends is not None else {})
+    lowerings |= dropout.LOWERINGS if drops else {}
     return lay_out(Builder(graph).run(lowerings, shapes.LOWERINGS))

@@ -32,7 +32,7 @@ from kernelwright.graph import (
     identifier,
     product,
 )
-from kernelwright.interpret import resolve
+from kernelwright.interpret import draws
 from kernelwright.memory import views
 
 Lowering = Callable[["Builder", Node], str | None]
@@ -217,6 +217,10 @@ class Builder:
             return self.view("reshape", known, node.type.shape)
         return self._add(None, "opaque", (why,), node.type, node.payload)
 
+    def draw(self, call: Call, type: TensorType, label: str) -> str:
+        """A call that draws random numbers for the captured node, and is no other's."""
+        return self._add(label, "opaque", (), type, call)
+
     def _known(self, node: Node) -> str | None:
         """An earlier call that gave the same value, if neither is returned."""
         assert isinstance(node.payload, Call)
@@ -287,12 +291,6 @@ def _bases(graph: Graph, name: str) -> Iterator[str]:
         node = graph[found]
         viewing = node.op == "getitem" or (isinstance(node.payload, Call) and views(node.payload))
         found = node.inputs[0] if viewing and node.inputs else None
-
-
-def draws(call: Call) -> bool:
-    """Whether a call draws random numbers, or nobody says that it does not."""
-    tags = getattr(resolve(call.target), "tags", None)
-    return tags is None or torch.Tag.nondeterministic_seeded in tags
 
 
 def widens(old: torch.dtype, new: torch.dtype) -> bool:

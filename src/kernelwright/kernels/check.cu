@@ -5,6 +5,7 @@
 #include "check_convs.cuh"
 #include "check_epilogues.cuh"
 #include "check_programs.cuh"
+#include "dropout.cuh"
 #include "few_rows.cuh"
 #include "gemm_sm90.cuh"
 #include "half.cuh"
@@ -172,6 +173,7 @@ template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t
 template cudaError_t kw::pointwise<AtOnce, SingleLanes>(const AtOnce::Args&, cudaStream_t);
 template cudaError_t kw::windows<PaddedSum, Boxes>(const PaddedSum::Args&, cudaStream_t);
 
+template cudaError_t kw::dropout::start<4>(const DropoutMask&, cudaStream_t);
 template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
 template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
 template cudaError_t kw::thin_product<1, 0>(const ThinOperands&, cudaStream_t);

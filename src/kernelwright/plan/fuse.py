@@ -15,11 +15,14 @@ epilogue of that, which has no whole rows: then reductions stay out of its regio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from types import MappingProxyType
 
 import torch
 
+from kernelwright.dropout import is_mask
 from kernelwright.graph import SOURCES, Call, Contraction, Dim, Graph, Node, hint
+from kernelwright.interpret import draws
 from kernelwright.plan import cost
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.domain import Misaligned
@@ -76,6 +79,11 @@ def _in_memory(graph: Graph) -> frozenset[str]:
     return frozenset(name for name in bases if graph[name].op in LAZY)
 
 
+def _draws(node: Node) -> bool:
+    call = node.payload
+    return isinstance(call, Call) and call.target != "getitem" and draws(call)
+
+
 class _Walk:
     """One walk, in which the lazy values `stored` are stored.
 
@@ -104,6 +112,8 @@ class _Walk:
         self.known_ends: dict[tuple[str, ...], list[str]] = {}
         self.known_reads: dict[Step, list[str]] = {}
         self.known_upstream: dict[Step, frozenset[Step]] = {}
+        drawing = [n.name for n in graph if n.op == "opaque" and _draws(n)]
+        self.drawn_before = dict(pairwise(reversed(drawing)))
 
     def run(self) -> None:
         for node in self.graph:
@@ -411,7 +421,9 @@ class _Walk:
         node = self.graph[unit]
         if node.op in SOURCES:
             return []
-        return [self.graph.base(i) for i in node.inputs]
+        # A mask reads nothing, but its random numbers have their turn.
+        turn = [self.drawn_before[unit]] if unit in self.drawn_before else []
+        return [*(self.graph.base(i) for i in node.inputs), *turn]
 
     def operands(self, region: Builder) -> tuple[str, ...]:
         names = [i for n in region.placed for i in self.graph[n].inputs]
@@ -545,6 +557,8 @@ class _Walk:
         if node.op == "contract":
             return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
         op = node.origin.op
+        if isinstance(node.payload, Call) and is_mask(node.payload):
+            return reason(Code.MASK, op=op)
         if "rounded" in node.args:
             return reason(Code.ROUNDED, op=op, dtype=str(node.type.dtype)[6:])
         if "declined" not in node.args:

@@ -26,6 +26,10 @@ class Code(Enum):
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
+    MASK = (
+        "a kernel draws the random numbers of eager's {op} into a mask, which others multiply by;"
+        " ATen draws it while a CUDA graph is captured"
+    )
     NOT_FLOAT = "{op} on {dtype} elements: only float32, float16 and bfloat16 are fused"
     BIAS_KEPT = "the bias stays in the library call, since no kernel follows that could add it"
     ROWS_DIFFER = "{op} runs over other axes than the rows of {region}, so a second kernel follows"
