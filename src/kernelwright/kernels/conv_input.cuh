@@ -295,16 +295,10 @@ struct ConvBoxes {
   int turn = 0;
   int box = 0;
   hopper::Box tile;
-  hopper::Box next;  // the block's next tile
 
   __device__ __forceinline__ ConvBoxes(const ConvOperands&, const CUtensorMap* map, uint8_t* shared,
                                        ConvBarriers<S>& barriers, int64_t items)
-      : map(map),
-        shared(shared),
-        barriers(barriers),
-        items(items),
-        tile(begin_of(index)),
-        next(begin_of(index + hopper::block_count())) {
+      : map(map), shared(shared), barriers(barriers), items(items), tile(begin_of(index)) {
 #pragma unroll
     for (int n = 0; n < kRounds; ++n) {
       // Threads that are left over in the last round do what others do too.
@@ -335,18 +329,12 @@ struct ConvBoxes {
     if (index >= items) return;
     const int chunk = turn % S::kSteps * S::kChunks + box / M::kBoxes;
     const int piece = box % M::kBoxes;
-    const auto of = [&](hopper::Box from) {
-      from.at[1] += piece % M::kBoxesDown * S::kBoxTall;
-      from.at[2] += piece / M::kBoxesDown * S::kBoxDeep;
-      from.at[3] += chunk * kLanes;
-      return from;
-    };
+    hopper::Box from = tile;
+    from.at[1] += piece % M::kBoxesDown * S::kBoxTall;
+    from.at[2] += piece / M::kBoxesDown * S::kBoxDeep;
+    from.at[3] += chunk * kLanes;
     hopper::arrive_expecting(barriers.come[slot], M::kBoxBytes);
-    hopper::copy_box<1>(raw(slot), map, barriers.come[slot], of(tile), hopper::cache_policy(false));
-    // What is in flight here is too little to wait for memory at its full rate.
-    if (turn < S::kSteps && index + hopper::block_count() < items) {
-      hopper::prefetch_box(map, of(next));
-    }
+    hopper::copy_box<1>(raw(slot), map, barriers.come[slot], from, hopper::cache_policy(false));
   }
 
   // Everyone knows which box is next.
@@ -356,8 +344,7 @@ struct ConvBoxes {
     if (++turn < M::kVisits * S::kSteps) return;
     turn = 0;
     index += hopper::block_count();
-    tile = next;
-    next = begin_of(index + hopper::block_count());
+    tile = begin_of(index);
   }
 
   __device__ __forceinline__ void begin() {

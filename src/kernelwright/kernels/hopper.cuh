@@ -183,14 +183,6 @@ __device__ __forceinline__ void copy_box(void* to, const CUtensorMap* map, Barri
   }
 }
 
-// A box of a tensor into the L2 cache.
-__device__ __forceinline__ void prefetch_box(const CUtensorMap* map, const Box& box) {
-  const auto& at = box.at;
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(map),
-               "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-               : "memory");
-}
-
 // Brings a run of bytes, a multiple of 16, into the L2 cache.
 __device__ __forceinline__ void prefetch_bytes(const void* from, uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
