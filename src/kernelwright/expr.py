@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class ScalarOp:
-    """One row of the op table. `cost` is in float operations, roughly, for the planner."""
+    """One row of the op table. `cost` is in instructions of the device, roughly, for the planner."""
 
     name: str
     arity: int
@@ -70,7 +70,7 @@ ROWS = (
     ScalarOp("rsqrt", 1, torch.rsqrt, cost=4),
     ScalarOp("pow", 2, torch.pow, cost=30),
     ScalarOp("exp", 1, torch.exp, cost=10),
-    ScalarOp("exp_below", 1, torch.exp, cost=10),
+    ScalarOp("exp_below", 1, torch.exp, cost=3),
     ScalarOp("expm1", 1, torch.expm1, cost=15),
     ScalarOp("log", 1, torch.log, cost=10),
     ScalarOp("log2", 1, torch.log2, cost=10),
@@ -78,7 +78,7 @@ ROWS = (
     ScalarOp("sin", 1, torch.sin, cost=20),
     ScalarOp("cos", 1, torch.cos, cost=20),
     ScalarOp("erf", 1, torch.erf, cost=20),
-    ScalarOp("tanh", 1, torch.tanh, cost=15),
+    ScalarOp("tanh", 1, torch.tanh, cost=14),
     ScalarOp("floor", 1, torch.floor),
     ScalarOp("ceil", 1, torch.ceil),
     ScalarOp("round", 1, torch.round),
@@ -89,18 +89,18 @@ ROWS = (
     ScalarOp("relu", 1, F.relu),
     ScalarOp("relu6", 1, F.relu6, cost=2),
     ScalarOp("leaky_relu", 2, lambda x, slope: torch.where(x > 0, x, x * slope), cost=2),
-    ScalarOp("elu", 4, _elu, cost=17),
-    ScalarOp("gelu", 1, F.gelu, cost=22),
-    ScalarOp("gelu_tanh", 1, lambda x: F.gelu(x, approximate="tanh"), cost=20),
-    ScalarOp("silu", 1, F.silu, cost=15),
-    ScalarOp("sigmoid", 1, torch.sigmoid, cost=14),
-    ScalarOp("mish", 1, F.mish, cost=18),
+    ScalarOp("elu", 4, _elu, cost=13),
+    ScalarOp("gelu", 1, F.gelu, cost=18),
+    ScalarOp("gelu_tanh", 1, lambda x: F.gelu(x, approximate="tanh"), cost=10),
+    ScalarOp("silu", 1, F.silu, cost=6),
+    ScalarOp("sigmoid", 1, torch.sigmoid, cost=5),
+    ScalarOp("mish", 1, F.mish, cost=10),
     ScalarOp("hardtanh", 3, torch.clamp, cost=2),
-    ScalarOp("hardsigmoid", 1, F.hardsigmoid, cost=3),
-    ScalarOp("hardswish", 1, F.hardswish, cost=4),
-    ScalarOp("softplus", 3, _softplus, cost=25),
+    ScalarOp("hardsigmoid", 1, F.hardsigmoid, cost=4),
+    ScalarOp("hardswish", 1, F.hardswish, cost=5),
+    ScalarOp("softplus", 3, _softplus, cost=13),
     ScalarOp("softsign", 1, F.softsign, cost=5),
-    ScalarOp("log_sigmoid", 1, F.logsigmoid, cost=25),
+    ScalarOp("log_sigmoid", 1, F.logsigmoid, cost=14),
     ScalarOp("lt", 2, _truth(torch.lt)),
     ScalarOp("le", 2, _truth(torch.le)),
     ScalarOp("gt", 2, _truth(torch.gt)),

@@ -40,18 +40,19 @@ WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
 MOST_KEPT = 64  # floats that a thread keeps from stage to stage
 # Operations of an element that registers are worth taking the loops apart for, and of a loop's
-# body. On an H200 a variance of a selu (34) takes 450 us so and 406 in a loop, but an rms (18) 171
-# and 212, a softmax (24) 206 and 231.
+# body. On an H200 an rms (18) takes 171 us so and 212 in a loop, a softmax 206 and 231.
 LIGHT = 24
 LOOP_BODY = 512
 LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
 LEAST_BODY = 4  # operations of a lane beside its program's
 WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
-# Operations of an element's reductions that are worth code without loops, as registers need it.
-STRAIGHT = 12
-# The same over channels. On an H200 the largest of x + softplus(x), 30 operations, took 188 us, and
-# 160 through slices; a logsumexp, 14 operations, 82 and 117.
-STRAIGHT_ACROSS = 20
+# Operations of an element's reductions that are worth code without loops, as registers need it. On
+# an H200 the variance of a selu, 19 operations, takes 182 us through slices and 106 so; the mean of
+# an elu behind a BatchNorm, 19 too, 62 and 39.
+STRAIGHT = 20
+# The same over channels: the largest of x + softplus(GroupNorm(x)), 20 operations, takes 151 us
+# through slices and 165 so; a logsumexp, 7 operations, 117 and 82.
+STRAIGHT_ACROSS = 16
 
 
 @dataclass(frozen=True)
