@@ -194,6 +194,14 @@ def _padded(stage: Stage, sliding: set[int]) -> tuple[Expr, bool]:
     return call("mul", value, weight), True
 
 
+def resting(found: Sight, expr: Expr) -> list[Expr]:
+    """The largest parts of what is seen that are the same wherever in a picture that is."""
+    moving = {a for axis in found.axes for a in (axis.row, axis.tap) if a is not None}
+    if not _moves(expr, moving):
+        return [expr]
+    return [part for arg in dict.fromkeys(expr.args) for part in resting(found, arg)]
+
+
 def _places_of(expr: Expr) -> list[Coordinate]:
     """The places that an expression depends on."""
     found: list[Coordinate] = []
