@@ -29,7 +29,7 @@ MOST_RESULTS, MOST_FLOATS, OTHERS = 32, 128, 24
 # window of 2 x 2 a thread: 2430 clocks with 4 loads, 2550 with two; memory has done by 1000.)
 SCHEDULERS, INSTRUCTIONS, SETUP, HALF, LIFE = 4, 3, 40, 8, 2400
 # Memory brings so many bytes a clock, and the rest may take a part of the time that it takes.
-BYTES_A_CLOCK, BESIDE_MEMORY = 20.0, 0.8
+BYTES_A_CLOCK, BESIDE_MEMORY = 20.0, 0.65
 WARP, LINE = 32, 128  # threads, and bytes that the nearest cache finds at once
 REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor, and threads of a block
 SCATTERED = 1.5  # stores that are no runs, of which the next cache takes parts of sectors
@@ -84,9 +84,10 @@ def _counts(axis: Axis) -> list[int]:
 
 
 def _floats(found: Sight, box: Box) -> int:
-    """The results of a thread, and the places of a line for each run of windows."""
+    """The results of a thread, and lines of places: one for each run of windows that weighs it."""
     own = box.windows[-1]
-    return box.results + box.results // own * found.axes[-1].places(own)
+    lines = box.results // own if found.weighs else 1
+    return box.results + lines * found.axes[-1].places(own)
 
 
 def _places(found: Sight, box: Box) -> int:
