@@ -34,7 +34,7 @@ WARP, LINE = 32, 128  # threads, and bytes that the nearest cache finds at once
 REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor, and threads of a block
 SCATTERED = 1.5  # stores that are no runs, of which the next cache takes parts of sectors
 NEAR = 1.05  # the best
-ENOUGH = 1 << 16  # threads, to fill a GPU
+ENOUGH, SAMPLES = 1 << 16, 64  # threads that fill a GPU, of a batch of so many
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,13 @@ def box_of(graph: Graph, program: Program) -> Box:
     memory = WARP * _bytes(graph, program, found) / BYTES_A_CLOCK
     enough = max(NEAR * min(clocks for clocks, _ in listed), BESIDE_MEMORY * memory)
     return min(
-        (box for clocks, box in listed if clocks <= enough),
-        key=lambda box: (box.results, _places(found, box), box.windows),
-    )
+        (box.results, clocks, box.windows, box) for clocks, box in listed if clocks <= enough
+    )[-1]
 
 
 def _boxes(graph: Graph, program: Program, found: Sight) -> Iterator[Box]:
     """The boxes that there are registers and enough windows for; single windows always."""
-    rows = hint(program.count(program.rows))
+    rows = hint(program.count(program.rows), SAMPLES)
     *before, last = found.axes
     for across in (n for n in WIDTHS if _in_vectors(graph, program, found, last, n)):
         width, phase = _vectors(graph, found, across)
