@@ -182,7 +182,9 @@ def test_small_windows_that_share_nothing_are_loaded_together() -> None:
 
 def test_what_a_picture_has_in_common_is_read_once() -> None:
     norm = nn.BatchNorm2d(8)
-    compiled = planned(lambda m, x: F.max_pool2d(torch.tanh(m.norm(x)), 2), 64, 8, 32, 32, norm=norm)
+    compiled = planned(
+        lambda m, x: F.max_pool2d(torch.tanh(m.norm(x)), 2), 64, 8, 32, 32, norm=norm
+    )
     (kernel,) = compiled.kernels
     text = compiled.source[compiled.source.index("struct Picture") :]
     kept, seen = text[: text.index("finish(")].split(" seen(")

@@ -37,7 +37,8 @@ class WindowsPrinter(ProgramPrinter):
     def sizes(self) -> list[str]:
         axes = zip(self.sight.axes, self.kernel.config.windows, strict=True)
         rows = [a.row for a in self.sight.axes]
-        weighs = zip(self.sight.weighed, self.sight.seen, strict=True)
+        looks = zip(self.sight.weighed, self.sight.seen, strict=True)
+        weighs = ", ".join(_truth(weighed is not seen) for weighed, seen in looks)
         texts = [f"{{{a.size}, {n}, {a.taps}, {a.step}, {a.spread}}}" for a, n in axes]
         return [
             *super().sizes(),
@@ -45,7 +46,7 @@ class WindowsPrinter(ProgramPrinter):
             f"  static constexpr kw::Axis kAxes[] = {{{', '.join(texts)}}};",
             f"  static constexpr int kBeside = {rows.index(beside(self.program))};",
             f"  static constexpr bool kDoubts = {_truth(self.sight.doubts)};",
-            f"  static constexpr bool kWeighs[] = {{{', '.join(_truth(w is not s) for w, s in weighs)}}};",
+            f"  static constexpr bool kWeighs[] = {{{weighs}}};",
             "  struct Picture {",
             *(f"    float {member};" for member in self.still.values()),
             "  };",

@@ -4,8 +4,8 @@
 // What they see together is a box of places. Each place is read once, into a register, in vectors
 // where memory is aligned, and taken as padding where it is outside; a window is made of registers.
 // Lines of places (the runs along the last axis) are read when the first tap needs them, so that
-// those of earlier taps are gone by then. Where taps have no weights, a line comes down to one value
-// for each window beside another, which all windows below each other share.
+// those of earlier taps are gone by then. Where taps have no weights, a line comes down to one
+// value for each window beside another, which all windows below each other share.
 //
 // Padding is multiplied like any other place: zero times a weight adds nothing, unless the weight
 // is not finite. Then a total is NaN, and the thread does it again, tap by tap, without padding.
