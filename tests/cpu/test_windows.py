@@ -141,6 +141,12 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "average": (lambda x: F.avg_pool2d(x.sin(), 3, 1, 1), (2, 3, 9, 12)),
     "of what is there": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), (2, 3, 9, 8)),
     "normalised": (lambda x: F.max_pool2d(F.group_norm(x, 2), 3, 1, 1), (2, 4, 8, 8)),
+    "normalised, side by side": (lambda x: F.max_pool2d(F.group_norm(x, 2), 2), (2, 4, 8, 12)),
+    "side by side": (lambda x: F.avg_pool2d(x.sin(), 2), (2, 3, 9, 14)),
+    "side by side, odd": (lambda x: F.max_pool2d(x, 2, ceil_mode=True), (2, 3, 9, 11)),
+    "volume, side by side": (lambda x: F.max_pool3d(x.square(), 2), (1, 2, 6, 8, 10)),
+    "added to each channel": (
+        lambda x: F.avg_pool2d(F.relu(x + x.mean((2, 3), keepdim=True)), 2, 1, 1), (2, 3, 8, 8)),
     "volume": (lambda x: F.max_pool3d(x.square(), 3, 1, 1), (1, 2, 5, 6, 8)),
     "line": (lambda x: F.avg_pool1d(x, 5, 1, 2), (2, 3, 24)),
     "two at once": (

@@ -160,13 +160,37 @@ def test_a_thread_takes_a_box_of_windows_if_they_share_loads() -> None:
         return kernel.config.shape, kernel.config.windows
 
     assert config(lambda m, x: F.max_pool2d(x, 3, 2, 1)) == ("windows", (2, 2))
-    assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1)) == ("windows", (4, 2))
+    assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1)) == ("windows", (8, 4))
     assert config(lambda m, x: F.max_pool2d(x, 3, 1, 1), 41)[1][1] == 1
     assert config(lambda m, x: F.max_pool2d(x, 7, 1, 3))[1] == (8, 4)
-    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 14)[1] == (7, 2)
-    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 7)[1] == (7, 1)
-    assert config(lambda m, x: F.max_pool2d(x, 2)) == ("resident", ())
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 14)[1] == (4, 2)
+    assert config(lambda m, x: F.max_pool2d(x, 5, 1, 2), 7)[1] == (2, 1)
     assert config(lambda m, x: F.max_pool2d(x, 3)) == ("resident", ())
+
+
+def test_small_windows_that_share_nothing_are_loaded_together() -> None:
+    """What one of them loads is too little to wait for."""
+
+    def config(side: int) -> tuple[str, tuple[int, ...], int]:
+        (kernel,) = planned(lambda m, x: F.max_pool2d(x, 2), 64, 64, side, side).kernels
+        return kernel.config.shape, kernel.config.windows, dict(kernel.config.constants)["kVec"]
+
+    assert config(40) == ("windows", (1, 2), 4)
+    assert config(42) == ("windows", (2, 1), 2)
+    assert config(41) == ("windows", (2, 1), 1)
+
+
+def test_what_a_picture_has_in_common_is_read_once() -> None:
+    norm = nn.BatchNorm2d(8)
+    compiled = planned(
+        lambda m, x: F.max_pool2d(torch.tanh(m.norm(x)), 2), 64, 8, 32, 32, norm=norm
+    )
+    (kernel,) = compiled.kernels
+    text = compiled.source[compiled.source.index("struct Picture") :]
+    kept, seen = text[: text.index("finish(")].split(" seen(")
+    assert kernel.config.shape == "windows"
+    assert "kw::load_same<1>(a.norm_weight" in kept and "kw::rsqrt" in kept
+    assert "still." in seen and "load_same" not in seen and "kw::rsqrt" not in seen
 
 
 def test_few_windows_are_spread_over_all_threads() -> None:

@@ -28,8 +28,8 @@ COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
 DEEPEST = 24
 RESERVED = frozenset(
     """
-    a s f v l at out total V L I kw Args Fields Scalars Config rows elements finish contribution
-    store_row store_segment store_elements batch
+    a s f v l at out total seen still V L I kw Args Fields Scalars Picture Config rows elements
+    picture finish contribution store_row store_segment store_elements batch
     auto bool break case catch char class const continue default delete do double else enum
     explicit export extern false float for friend goto if inline int long mutable namespace new
     operator private protected public register return short signed sizeof static struct switch

@@ -8,9 +8,9 @@ from functools import cached_property
 
 from kernelwright.emit.cpp import dim, expression, function
 from kernelwright.emit.programs import ProgramPrinter, reachable
-from kernelwright.expr import Expr
+from kernelwright.expr import Expr, leaves
 from kernelwright.plan import Access, Coordinate, Range
-from kernelwright.plan.windows import Sight, beside, sight
+from kernelwright.plan.windows import Sight, beside, resting, sight
 
 
 @dataclass
@@ -25,22 +25,39 @@ class WindowsPrinter(ProgramPrinter):
         assert found is not None
         return found
 
+    @cached_property
+    def still(self) -> dict[Expr, str]:
+        """What is the same at all places of a picture, as the members that a thread keeps.
+
+        Compilers would load it again for each place, under the condition that nothing is padding.
+        """
+        found = [e for seen in self.sight.seen for e in resting(self.sight, seen)]
+        return {e: self.name(e) for e in dict.fromkeys(found) if leaves(e, "load")}
+
     def sizes(self) -> list[str]:
         axes = zip(self.sight.axes, self.kernel.config.windows, strict=True)
         rows = [a.row for a in self.sight.axes]
+        looks = zip(self.sight.weighed, self.sight.seen, strict=True)
+        weighs = ", ".join(_truth(weighed is not seen) for weighed, seen in looks)
         texts = [f"{{{a.size}, {n}, {a.taps}, {a.step}, {a.spread}}}" for a, n in axes]
         return [
             *super().sizes(),
             "  // Windows, those of a thread, taps; places from window to window, from tap to tap.",
             f"  static constexpr kw::Axis kAxes[] = {{{', '.join(texts)}}};",
             f"  static constexpr int kBeside = {rows.index(beside(self.program))};",
-            f"  static constexpr bool kDoubts = {str(self.sight.doubts).lower()};",
+            f"  static constexpr bool kDoubts = {_truth(self.sight.doubts)};",
+            f"  static constexpr bool kWeighs[] = {{{weighs}}};",
+            "  struct Picture {",
+            *(f"    float {member};" for member in self.still.values()),
+            "  };",
         ]
 
     def functions(self) -> Iterator[list[str]]:
+        yield self.picture()
         for index in range(len(self.program.stages)):
             yield self.seen(index)
-            yield self.weigh(index)
+            if self.sight.weighed[index] is not self.sight.seen[index]:
+                yield self.weigh(index)
             if self.sight.doubts:
                 yield self.contribution(index)
             yield self.finish(index)
@@ -48,11 +65,27 @@ class WindowsPrinter(ProgramPrinter):
         yield self.store_uniform("segment")
         yield self.store_uniform("row")
 
+    def picture(self) -> list[str]:
+        """What all places of a picture have in common."""
+        self.seeing = True
+        known: dict[Expr, str] = {}
+        order = reachable(list(self.still), known)
+        body = self.memory(order, known, "0", "1")
+        body += [line.strip() for line in self.locals(order, known, {})]
+        values = ", ".join(expression(e, known) for e in self.still)
+        self.seeing = False
+        parameters = [("const Args&", "a"), (self.spot, "at")]
+        return function("static Picture picture", parameters, [*body, f"return {{{values}}};"])
+
+    @property
+    def spot(self) -> str:
+        return f"const kw::Spot<{len(self.sight.axes)}>&"
+
     def seen(self, index: int) -> list[str]:
         """A vector of places, or of padding."""
         self.seeing = True
         expr = self.sight.seen[index]
-        known: dict[Expr, str] = {}
+        known = {e: f"still.{member}" for e, member in self.still.items()}
         if padded := _padding(expr):
             access, beyond = padded
             ranges: dict[Range, str] = dict.fromkeys(access.within, "")
@@ -67,9 +100,9 @@ class WindowsPrinter(ProgramPrinter):
             last = f"  out[v] = {expression(expr, known)};"
             body += ["KW_LANES", "for (int v = 0; v < V; ++v) {", *inside, last, "}", "return out;"]
         self.seeing = False
-        spot = f"const kw::Spot<{len(self.sight.axes)}>&"
+        parameters = [("const Args&", "a"), ("const Picture&", "still"), (self.spot, "at")]
         head = f"static kw::Vec<V> seen(kw::Stage<{index}>"
-        return function(head, [("const Args&", "a"), (spot, "at")], body, "template <int V>")
+        return function(head, parameters, body, "template <int V>")
 
     def weigh(self, index: int) -> list[str]:
         """What a window makes of a place; all else is the same for the windows of a thread."""
@@ -77,13 +110,10 @@ class WindowsPrinter(ProgramPrinter):
         known: dict[Expr, str] = {seen: "seen[v]"}
         known |= {e: f"s.{self.name(e)}[v]" for e, _ in self.scalars()}
         order = reachable([expr], known)
-        body = ["return seen;"]
-        if expr is not seen:
-            before = self.memory(order, known, "v", "V")
-            inside = self.locals(order, known, {})
-            last = f"  out[v] = {expression(expr, known)};"
-            loop = ["KW_LANES", "for (int v = 0; v < V; ++v) {", *inside, last, "}"]
-            body = ["kw::Vec<V> out;", *before, *loop, "return out;"]
+        body = ["kw::Vec<V> out;", *self.memory(order, known, "v", "V")]
+        inside = self.locals(order, known, {})
+        last = f"  out[v] = {expression(expr, known)};"
+        body += ["KW_LANES", "for (int v = 0; v < V; ++v) {", *inside, last, "}", "return out;"]
         given = [("const kw::Vec<V>&", "seen"), ("const Scalars<L>&", "s")]
         parameters = [*given, ("const Args&", "a"), (self.cursor, "at")]
         head = f"static kw::Vec<V> weigh(kw::Stage<{index}>"
@@ -138,6 +168,10 @@ class WindowsPrinter(ProgramPrinter):
         test = " && ".join(ranges[r] for r in access.within)
         vector = f"load_where<{width if moves else 1}>"
         return f"const auto {local} = kw::{vector}({pointer}, {test}, 0.0f);"
+
+
+def _truth(value: bool) -> str:
+    return str(value).lower()
 
 
 def _padding(expr: Expr) -> tuple[Access, str] | None:

@@ -4,7 +4,8 @@
 // What they see together is a box of places. Each place is read once, into a register, in vectors
 // where memory is aligned, and taken as padding where it is outside; a window is made of registers.
 // Lines of places (the runs along the last axis) are read when the first tap needs them, so that
-// those of earlier taps are gone by then.
+// those of earlier taps are gone by then. Where taps have no weights, a line comes down to one
+// value for each window beside another, which all windows below each other share.
 //
 // Padding is multiplied like any other place: zero times a weight adds nothing, unless the weight
 // is not finite. Then a total is NaN, and the thread does it again, tap by tap, without padding.
@@ -14,7 +15,10 @@
 //   P::kAxes                                       the axes, taps and windows along each
 //   P::kBeside                                     the axis along which neighbours in a warp lie
 //   P::kDoubts                                     whether padding is multiplied
-//   P::seen<V>(Stage<I>, a, at) -> Vec<V>          V places from `at` on, or padding
+//   P::kWeighs[I]                                  whether a place counts differently for each tap
+//   P::picture(a, at) -> P::Picture                what all places of a picture have in common
+//   P::seen<V>(Stage<I>, a, still, at) -> Vec<V>   V places from `at` on of the picture `still`, or
+//                                                  padding
 //   P::weigh(Stage<I>, seen, scalars, a, at)       the contribution of lanes that see these places
 #pragma once
 
@@ -166,6 +170,7 @@ struct Windows {
   const typename P::Args& a;
   Number row;      // of the first window
   Spot<N> corner;  // the first place that it sees
+  typename P::Picture still;
   typename P::template Scalars<V> s[B::kRuns];
   Vec<V> total[B::kRuns];
 
@@ -187,6 +192,7 @@ struct Windows {
     constexpr Number kRows = B::kRows;
     row += thread * kRows;
     corner.picture = static_cast<int64_t>(thread);
+    still = P::picture(a, corner);
   }
 
   template <int kRun>
@@ -208,7 +214,7 @@ struct Windows {
         spot.by[kAxis] = B::place(kLine, kAxis);
       });
       spot.by[N - 1] = kFrom;
-      const Vec<W> seen = P::template seen<W>(Stage<I>{}, a, spot);
+      const Vec<W> seen = P::template seen<W>(Stage<I>{}, a, still, spot);
       KW_LANES
       for (int w = 0; w < W; ++w) {
         if (kFrom + w >= 0 && kFrom + w < kPlaces) line[kFrom + w] = seen[w];
@@ -229,14 +235,21 @@ struct Windows {
   }
 
   template <int I>
-  KW_FN void add(int run, const Vec<V>& x) {
+  KW_FN static Vec<V> combined(const Vec<V>& x, const Vec<V>& y) {
+    Vec<V> out;
     KW_LANES
-    for (int v = 0; v < V; ++v) total[run][v] = combine<P::kCombine[I]>(total[run][v], x[v]);
+    for (int v = 0; v < V; ++v) out[v] = combine<P::kCombine[I]>(x[v], y[v]);
+    return out;
+  }
+
+  template <int I>
+  KW_FN void add(int run, const Vec<V>& x) {
+    total[run] = combined<I>(total[run], x);
   }
 
   // One line of taps: what is new to all windows, then the taps one by one.
   template <int I, int kTaps>
-  KW_FN void take_line(float (&lines)[B::kLines][kPlaces]) {
+  KW_FN void weigh_line(float (&lines)[B::kLines][kPlaces]) {
     each<B::kRuns>([&](auto run) {
       constexpr int kRun = decltype(run)::value;
       constexpr int kLine = B::line(kRun, kTaps);
@@ -247,13 +260,42 @@ struct Windows {
       each<B::kRuns>([&](auto run) {
         constexpr int kRun = decltype(run)::value;
         constexpr int kLine = B::line(kRun, kTaps);
-        constexpr Axis kLast = B::kLast;
-        constexpr int kElement = kTaps * kLast.taps + kTap;
-        Vec<V> seen;
-        KW_LANES
-        for (int v = 0; v < V; ++v) seen[v] = lines[kLine][kLast.place(v, kTap)];
+        constexpr int kElement = kTaps * B::kLast.taps + kTap;
+        const Vec<V> seen = under<kTap>(lines[kLine]);
         add<I>(kRun, P::weigh(Stage<I>{}, seen, s[kRun], a, at<0>(kElement)));
       });
+    });
+  }
+
+  // The places of a line that a run of windows sees under a tap.
+  template <int kTap>
+  KW_FN static Vec<V> under(const float (&line)[kPlaces]) {
+    constexpr Axis kLast = B::kLast;
+    Vec<V> seen;
+    KW_LANES
+    for (int v = 0; v < V; ++v) seen[v] = line[kLast.place(v, kTap)];
+    return seen;
+  }
+
+  // The same without weights: what each line comes down to.
+  template <int I, int kTaps>
+  KW_FN void add_line(Vec<V> (&lines)[B::kLines]) {
+    each<B::kRuns>([&](auto run) {
+      constexpr int kRun = decltype(run)::value;
+      constexpr int kLine = B::line(kRun, kTaps);
+      if constexpr (B::is_new(kRun, kTaps)) {
+        float line[kPlaces];
+        read_line<I, kLine>(line);
+        lines[kLine] = under<0>(line);
+        each<B::kLast.taps - 1>([&](auto tap) {
+          const Vec<V> seen = under<decltype(tap)::value + 1>(line);
+          lines[kLine] = combined<I>(lines[kLine], seen);
+        });
+      }
+    });
+    each<B::kRuns>([&](auto run) {
+      constexpr int kRun = decltype(run)::value;
+      add<I>(kRun, lines[B::line(kRun, kTaps)]);
     });
   }
 
@@ -294,8 +336,13 @@ struct Windows {
   template <int I>
   KW_FN void take() {
     begin<P::kCombine[I]>();
-    float lines[B::kLines][kPlaces];
-    each<B::kTapLines>([&](auto taps) { take_line<I, decltype(taps)::value>(lines); });
+    if constexpr (P::kWeighs[I]) {
+      float lines[B::kLines][kPlaces];
+      each<B::kTapLines>([&](auto taps) { weigh_line<I, decltype(taps)::value>(lines); });
+    } else {
+      Vec<V> lines[B::kLines];
+      each<B::kTapLines>([&](auto taps) { add_line<I, decltype(taps)::value>(lines); });
+    }
     if constexpr (P::kDoubts) {
       if (in_doubt()) take_slowly<I>();
     }

@@ -303,6 +303,8 @@ struct PaddedSum {
   static constexpr Axis kAxes[] = {{7, 2, 3, 2, 1}, {8, 4, 3, 2, 1}};
   static constexpr int kBeside = 1;
   static constexpr bool kDoubts = true;
+  static constexpr bool kWeighs[] = {false, true};
+  struct Picture {};
 
   template <int V>
   struct Fields {};
@@ -311,6 +313,8 @@ struct PaddedSum {
     Vec<L> largest;
     Vec<L> sum;
   };
+
+  KW_FN static Picture picture(const Args&, const Spot<2>&) { return {}; }
 
   template <int V>
   KW_FN static Vec<V> padded(const Args& a, const Spot<2>& at, float beyond) {
@@ -322,18 +326,13 @@ struct PaddedSum {
   }
 
   template <int V>
-  KW_FN static Vec<V> seen(Stage<0>, const Args& a, const Spot<2>& at) {
+  KW_FN static Vec<V> seen(Stage<0>, const Args& a, const Picture&, const Spot<2>& at) {
     return padded<V>(a, at, -detail::kInf);
   }
 
   template <int V>
-  KW_FN static Vec<V> seen(Stage<1>, const Args& a, const Spot<2>& at) {
+  KW_FN static Vec<V> seen(Stage<1>, const Args& a, const Picture&, const Spot<2>& at) {
     return padded<V>(a, at, 0.0f);
-  }
-
-  template <int V, int L>
-  KW_FN static Vec<V> weigh(Stage<0>, const Vec<V>& seen, const Scalars<L>&, const Args&, Cursor) {
-    return seen;
   }
 
   template <int V, int L>

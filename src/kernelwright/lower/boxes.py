@@ -12,23 +12,29 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product as combinations
 
-from kernelwright.expr import Expr, leaves
+from kernelwright.expr import Expr, cost, leaves
 from kernelwright.graph import Dim, Graph, hint
 from kernelwright.plan import Access, Coordinate, Program, Range, element_type
-from kernelwright.plan.windows import Axis, Sight, beside, sight
+from kernelwright.plan.windows import Axis, Sight, beside, resting, sight
 
 WIDTHS = (8, 4, 2, 1)
 VECTOR = 16  # bytes of the widest load
-MOST_WINDOWS = 8  # of a thread, along an axis
-# Results of a thread, and registers for them and for the lines of places that they are made of.
-MOST_RESULTS, MOST_FLOATS = 32, 128
-# Clocks of a multiprocessor for 32 results: instructions are issued on four schedulers, three for a
-# load; memory brings so many bytes a clock, and the rest may take a part of the time that it takes.
-SCHEDULERS, INSTRUCTIONS, BYTES_A_CLOCK, BESIDE_MEMORY = 4, 3, 20.0, 0.8
+MOST_WINDOWS = 16  # of a thread, along an axis
+# Results of a thread, and registers for them and for the lines of places that they are made of;
+# those that it needs beside these.
+MOST_RESULTS, MOST_FLOATS, OTHERS = 32, 128, 24
+# Clocks of a multiprocessor for 32 results. Instructions are issued on four schedulers, three for a
+# load or a store, and some by which a thread finds its place; while few warps run, schedulers are
+# idle, half of the time with eight. A thread lives so long however little it does. (H200, a window
+# of 2 x 2 to each thread: 90 us for 17 million of them, 62 us for 8 million; 2400 to 2600 clocks.)
+SCHEDULERS, INSTRUCTIONS, SETUP, HALF, LIFE = 4, 3, 40, 8, 2400
+# Memory brings so many bytes a clock, and the rest may take a part of the time that it takes.
+BYTES_A_CLOCK, BESIDE_MEMORY = 20.0, 0.65
 WARP, LINE = 32, 128  # threads, and bytes that the nearest cache finds at once
+REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # of a multiprocessor, and threads of a block
 SCATTERED = 1.5  # stores that are no runs, of which the next cache takes parts of sectors
-NEAR = 1.1  # the best
-ENOUGH = 1 << 16  # threads, to fill a GPU
+NEAR = 1.05  # the best
+ENOUGH, SAMPLES = 1 << 16, 64  # threads that fill a GPU, of a batch of so many
 
 
 @dataclass(frozen=True)
@@ -48,25 +54,22 @@ def box_of(graph: Graph, program: Program) -> Box:
     found = sight(program)
     assert found is not None, "the planner takes windows together that have a Sight"
     listed = [(_clocks(graph, program, found, b), b) for b in _boxes(graph, program, found)]
-    itemsize = max(element_type(graph, a.buffer).itemsize for a in program.accesses)
-    memory = 2 * WARP * itemsize / BYTES_A_CLOCK
+    memory = WARP * _bytes(graph, program, found) / BYTES_A_CLOCK
     enough = max(NEAR * min(clocks for clocks, _ in listed), BESIDE_MEMORY * memory)
     return min(
-        (box for clocks, box in listed if clocks <= enough),
-        key=lambda box: (box.results, _places(found, box), box.windows),
-    )
+        (box.results, clocks, box.windows, box) for clocks, box in listed if clocks <= enough
+    )[-1]
 
 
 def _boxes(graph: Graph, program: Program, found: Sight) -> Iterator[Box]:
     """The boxes that there are registers and enough windows for; single windows always."""
-    rows = hint(program.count(program.rows))
+    rows = hint(program.count(program.rows), SAMPLES)
     *before, last = found.axes
     for across in (n for n in WIDTHS if _in_vectors(graph, program, found, last, n)):
         width, phase = _vectors(graph, found, across)
         for down in combinations(*(_counts(axis) for axis in before)):
             box = Box((*down, across), width, phase)
-            floats = box.results + math.prod(down) * last.places(across)
-            fits = box.results <= MOST_RESULTS and floats <= MOST_FLOATS
+            fits = box.results <= MOST_RESULTS and _floats(found, box) <= MOST_FLOATS
             if box.results == across or (fits and rows >= ENOUGH * box.results):
                 yield box
 
@@ -76,7 +79,14 @@ def _counts(axis: Axis) -> list[int]:
     if axis.tap is None:
         return [1]
     even = [axis.size // parts for parts in (1, 2) if axis.size % parts == 0]
-    return sorted({n for n in (*WIDTHS, *even) if n <= min(MOST_WINDOWS, axis.size)})
+    return sorted({n for n in (MOST_WINDOWS, *WIDTHS, *even) if n <= min(MOST_WINDOWS, axis.size)})
+
+
+def _floats(found: Sight, box: Box) -> int:
+    """The results of a thread, and lines of places: one for each run of windows that weighs it."""
+    own = box.windows[-1]
+    lines = box.results // own if found.weighs else 1
+    return box.results + lines * found.axes[-1].places(own)
 
 
 def _places(found: Sight, box: Box) -> int:
@@ -90,20 +100,62 @@ def _clocks(graph: Graph, program: Program, found: Sight, box: Box) -> float:
     """
     elements, last = hint(program.count(program.elements)), found.axes[-1]
     own, runs = box.windows[-1], box.results // box.windows[-1]
-    lines = _places(found, box) // last.places(own)
-    loads = lines * math.ceil((box.phase + last.places(own)) / box.width)
-    weights, met = 0, 0.0
+    loads = _lines(found, box) * math.ceil((box.phase + last.places(own)) / box.width)
+    loads *= sum(_reads_places(found, a) for a in _seen(found))
+    others, met = 0, 0.0
     for access in _beside(found):
         each = own if access.stride(program.rows[-1]) != 0 else 1
-        weights += elements * each
+        others += elements * each
         met += elements * each * _lines_met(graph, program, found, box, access)
     for store in program.stores:
         vector = store.access.stride(program.rows[-1]) == 1
         apart = _lines_met(graph, program, found, box, store.access)
         clocks = apart * SCATTERED if apart == WARP else max(own if vector else 1, apart)
+        others += runs if vector else box.results
         met += clocks * (runs if vector else box.results)
-    issued = elements + INSTRUCTIONS * (loads + weights) / box.results
-    return _twice(found, box) * (issued / SCHEDULERS + loads / runs + met / box.results)
+    threads = _threads(found, box)
+    schedulers = SCHEDULERS * threads / (threads + HALF * WARP)
+    issued = INSTRUCTIONS * (loads + others) + _operations(program, found, box)
+    busy = issued / box.results / schedulers + loads / runs + met / box.results
+    return _twice(found, box) * max(busy, LIFE * WARP / threads / box.results)
+
+
+def _operations(program: Program, found: Sight, box: Box) -> float:
+    """Instructions of a thread that are neither loads nor stores."""
+    elements, last = hint(program.count(program.elements)), found.axes[-1]
+    total = SETUP + box.results * cost(*(s.expr for s in program.stores))
+    for seen, weighed in zip(found.seen, found.weighed, strict=True):
+        total += _places(found, box) * (cost(seen) - cost(*resting(found, seen)))
+        if weighed is seen:
+            lines = _lines(found, box) * box.windows[-1] * (last.taps - 1)
+            total += lines + box.results * elements // last.taps
+        else:
+            total += box.results * elements * max(1, cost(weighed) - cost(seen))
+    return total
+
+
+def _threads(found: Sight, box: Box) -> int:
+    """How many are at work on a multiprocessor: whole blocks, as registers allow."""
+    most = min(THREADS, REGISTERS // (OTHERS + _floats(found, box)))
+    return max(1, most // BLOCK) * BLOCK
+
+
+def _bytes(graph: Graph, program: Program, found: Sight) -> float:
+    """What a window reads that the ones before it did not, and what it stores."""
+    total = sum(element_type(graph, s.access.buffer).itemsize for s in program.stores)
+    for access in dict.fromkeys(a for a in _seen(found) if _reads_places(found, a)):
+        fresh = math.prod(axis.step for axis in found.axes if axis.step and axis.unit(access.at))
+        total += fresh * element_type(graph, access.buffer).itemsize
+    return total
+
+
+def _reads_places(found: Sight, access: Access) -> bool:
+    """Whether it is another element at every place of a line, and no line has it already."""
+    return all(axis.unit(access.at) for axis in found.axes if axis.step)
+
+
+def _lines(found: Sight, box: Box) -> int:
+    return _places(found, box) // found.axes[-1].places(box.windows[-1])
 
 
 def _twice(found: Sight, box: Box) -> float:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelwright.expr import Expr, call, const, leaves, load, postorder
-from kernelwright.graph import Dim, as_dim, hint
+from kernelwright.graph import Dim, hint
 from kernelwright.plan.model import Access, Coordinate, Program, Range, Stage
 
 # Windows of a thread along an axis, for the question whether they share enough.
@@ -71,6 +71,11 @@ class Sight:
     weighed: tuple[Expr, ...]
     doubts: bool
 
+    @property
+    def weighs(self) -> bool:
+        """Whether a place counts differently for each tap of some stage."""
+        return self.weighed != self.seen
+
     def share(self) -> float:
         """What windows of a thread load together, over what each of them would alone."""
         taken = [(a, min(TOGETHER, a.size)) for a in self.axes]
@@ -90,7 +95,7 @@ def is_window(program: Program) -> bool:
 
 def taken_together(program: Program) -> Program | None:
     """The program as a thread takes several of its windows; None: it should take one by one."""
-    if not is_window(program) or _fills_vectors(program):
+    if not is_window(program):
         return None
     few = hint(program.count(program.elements)) * TOGETHER <= IN_FLIGHT
     for turned in _turned(program):
@@ -194,6 +199,14 @@ def _padded(stage: Stage, sliding: set[int]) -> tuple[Expr, bool]:
     return call("mul", value, weight), True
 
 
+def resting(found: Sight, expr: Expr) -> list[Expr]:
+    """The largest parts of what is seen that are the same wherever in a picture that is."""
+    moving = {a for axis in found.axes for a in (axis.row, axis.tap) if a is not None}
+    if not _moves(expr, moving):
+        return [expr]
+    return [part for arg in dict.fromkeys(expr.args) for part in resting(found, arg)]
+
+
 def _places_of(expr: Expr) -> list[Coordinate]:
     """The places that an expression depends on."""
     found: list[Coordinate] = []
@@ -284,16 +297,6 @@ def _independent(axes: tuple[Axis, ...], own: tuple[int, ...], known: dict[int, 
 
 def _swapped(atoms: tuple[int, ...]) -> tuple[int, ...]:
     return (*atoms[:-2], *reversed(atoms[-2:]))
-
-
-def _fills_vectors(program: Program) -> bool:
-    """Whether windows that share nothing are runs of neighbours, which one load can bring."""
-    widest = _widest(program)
-    assert widest is not None
-    along = program.elements[-1]
-    size = program.sizes[along]
-    parted = widest.stride(program.rows[-1]) == as_dim(widest.stride(along) * size)
-    return parted and widest.stride(along) == 1 and hint(size) % 2 == 0
 
 
 def _widest(program: Program) -> Access | None:
