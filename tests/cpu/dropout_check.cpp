@@ -15,7 +15,7 @@ void run(const kw::DropoutMask& m) {
 }  // namespace
 
 extern "C" void philox(uint64_t seed, uint64_t draw, uint64_t sequence, uint32_t* words) {
-  const kw::RandomWords drawn = kw::philox(seed, draw, sequence);
+  const kw::RandomWords drawn = kw::philox(kw::RandomKeys(seed), draw, sequence);
   for (int i = 0; i < 4; ++i) words[i] = drawn.words[i];
 }
 
@@ -29,7 +29,7 @@ extern "C" uint32_t words_below(float bound) {
 
 extern "C" void mask(bool* out, uint64_t seed, uint64_t drawn, int64_t count, unsigned blocks,
                      float keep, int vec) {
-  const kw::DropoutMask m{out, seed, drawn, count, blocks, kw::words_below(keep)};
+  const kw::DropoutMask m{out, kw::RandomKeys(seed), drawn, count, blocks, kw::words_below(keep)};
   if (vec == 8) run<8>(m);
   if (vec == 4) run<4>(m);
   if (vec == 2) run<2>(m);

@@ -10,7 +10,7 @@ MASK_HEADER = "dropout.cuh"
 # comes as the bits of a float.
 FIELDS = {
     "out": "static_cast<bool*>(tensors[0])",
-    "seed": "static_cast<uint64_t>(numbers[0])",
+    "keys": "kw::RandomKeys(static_cast<uint64_t>(numbers[0]))",
     "drawn": "static_cast<uint64_t>(numbers[1])",
     "count": "numbers[2]",
     "blocks": "static_cast<unsigned>(numbers[3])",

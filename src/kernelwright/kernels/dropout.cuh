@@ -19,7 +19,7 @@ namespace kw {
 
 struct DropoutMask {
   bool* out;
-  uint64_t seed;
+  RandomKeys keys;
   uint64_t drawn;  // numbers of each thread's sequence that are used up, in fours
   int64_t count;
   unsigned blocks;  // of ATen's grid
@@ -46,7 +46,7 @@ template <int kVec>
 KW_FN void keep(const DropoutMask& m, uint64_t thread, int64_t step) {
   const int64_t threads = int64_t{m.blocks} * kThreads;
   if constexpr (kVec == 1) {
-    const RandomWords drawn = philox(m.seed, m.drawn + static_cast<uint64_t>(step), thread);
+    const RandomWords drawn = philox(m.keys, m.drawn + static_cast<uint64_t>(step), thread);
     for (int i = 0; i < 4; ++i) {
       const int64_t at = static_cast<int64_t>(thread) + (step * 4 + i) * threads;
       if (at < m.count) m.out[at] = drawn.words[i] < m.kept;
@@ -60,7 +60,7 @@ KW_FN void keep(const DropoutMask& m, uint64_t thread, int64_t step) {
     Keeps<kVec> kept;
     for (int d = 0; d < kDraws; ++d) {
       const RandomWords drawn =
-          philox(m.seed, m.drawn + static_cast<uint64_t>(step * kDraws + d), thread);
+          philox(m.keys, m.drawn + static_cast<uint64_t>(step * kDraws + d), thread);
       for (int i = 0; i < kTaken; ++i) kept.lanes[d * 4 + i] = drawn.words[i] < m.kept;
     }
     *reinterpret_cast<Keeps<kVec>*>(m.out + at) = kept;

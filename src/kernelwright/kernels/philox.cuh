@@ -10,23 +10,33 @@ struct RandomWords {
   uint32_t words[4];
 };
 
-// Ten rounds on the counter (draw, sequence) with the key `seed`.
-KW_FN RandomWords philox(uint64_t seed, uint64_t draw, uint64_t sequence) {
+// The keys of the ten rounds. A kernel is given them: each would be an addition for every draw.
+struct RandomKeys {
+  uint32_t low[10];
+  uint32_t high[10];
+
+  explicit RandomKeys(uint64_t seed) {
+    for (int round = 0; round < 10; ++round) {
+      low[round] = static_cast<uint32_t>(seed) + static_cast<uint32_t>(round) * 0x9E3779B9u;
+      high[round] = static_cast<uint32_t>(seed >> 32) + static_cast<uint32_t>(round) * 0xBB67AE85u;
+    }
+  }
+};
+
+// Ten rounds on the counter (draw, sequence).
+KW_FN RandomWords philox(const RandomKeys& keys, uint64_t draw, uint64_t sequence) {
   uint32_t c0 = static_cast<uint32_t>(draw), c1 = static_cast<uint32_t>(draw >> 32);
   uint32_t c2 = static_cast<uint32_t>(sequence), c3 = static_cast<uint32_t>(sequence >> 32);
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
 #ifdef __CUDA_ARCH__
 #pragma unroll
 #endif
   for (int round = 0; round < 10; ++round) {
     const uint64_t left = uint64_t{0xD2511F53u} * c0;
     const uint64_t right = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(right >> 32) ^ c1 ^ k0;
+    c0 = static_cast<uint32_t>(right >> 32) ^ c1 ^ keys.low[round];
     c1 = static_cast<uint32_t>(right);
-    c2 = static_cast<uint32_t>(left >> 32) ^ c3 ^ k1;
+    c2 = static_cast<uint32_t>(left >> 32) ^ c3 ^ keys.high[round];
     c3 = static_cast<uint32_t>(left);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
   return {{c0, c1, c2, c3}};
 }
