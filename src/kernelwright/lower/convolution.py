@@ -7,6 +7,7 @@ Here is decided how the threads of an epilogue lie over the rows of a tile.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
@@ -288,6 +289,9 @@ def _laid(
     more = [] if program.segmented else [2 * shared, 4 * shared]
     fewer = [n for n in more if n <= min(WARP, most) and turns(n) <= WORTH * turns(shared)]
     shared = min(fewer, key=turns, default=shared)
+    if not along and not program.segmented and program.lanes:
+        vec = _apart(vec, shared, int(str(parts.given.stride(program.lanes[-1]))))
+        edge_vec = math.gcd(vec, edge_vec)
     chunks = -(-elements // (vec * shared))
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
     kept = chunks * vec * max(1, len(plan.fields))
@@ -301,6 +305,24 @@ def _laid(
     else:
         keeps = "again"
     return Laid(vec, edge_vec, lanes, teams, keeps, unroll, early)
+
+
+def _apart(vec: int, lanes: int, stride: int) -> int:
+    """The most neighbours of a chunk with which the lanes of all rows read the fewest banks twice.
+
+    Rows are neighbours in memory, elements `stride` apart: the first of a lane's must not lie in
+    the bank of another lane's.
+    """
+
+    def most(vec: int) -> int:
+        banks = Counter(
+            (lane * vec * stride + row) % BANKS
+            for lane in range(lanes)
+            for row in range(WARP // lanes)
+        )
+        return max(banks.values())
+
+    return min((v for v in range(vec, 0, -1) if vec % v == 0), key=most)
 
 
 def _operations(program: Program) -> int:
