@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class ScalarOp:
-    """One row of the op table. `cost` is in instructions of the device, roughly, for the planner."""
+    """One row of the op table. `cost` is in instructions of the device, roughly."""
 
     name: str
     arity: int

@@ -171,16 +171,13 @@ struct ConvConsumer {
     }
   }
 
-  // Of several phases the largest, where that is wanted: what those before this one have put.
-  static constexpr bool kLargest = S::kPhaseMax != 0;
-  __device__ __forceinline__ static float larger(const float* to, bool first) {
-    return first ? -kw::detail::kInf : *to;
-  }
+  static constexpr bool kLargest = S::kPhaseMax != 0;  // of the phases, that of each place
 
-  // A result into its place. `smallest` is the smallest magnitude that was put, or NaN.
+  // A result into its place; of several phases, the largest where that is wanted. `smallest` is the
+  // smallest magnitude that was put, or NaN.
   template <bool kDoubtful>
-  __device__ __forceinline__ static void put(float* to, float x, float before, float& smallest) {
-    if constexpr (kLargest) x = maximum(before, x);
+  __device__ __forceinline__ static void put(float* to, float x, bool first, float& smallest) {
+    if (kLargest && !first) x = maximum(*to, x);
     if constexpr (kDoubtful) smallest = minimum(smallest, fabsf(x));
     *to = x;
   }
@@ -197,11 +194,8 @@ struct ConvConsumer {
       }
       *reinterpret_cast<float2*>(to) = pair;
     } else {
-      const auto put_one = [&](float* at, float result) {
-        put<kDoubtful>(at, result, kLargest ? larger(at, first) : 0.0f, smallest);
-      };
-      if (kWhole || x < S::kWide) put_one(to, pair.x);
-      if (kWhole || x + 1 < S::kWide) put_one(to + S::kSpreadX, pair.y);
+      if (kWhole || x < S::kWide) put<kDoubtful>(to, pair.x, first, smallest);
+      if (kWhole || x + 1 < S::kWide) put<kDoubtful>(to + S::kSpreadX, pair.y, first, smallest);
     }
   }
 
@@ -263,51 +257,42 @@ struct ConvConsumer {
     const int lane = hopper::lane();
     const int slice_y = slice % kSlicesY;
     const int slice_z = slice / kSlicesY;
-    // Calls f(to, part, i) for each place that the slice has of a channel.
-    const auto each_place = [&](int k, const auto& f) {
-      float* const row_of = to + channel_of(k) * S::kTilePitch;
-#pragma unroll
-      for (int part = 0; part < Sums::kParts; ++part) {
-        const int bx = part % S::kBlocksX;
-        const int by = part / S::kBlocksX % S::kBlocksY;
-        const int z = part / (S::kBlocksX * S::kBlocksY) * S::kSpreadZ - slice_z * S::kTileD;
-        if (kSlicesZ > 1 && static_cast<unsigned>(z) >= S::kTileD) continue;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int eight = 2 * warp + i;
-          const int x = (kAlongX ? bx * 8 + eight : bx) * 8 + lane / 4;
-          const int row = kAlongX ? by : by * 8 + eight;
-          const int y = row * S::kSpreadY - slice_y * S::kTileH;
-          if (row >= S::kTall || x >= S::kWide) continue;
-          if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
-          f(row_of + (z * S::kTileH + y) * S::kTileW + x * S::kSpreadX, part, i);
-        }
-      }
-    };
-    // Loads cannot overtake stores into the slice: those of several channels come before the next
-    // ones.
+    // Loads cannot overtake stores into the slice: the scales of several channels come before the
+    // next ones.
     constexpr int kChannels = Sums::kPer / 2;
-    constexpr int kAtOnce = kDoubtful ? 1 : kLargest ? 2 : 8;
+    constexpr int kAtOnce = kDoubtful || kLargest ? 1 : 8;
     bool bad = false;
 #pragma unroll
     for (int k0 = 0; k0 < kChannels; k0 += kAtOnce) {
       Channel<kDoubtful> channels[kAtOnce];
-      float before[kAtOnce][Sums::kParts][2];
 #pragma unroll
       for (int n = 0; n < kAtOnce && k0 + n < kChannels; ++n) {
         channels[n].load(scales, channel_of(k0 + n), sums);
-        each_place(k0 + n, [&](float* at, int part, int i) {
-          before[n][part][i] = kLargest ? larger(at, first) : 0.0f;
-        });
       }
 #pragma unroll
       for (int n = 0; n < kAtOnce && k0 + n < kChannels; ++n) {
-        const int k = k0 + n;
         Channel<kDoubtful>& channel = channels[n];
-        each_place(k, [&](float* at, int part, int i) {
-          put<kDoubtful>(at, sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.factor(),
-                         before[n][part][i], channel.smallest);
-        });
+        const int k = k0 + n;
+#pragma unroll
+        for (int part = 0; part < Sums::kParts; ++part) {
+          const int bx = part % S::kBlocksX;
+          const int by = part / S::kBlocksX % S::kBlocksY;
+          const int z = part / (S::kBlocksX * S::kBlocksY) * S::kSpreadZ - slice_z * S::kTileD;
+          if (kSlicesZ > 1 && static_cast<unsigned>(z) >= S::kTileD) continue;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int eight = 2 * warp + i;
+            const int x = (kAlongX ? bx * 8 + eight : bx) * 8 + lane / 4;
+            const int row = kAlongX ? by : by * 8 + eight;
+            const int y = row * S::kSpreadY - slice_y * S::kTileH;
+            if (row >= S::kTall || x >= S::kWide) continue;
+            if (kSlicesY > 1 && static_cast<unsigned>(y) >= S::kTileH) continue;
+            put<kDoubtful>(to + channel_of(k) * S::kTilePitch + (z * S::kTileH + y) * S::kTileW +
+                               x * S::kSpreadX,
+                           sums.d[part][k / 2 * 4 + 2 * i + k % 2] * channel.factor(), first,
+                           channel.smallest);
+          }
+        }
         bad = bad || channel.bad();
       }
     }
