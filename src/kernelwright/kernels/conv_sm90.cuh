@@ -245,11 +245,6 @@ struct ConvConsumer {
     }
   }
 
-  // Places are rows: the k-th channel that a thread has.
-  __device__ __forceinline__ static int channel_of(int k) {
-    return k / 2 * 8 + 2 * (hopper::lane() % 4) + k % 2;
-  }
-
   // Places are rows: a thread has two of them in each part, and two of every eight channels.
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_places(const RowScale* scales, float* to, int slice,
@@ -257,6 +252,7 @@ struct ConvConsumer {
     const int lane = hopper::lane();
     const int slice_y = slice % kSlicesY;
     const int slice_z = slice / kSlicesY;
+    const auto channel_of = [lane](int k) { return k / 2 * 8 + 2 * (lane % 4) + k % 2; };
     // Loads cannot overtake stores into the slice: the scales of several channels come before the
     // next ones.
     constexpr int kChannels = Sums::kPer / 2;
