@@ -43,6 +43,7 @@ from kernelwright.plan import (
     copies,
     dense,
     few_rows,
+    from_statistics,
     in_channels_last,
     leave_alone,
     limits_of,
@@ -222,14 +223,14 @@ def plan_problem(
         accuracies = gauge.measure(captured, primitives, problem)
         if accuracies:
             report("measure", f"the accuracy of {len(accuracies)} convolutions")
-    primitives, planned = _planned(primitives, machine, problem, policy, accuracies)
+    primitives, laws, planned = _planned(primitives, machine, problem, policy, accuracies)
     if machine.lanes is not None:
         planned = few_rows(return_biases(planned), machine, problem.precision)
     else:
         planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
-    return Front(captured, rewritten, rewrites, primitives, planned)
+    return Front(captured, rewritten, (*rewrites, *laws), primitives, planned)
 
 
 def _primitives(
@@ -255,10 +256,12 @@ def _primitives(
 
 def _planned(
     primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
-) -> tuple[Graph, Plan]:
+) -> tuple[Graph, tuple[Rewrite, ...], Plan]:
     """The regions, planned again as long as one is slow over the order that its operands have."""
     primitives, verdicts = as_windows(primitives, machine, policy, problem.batch)
     products = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
+    primitives, laws = from_statistics(primitives, limits_of(machine), products.forms)
+    spec.check_graph(primitives, "from_statistics")
     generated, close, layouts = products.generated, products.close(policy), Layouts()
     again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
     while True:
@@ -277,7 +280,7 @@ def _planned(
             planned = told(planned, layouts, first)
             refusals = dict.fromkeys((*planned.refusals, *attended(planned, products.refusals)))
             shared = (*planned.shared, *verdicts)
-            return graph, replace(planned, shared=shared, refusals=tuple(refusals))
+            return graph, laws, replace(planned, shared=shared, refusals=tuple(refusals))
 
 
 def _dense(

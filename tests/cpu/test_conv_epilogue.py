@@ -133,6 +133,15 @@ NORMS = {
         **{"c": conv(), "n": nn.BatchNorm2d(20)},
     ),
 }
+MEANS = {
+    "batch norm": Case(lambda m, x: m.n(m.c(x)).mean((2, 3)), c=conv(), n=nn.BatchNorm2d(20)),
+    "group norm": Case(lambda m, x: m.n(m.c(x)).mean((1, 2, 3)), c=conv(24), n=nn.GroupNorm(6, 24)),
+    "batch norm, subtracted": Case(
+        lambda m, x: (lambda y: y - y.mean((2, 3), keepdim=True))(m.n(m.c(x))),
+        *(2, 3, 210, 210),
+        **{"c": conv(8), "n": nn.BatchNorm2d(8)},
+    ),
+}
 
 
 def pools(channels: int = 20, scale: bool = False, **how: Any) -> Case:
@@ -310,6 +319,22 @@ def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_pat
     assert len(kernels) == (1 if target is ONCE else 3 if "mean" in name else 2)
     assert kernels[0].tiled.finish is not None
     check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_means_of_norms_need_no_pass(name: str, tmp_path: Path) -> None:
+    """Sums of samples or channels come from the tiles, and all else is made of those."""
+    case = MEANS[name]
+    made = compiled(case, ONCE, train=True)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    stored = name == "batch norm, subtracted"
+    assert kernel.region.why.code is (Code.CONV_STORED if stored else Code.CONV)
+    readers = [r for r in made.planned.regions if kernel.conv.product in r.reads]
+    assert len(readers) == int(stored)
+    # What is left around a tile's own mean is nothing but rounding: two sums a tile, not three.
+    assert kernel.tiled.finish is not None
+    assert (len(kernel.program.stages), len(kernel.tiled.finish.stages)) == (2, 3)
+    check(made, torch.randn(*case.shape).double() + 1, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["gelu, group norm", "mish, batch norm"])

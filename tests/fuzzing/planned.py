@@ -86,7 +86,7 @@ def for_target(rewritten: Graph, target: Target, problem: Problem) -> Graph:
 
 def planned(primitives: Graph, target: Target, problem: Problem) -> Plan:
     """With every product generated that can be, and lowered, which has invariants of its own."""
-    _, made = _planned(primitives, target, problem, ALWAYS, {})
+    *_, made = _planned(primitives, target, problem, ALWAYS, {})
     made = return_biases(made)
     if target.lanes is not None:
         made = few_rows(made, target, problem.precision)

@@ -12,6 +12,7 @@ from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told
 from kernelwright.plan.limits import Limits, limits_of
+from kernelwright.plan.means import from_statistics
 from kernelwright.plan.model import (
     Access,
     Attention,
@@ -71,6 +72,7 @@ __all__ = [
     "dense",
     "element_type",
     "few_rows",
+    "from_statistics",
     "in_channels_last",
     "leave_alone",
     "limits_of",

@@ -185,20 +185,25 @@ def rescale(expr: Expr, here: Expr, largest: Expr) -> Expr:
 
 
 def merged(program: Program, index: int) -> int | None:
-    """The stage s such that this one is a sum of (x - s / n) squared, with s the sum of the same x.
+    """The stage s such that this one is a sum of x - s / n, or of its square, with s that of x.
 
     Then a part of the row can take its own mean instead, and the sums are merged later.
     """
     stage = program.stages[index]
     used = _row_results(program, stage.expr)
-    if stage.kind != "sum" or stage.segment or len(used) != 1 or stage.expr.op != "square":
+    if stage.kind != "sum" or stage.segment or len(used) != 1:
         return None
-    total, around = program.stages[used[0]], stage.expr.args[0]
+    total, around = program.stages[used[0]], centred(stage)
     if total.kind != "sum" or around.op != "sub" or around.args[0] is not total.expr:
         return None
     mean = around.args[1]
     whole = mean.op == "div" and mean.args[0] is acc(used[0]) and mean.args[1].op in COUNTS
     return used[0] if whole else None
+
+
+def centred(stage: Stage) -> Expr:
+    """What such a stage sums, without its square."""
+    return stage.expr.args[0] if stage.expr.op == "square" else stage.expr
 
 
 def needs_whole_tiles(program: Program) -> bool:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kernelwright.expr import Expr, acc, call, const, index, leaves, load
+from kernelwright.expr import Expr, acc, call, const, index, leaves, load, substitute
 from kernelwright.graph import Dim, as_dim, fresh_name, product
-from kernelwright.plan.epilogue import Unfit, merged, rescale, rescaled
+from kernelwright.plan.epilogue import Unfit, centred, merged, rescale, rescaled
 from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Range, Stage, Store
 from kernelwright.plan.reasons import Code
 from kernelwright.plan.walks import CHANNEL, SAMPLE, Digit, Move, Walk, moved, rebuilt
@@ -265,12 +265,14 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     order = list(parts)
     steps = {a: product([parts[b] for b in order[i + 1 :]]) for i, a in enumerate(order)}
     place = Coordinate(tuple(sorted(steps.items())))
-    names = [fresh_name(f"{s.name}_partials", taken) for s in program.stages]
-    partials = tuple(Buffer(n, tuple(parts.values()), torch.float32) for n in names)
+    kept = [i for i in range(len(program.stages)) if not _vanishes(program, i)]
+    names = {i: fresh_name(f"{program.stages[i].name}_partials", taken) for i in kept}
+    partials = tuple(Buffer(n, tuple(parts.values()), torch.float32) for n in names.values())
     count = _count([by_atom[a] for a in places])
-    stages = [_own(program, i, count) for i in range(len(program.stages))]
+    results = {i: acc(k) for k, i in enumerate(kept)}
+    stages = [_renumbered(_own(program, i, count), results) for i in kept]
     early = [s for s in program.stores if s.level != "row"]
-    stored = [Store(acc(i), Access(name, place), "row") for i, name in enumerate(names)]
+    stored = [Store(results[i], Access(name, place), "row") for i, name in names.items()]
     first = replace(
         program,
         rows=(*program.rows, *channels),
@@ -280,7 +282,7 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     )
     made = _tile_program(walk, first, by_atom, strides)
     over = tuple(a for a in order if a not in program.rows)
-    finish = _finish(program, over, parts, [Access(n, place) for n in names], count)
+    finish = _finish(program, over, parts, {i: Access(n, place) for i, n in names.items()}, count)
     return replace(made, finish=finish, partials=partials)
 
 
@@ -314,29 +316,50 @@ def _own(program: Program, i: int, count: Expr) -> Stage:
     stage = program.stages[i]
     mean = merged(program, i)
     if mean is not None:
-        own = call("div", acc(mean), count)
-        centred = call("square", call("sub", program.stages[mean].expr, own))
-        return replace(stage, expr=centred)
+        apart = call("sub", program.stages[mean].expr, call("div", acc(mean), count))
+        return replace(stage, expr=_as_in(stage, apart))
     if _awaits_rows(stage.expr) and rescaled(program, i) is None:
         raise Unfit(Code.WHOLE_ROW)
     return stage
+
+
+def _vanishes(program: Program, i: int) -> bool:
+    """Whether a tile has nothing to add: the sum around its own mean, but for rounding."""
+    stage = program.stages[i]
+    return merged(program, i) is not None and centred(stage) is stage.expr
+
+
+def _renumbered(stage: Stage, results: dict[int, Expr]) -> Stage:
+    """The stage, of which some before it are left out."""
+
+    def leaf(e: Expr) -> Expr | None:
+        return results[int(str(e.value))] if e.op == "acc" else None
+
+    return replace(stage, expr=substitute(stage.expr, leaf))
+
+
+def _as_in(stage: Stage, apart: Expr) -> Expr:
+    """Squared, if the stage sums squares."""
+    return apart if centred(stage) is stage.expr else call("square", apart)
 
 
 def _finish(
     program: Program,
     over: tuple[int, ...],
     sizes: dict[int, Dim],
-    parts: list[Access],
+    parts: dict[int, Access],
     count: Expr,
 ) -> Program:
     """One element for each part of a row: the same reductions once more, then the rows' stores."""
     stages = []
     for i, stage in enumerate(program.stages):
-        expr, largest, mean = load(parts[i]), rescaled(program, i), merged(program, i)
+        expr = load(parts[i]) if i in parts else const(0.0)
+        largest, mean = rescaled(program, i), merged(program, i)
         if mean is not None:
-            _, whole = stage.expr.args[0].args
+            _, whole = centred(stage).args
             apart = call("sub", call("div", load(parts[mean]), count), whole)
-            expr = call("add", expr, call("mul", count, call("square", apart)))
+            more = call("mul", count, _as_in(stage, apart))
+            expr = call("add", expr, more) if i in parts else more
         if largest is not None:
             expr = rescale(expr, load(parts[largest]), acc(largest))
         stages.append(Stage(stage.name, stage.kind, expr, False))
