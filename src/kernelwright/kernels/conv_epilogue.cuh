@@ -483,10 +483,12 @@ struct ConvEpilogue {
   KW_FN void rows(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
     using Row = TileRow<P, C, kWhole>;
     constexpr int kAtOnce = kThreads / kRowThreads;
-    // Rows for whole warps, so that the threads of a warp go through as many. Rows of one chunk
+    // Rows for whole warps, so that the threads of a warp go through as many. Rows of few chunks
     // wait for their loads side by side.
     constexpr int kTimes = (P::kRows + kAtOnce - 1) / kAtOnce;
-    KW_UNROLL(Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
+    constexpr int kChunks = Row::kOwned * Row::kChunks;
+    constexpr bool kSideBySide = kChunks == 1 || (kRowThreads == 1 && 2 * kChunks <= P::kUnroll);
+    KW_UNROLL(kSideBySide ? P::kUnroll / kChunks : 1)
     for (int n = 0; n < kTimes; ++n) {
       const int r = n * kAtOnce + thread / kRowThreads;
       Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, true, {}, {}};
