@@ -191,6 +191,12 @@ class _Seating:
         value = contraction.outputs[0].name
         return walk(reader.program, value, way.form, self.graph).pool is not None
 
+    def waits(self, contraction: Region, reader: Region) -> bool:
+        """Whether its rows are made of another tensor of the result's size too."""
+        assert reader.program is not None
+        others = reader.program.as_large_as(self.read(contraction, reader))
+        return bool(reader.program.stages and others)
+
     def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
         try:
             return self.time(contraction, reader, way)
@@ -208,18 +214,26 @@ class _Seating:
     # ---- the regions -------------------------------------------------------------------------
 
     def one(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
-        """In the epilogue, unless windows overlap and the stored result costs less."""
+        """In the epilogue, unless the stored result costs less.
+
+        It may where windows overlap, or where they are made of another tensor as well: an epilogue
+        has few threads to wait for that.
+        """
         (reader,) = readers
         ours = self.time(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
         count = self.operators(contraction, reader)
         code = Code.CONV if count else Code.CONV_ALONE
         more: dict[str, object] = {"count": count} if count else {}
-        if self.overlaps(contraction, reader, way):
+        overlaps = self.overlaps(contraction, reader, way)
+        if overlaps or self.waits(contraction, reader):
             once = self.stored_time(contraction, way) + self.after(reader, way)
             if once < ours:
-                self.refuse(contraction, Code.APART, region=reader.name, ours=ours, once=once)
-                return False
+                apart = Code.APART if overlaps else Code.WAITS
+                self.refuse(contraction, apart, region=reader.name, ours=ours, once=once)
+                self.alone(contraction, way)
+                return True
+        if overlaps:
             code, more = Code.CONV_OVERLAP, {"count": count, "once": once}
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
