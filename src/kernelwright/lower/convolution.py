@@ -45,8 +45,8 @@ MOST_KEPT = 96  # floats that a thread keeps from stage to stage
 LIGHT = 24
 LOOP_BODY = 512
 LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
-# Operations in whose time a row's element of another tensor comes: on an H200 a dropout's mask makes
-# an epilogue with a max pool 120 us longer.
+# Operations in whose time a row's element of another tensor comes: on an H200 a dropout's mask
+# makes an epilogue with a max pool 120 us longer.
 WAITED = 64
 LEAST_BODY = 4  # operations of a lane beside its program's
 WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
