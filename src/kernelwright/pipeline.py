@@ -44,6 +44,7 @@ from kernelwright.plan import (
     dense,
     few_rows,
     from_statistics,
+    hold_rows,
     in_channels_last,
     leave_alone,
     limits_of,
@@ -302,13 +303,17 @@ def _seated(
     primitives: Graph, machine: Target, products: Ways, problem: Problem, policy: Policy
 ) -> tuple[Plan, Ways]:
     """The regions with attentions and generated products, again without those without a seat."""
-    while True:
+
+    def planned_by(products: Ways) -> Plan:
         limits, forms = limits_of(machine), products.forms
         planned = plan(primitives, limits, products.generated, problem.batch, forms)
         if machine.lanes is None:
-            return planned, products
+            return planned
         planned = attend(planned, machine, problem.precision, problem.batch, policy)
-        planned = seat(planned, products, conv_time)
+        return seat(planned, products, conv_time)
+
+    while True:
+        planned = hold_rows(planned_by(products), products, conv_time, planned_by)
         again = products.reconsidered(planned)
         if (again.generated, again.whole) == (products.generated, products.whole):
             return planned, products

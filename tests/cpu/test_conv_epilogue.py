@@ -68,6 +68,23 @@ def each(channels: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(channels, 1, 1))
 
 
+# Of 15 places, which one of the boxes holds.
+ROWS = {
+    "norm of rows": Case(
+        lambda m, x: F.gelu(m.n(m.c(x))), 2, 3, 9, 17, c=conv(), n=nn.LayerNorm(15)
+    ),
+    "softmax of rows": Case(lambda m, x: torch.softmax(m.c(x), 3) * 2, 2, 3, 9, 17, c=conv()),
+    "norm of lines": Case(
+        lambda m, x: m.n(m.c(x)) + x,
+        *(2, 8, 15),
+        **{"c": nn.Conv1d(8, 8, 3, padding=1), "n": nn.LayerNorm(15)},
+    ),
+    "norm of rows in groups": Case(
+        lambda m, x: torch.sigmoid(m.n(m.c(x))),
+        *(2, 16, 5, 6, 15),
+        **{"c": nn.Conv3d(16, 24, 3, padding=1, groups=2), "n": nn.LayerNorm(15)},
+    ),
+}
 CASES = {
     "elements": Case(lambda m, x: torch.relu(m.c(x)) * m.p, c=conv(), p=each(20)),
     "a residual": Case(
@@ -114,6 +131,7 @@ CASES = {
         lambda m, x: F.avg_pool2d(torch.relu(m.c(x)), 3, 2, 1), kinds="conv rowwise", c=conv()
     ),
     "global average": Case(lambda m, x: F.adaptive_avg_pool2d(torch.relu(m.c(x)), 1), c=conv()),
+    **ROWS,
 }
 NORMS = {
     "group norm": Case(lambda m, x: F.hardtanh(m.n(m.c(x))), c=conv(24), n=nn.GroupNorm(6, 24)),
@@ -200,6 +218,13 @@ def test_what_one_kernel_does(name: str, tmp_path: Path) -> None:
     made = compiled(case, ONCE)
     assert [r.kind for r in made.planned.regions] == case.kinds
     check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_tiles_that_hold_rows_have_no_parts(name: str) -> None:
+    made = compiled(ROWS[name], ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.region.why.code is Code.CONV_ROWS and kernel.tiled.finish is None
 
 
 @pytest.mark.parametrize("name", ["minimum", "logsumexp of a line", "groups of channels"])

@@ -200,6 +200,54 @@ def test_a_result_is_stored_as_it_is() -> None:
     assert [b.name for r in made.planned.regions for b in r.outputs] == ["c", "relu"]
 
 
+def rows(width: int = 11, **how: Any) -> Compiled:
+    parts = {"c": nn.Conv2d(4, 8, 3, padding=1), "n": nn.LayerNorm(width)}
+    return compiled(lambda m, x: torch.relu(m.n(m.c(x))), 2, 4, 9, width, **parts, **how)
+
+
+def test_whole_rows_are_held_where_that_costs_less() -> None:
+    (region,) = rows().planned.regions
+    numbers = dict(region.why.numbers)
+    assert region.why.code is Code.CONV_ROWS and numbers["ours"] < numbers["parts"]
+    assert "hold whole rows" in str(region.why)
+
+
+def test_rows_are_left_in_parts_where_tiles_of_whole_ones_are_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only box that holds rows of 11 is 16 places wide."""
+    monkeypatch.setattr(ConvConfig, "time", lambda tile, batch: 1e3 if tile.width == 16 else 99.0)
+    made = rows()
+    assert [r.why.code for r in made.planned.regions] == [Code.CONV_STORED, Code.POINTWISE]
+    (why,) = (r.why for r in made.planned.refusals if r.why.code is Code.ROWS_APART)
+    numbers, (stored, *_) = dict(why.numbers), made.planned.regions
+    assert numbers["ours"] == 1e3
+    assert numbers["parts"] == pytest.approx(dict(stored.why.numbers)["once"])
+
+
+def test_rows_that_no_tile_holds_are_left_in_parts() -> None:
+    made = rows(width=24)
+    assert kinds(made) == ["conv", "rowwise"]
+    codes = {r.why.code for r in made.planned.refusals}
+    assert not codes & {Code.ROWS_APART, Code.TILE}
+
+
+def test_rows_that_others_read_too_are_left_in_parts() -> None:
+    def forward(m: Any, x: Any) -> Any:
+        y = m.c(x)
+        return y, torch.relu(m.n(y))
+
+    parts = {"c": nn.Conv2d(4, 8, 3, padding=1, bias=False), "n": nn.LayerNorm(11)}
+    made = compiled(forward, 2, 4, 9, 11, **parts)
+    assert Code.CONV_ROWS not in [r.why.code for r in made.planned.regions]
+
+
+def test_held_rows_beat_the_library_where_parts_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConvConfig, "time", lambda tile, batch: 1.0 if tile.width == 16 else 1e4)
+    (region,) = rows(policy=WHERE_IT_PAYS, target=SM_90).planned.regions
+    assert region.kind == "conv"
+
+
 def test_without_a_tile_the_plan_is_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics are not parted from what they are for where that gains nothing."""
     monkeypatch.setattr(convolution, "tiles", lambda form, loop, needs: [])

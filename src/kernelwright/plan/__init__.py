@@ -35,6 +35,7 @@ from kernelwright.plan.sizes import sizes_to_hold
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.plan.tiles import Tiled, tiled
 from kernelwright.plan.walks import Walk, walk
+from kernelwright.plan.whole_rows import hold_rows
 
 __all__ = [
     "ALWAYS",
@@ -73,6 +74,7 @@ __all__ = [
     "element_type",
     "few_rows",
     "from_statistics",
+    "hold_rows",
     "in_channels_last",
     "leave_alone",
     "limits_of",

@@ -99,6 +99,11 @@ class Code(Enum):
         " overlap as windows do: estimated {ours:.3g} us, {once:.3g} if it were stored for a kernel"
         " of windows, with the library {library:.3g}"
     )
+    CONV_ROWS = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, on tiles that"
+        " hold whole rows: estimated {ours:.3g} us, {parts:.3g} if rows were in parts and a kernel"
+        " waited for them, with the library {library:.3g}"
+    )
     CONVOLUTION = "{op} stays with the library: there is no generated convolution of its kind"
     CONV_LIBRARY = (
         "{op} stays with the library: estimated {library:.3g} us with a kernel after it,"
@@ -133,6 +138,9 @@ class Code(Enum):
     WAITS = (
         "{op} stores its result: {region} makes its rows of another tensor too, estimated"
         " {once:.3g} us in a kernel of its own and {ours:.3g} in an epilogue, which would wait"
+    ROWS_APART = (
+        "{op} leaves rows in parts to a kernel that waits for them: estimated {parts:.3g} us, and"
+        " {ours:.3g} on tiles that hold whole rows"
     )
     TILE = "{op} stores its result: no tile holds together what {region} needs"
     SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
