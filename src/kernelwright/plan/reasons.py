@@ -138,6 +138,7 @@ class Code(Enum):
     WAITS = (
         "{op} stores its result: {region} makes its rows of another tensor too, estimated"
         " {once:.3g} us in a kernel of its own and {ours:.3g} in an epilogue, which would wait"
+    )
     ROWS_APART = (
         "{op} leaves rows in parts to a kernel that waits for them: estimated {parts:.3g} us, and"
         " {ours:.3g} on tiles that hold whole rows"
