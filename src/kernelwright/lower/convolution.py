@@ -125,7 +125,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     assert found is not None, "the planner has asked"
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
-    given = load(parts.given)
+    given = [load(access) for access in parts.reads]
     # Rows of several channels are rows of one each where they go on in other tiles.
     several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
     early = found.early and (parts.finish is not None or not several)
@@ -210,6 +210,8 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     early = _reductions(walked, form, some)
     later = [s.expr for s in program.stores] if early else program.exprs
     work = cost(*later) + (0 if early else len(program.stages))
+    if not walked.has_own:  # fewer elements than there are results
+        work = math.ceil(work * _share(walked))
     across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
         wanted = Needs(channels, needs.multiple, unfit, some.pool, stores, work, early, across)
@@ -217,6 +219,11 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         if found:
             return found[0]
     return None
+
+
+def _share(walked: Walk) -> float:
+    """How many elements the program has for each channel of a place."""
+    return math.prod(int(str(d.size)) for d in walked.of(CHANNEL)) / walked.extents[CHANNEL]
 
 
 def _in_slices(form: ConvForm, some: Largest) -> bool:
@@ -331,7 +338,7 @@ def _operations(program: Program) -> int:
 
 def _unrolled(parts: Tiled, vec: int) -> int:
     program = parts.epilogue
-    loads = any(a.atoms >= parts.given.atoms for a in program.loads if a != parts.given)
+    loads = any(a.atoms >= parts.given.atoms for a in program.loads if a not in parts.reads)
     most = LOADING_BODY if loads else LOOP_BODY
     return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
 

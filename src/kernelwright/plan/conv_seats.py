@@ -187,9 +187,11 @@ class _Seating:
 
     def overlaps(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
         """Whether it sees places more than once, or such as are none."""
+        return self.walked(contraction, reader, way).pool is not None
+
+    def walked(self, contraction: Region, reader: Region, way: ConvWay) -> Walk:
         assert reader.program is not None
-        value = contraction.outputs[0].name
-        return walk(reader.program, value, way.form, self.graph).pool is not None
+        return walk(reader.program, contraction.outputs[0].name, way.form, self.graph)
 
     def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
         try:
@@ -208,19 +210,22 @@ class _Seating:
     # ---- the regions -------------------------------------------------------------------------
 
     def one(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
-        """In the epilogue, unless windows overlap and the stored result costs less."""
+        """In the epilogue, unless tiles are to suit it and the stored result costs less."""
         (reader,) = readers
         ours = self.time(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
         count = self.operators(contraction, reader)
         code = Code.CONV if count else Code.CONV_ALONE
         more: dict[str, object] = {"count": count} if count else {}
-        if self.overlaps(contraction, reader, way):
+        overlaps = self.overlaps(contraction, reader, way)
+        if overlaps or not self.walked(contraction, reader, way).has_own:
+            apart = Code.APART if overlaps else Code.APART_CHANNELS
             once = self.stored_time(contraction, way) + self.after(reader, way)
             if once < ours:
-                self.refuse(contraction, Code.APART, region=reader.name, ours=ours, once=once)
+                self.refuse(contraction, apart, region=reader.name, ours=ours, once=once)
                 return False
-            code, more = Code.CONV_OVERLAP, {"count": count, "once": once}
+            more = {"count": count, "once": once}
+            code = Code.CONV_OVERLAP if overlaps else Code.CONV_CHANNELS
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
@@ -292,9 +297,11 @@ class _Seating:
     def reads_all(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
         """Whether it walks over every element once, and so can store them: a pool may not."""
         assert reader.program is not None
-        walked = reader.program.count(tuple(self.read(contraction, reader).atoms))
-        every = as_dim(walked) == self.node(contraction).type.numel
-        return every and not self.overlaps(contraction, reader, way)
+        walked = self.walked(contraction, reader, way)
+        if not walked.has_own or walked.pool is not None:
+            return False
+        elements = reader.program.count(tuple(self.read(contraction, reader).atoms))
+        return as_dim(elements) == self.node(contraction).type.numel
 
     def read(self, contraction: Region, reader: Region) -> Access:
         assert reader.program is not None
