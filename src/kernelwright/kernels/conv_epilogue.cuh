@@ -489,16 +489,22 @@ struct ConvEpilogue {
     P::store_elements(row.f[0][0], row.s[0], a, row.at);
   }
 
+  // Rows of so many chunks that a thread goes through at once.
+  KW_FN static constexpr int side_by_side(int chunks) {
+    if (chunks > 1 && (kRowThreads > 1 || 2 * chunks > P::kUnroll)) return 1;
+    return P::kUnroll / chunks;
+  }
+
   // Teams without a row repeat the first one and store nothing: everyone takes part in the
   // shuffles. The first row of a slice that is alive exists.
   template <bool kWhole>
   KW_FN void rows(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
     using Row = TileRow<P, C, kWhole>;
     constexpr int kAtOnce = kThreads / kRowThreads;
-    // Rows for whole warps, so that the threads of a warp go through as many. Rows of one chunk
+    // Rows for whole warps, so that the threads of a warp go through as many. Rows of few chunks
     // wait for their loads side by side.
     constexpr int kTimes = (P::kRows + kAtOnce - 1) / kAtOnce;
-    KW_UNROLL(Row::kOwned * Row::kChunks == 1 ? P::kUnroll : 1)
+    KW_UNROLL(side_by_side(Row::kOwned * Row::kChunks))
     for (int n = 0; n < kTimes; ++n) {
       const int r = n * kAtOnce + thread / kRowThreads;
       Row row{a, tile, first, thread % P::kLanes, thread / P::kLanes % P::kTeams, true, {}, {}};

@@ -45,6 +45,9 @@ MOST_KEPT = 96  # floats that a thread keeps from stage to stage
 LIGHT = 24
 LOOP_BODY = 512
 LOADING_BODY = 1024  # where elements are loaded, and latencies count more than code
+# Operations in whose time a row's element of another tensor comes: on an H200 a dropout's mask
+# makes an epilogue with a max pool 120 us longer.
+WAITED = 64
 LEAST_BODY = 4  # operations of a lane beside its program's
 WORTH = 0.8  # the share of a thread's chunks for which a row gets more lanes, and banks conflict
 # Operations of an element's reductions that are worth code without loops, as registers need it. On
@@ -210,6 +213,9 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     early = _reductions(walked, form, some)
     later = [s.expr for s in program.stores] if early else program.exprs
     work = cost(*later) + (0 if early else len(program.stages))
+    if program.stages:
+        given = next(a for a in program.loads if a.buffer == walked.value)
+        work += WAITED * len(program.as_large_as(given))
     if not walked.has_own:  # fewer elements than there are results
         work = math.ceil(work * _share(walked))
     across = _across(walked, form, some)
@@ -303,7 +309,8 @@ def _laid(
     lanes, teams = (1, shared) if program.segmented else (shared, 1)
     kept = chunks * vec * max(1, len(plan.fields))
     stores = any(store.level == "element" for store in program.stores)
-    if kept <= MOST_KEPT and _operations(program) <= LIGHT and not early:
+    once = len(program.stages) == 1 and not stores and chunks > unroll  # a loop reads no more
+    if kept <= MOST_KEPT and _operations(program) <= LIGHT and not early and not once:
         keeps = "registers"
     elif early and stores:
         keeps = "again"  # the sums are still needed
@@ -338,8 +345,7 @@ def _operations(program: Program) -> int:
 
 def _unrolled(parts: Tiled, vec: int) -> int:
     program = parts.epilogue
-    loads = any(a.atoms >= parts.given.atoms for a in program.loads if a not in parts.reads)
-    most = LOADING_BODY if loads else LOOP_BODY
+    most = LOADING_BODY if program.as_large_as(parts.given) else LOOP_BODY
     return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
 
 

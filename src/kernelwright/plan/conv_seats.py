@@ -193,6 +193,12 @@ class _Seating:
         assert reader.program is not None
         return walk(reader.program, contraction.outputs[0].name, way.form, self.graph)
 
+    def waits(self, contraction: Region, reader: Region) -> bool:
+        """Whether its rows are made of another tensor of the result's size too."""
+        assert reader.program is not None
+        others = reader.program.as_large_as(self.read(contraction, reader))
+        return bool(reader.program.stages and others)
+
     def time_if_it_fits(self, contraction: Region, reader: Region, way: ConvWay) -> float:
         try:
             return self.time(contraction, reader, way)
@@ -210,7 +216,12 @@ class _Seating:
     # ---- the regions -------------------------------------------------------------------------
 
     def one(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
-        """In the epilogue, unless tiles are to suit it and the stored result costs less."""
+        """In the epilogue, unless the stored result costs less.
+
+        It may where windows overlap, or several channels are read, for which tiles have to be as
+        they else are not, or where rows are made of another tensor as well: an epilogue has few
+        threads to wait for that.
+        """
         (reader,) = readers
         ours = self.time(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
@@ -218,14 +229,18 @@ class _Seating:
         code = Code.CONV if count else Code.CONV_ALONE
         more: dict[str, object] = {"count": count} if count else {}
         overlaps = self.overlaps(contraction, reader, way)
-        if overlaps or not self.walked(contraction, reader, way).has_own:
-            apart = Code.APART if overlaps else Code.APART_CHANNELS
+        beside = not self.walked(contraction, reader, way).has_own
+        if overlaps or beside or self.waits(contraction, reader):
             once = self.stored_time(contraction, way) + self.after(reader, way)
             if once < ours:
+                apart = Code.APART_CHANNELS if beside else Code.WAITS
+                apart = Code.APART if overlaps else apart
                 self.refuse(contraction, apart, region=reader.name, ours=ours, once=once)
-                return False
-            more = {"count": count, "once": once}
+                self.alone(contraction, way)
+                return True
+        if overlaps or beside:
             code = Code.CONV_OVERLAP if overlaps else Code.CONV_CHANNELS
+            more = {"count": count, "once": once}
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
@@ -306,8 +321,7 @@ class _Seating:
     def read(self, contraction: Region, reader: Region) -> Access:
         assert reader.program is not None
         value = contraction.outputs[0].name
-        (found,) = (a for a in reader.program.loads if a.buffer == value)
-        return found
+        return next(a for a in reader.program.loads if a.buffer == value)
 
     def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
         """The first kernel's epilogue stores the result besides; the others read it."""

@@ -171,6 +171,11 @@ class Program:
                 found[leaf.value] = None
         return list(found)
 
+    def as_large_as(self, access: Access) -> list[Access]:
+        """What else is read anew wherever this is, of other tensors."""
+        others = [a for a in self.loads if a.buffer != access.buffer]
+        return [a for a in others if a.atoms >= access.atoms]
+
     @cached_property
     def accesses(self) -> list[Access]:
         return [*self.loads, *(s.access for s in self.stores)]

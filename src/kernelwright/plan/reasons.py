@@ -139,6 +139,10 @@ class Code(Enum):
         "{op} stores its result: {region} reads several channels for each element, estimated"
         " {once:.3g} us in a kernel of its own and {ours:.3g} on tiles of all channels"
     )
+    WAITS = (
+        "{op} stores its result: {region} makes its rows of another tensor too, estimated"
+        " {once:.3g} us in a kernel of its own and {ours:.3g} in an epilogue, which would wait"
+    )
     TILE = "{op} stores its result: no tile holds together what {region} needs"
     SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
 
