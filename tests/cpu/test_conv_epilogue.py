@@ -151,6 +151,57 @@ NORMS = {
         **{"c": conv(), "n": nn.BatchNorm2d(20)},
     ),
 }
+
+
+def gates(m: Any, x: torch.Tensor) -> torch.Tensor:
+    values, gates = m.c(x).chunk(2, dim=1)
+    return values * torch.sigmoid(gates)
+
+
+def chunks(m: Any, x: torch.Tensor) -> torch.Tensor:
+    one, two, three = m.c(x).chunk(3, dim=1)
+    return torch.tanh(one) * two + three
+
+
+def line(channels: int) -> nn.Module:
+    return nn.Conv1d(3, channels, 5, dilation=2)
+
+
+# Programs that read several channels of a tile for each element.
+BESIDE = {
+    "glu": Case(lambda m, x: F.glu(m.c(x), 1), c=conv()),
+    "glu without a bias": Case(lambda m, x: F.glu(m.c(x), 1), c=conv(bias=False)),
+    "max pool": Case(lambda m, x: F.max_pool2d(gates(m, x), 2), c=conv()),
+    "max pool, many channels": Case(lambda m, x: F.max_pool2d(gates(m, x), 2), c=conv(128)),
+    "average pool": Case(lambda m, x: F.avg_pool2d(gates(m, x), 3), c=conv()),
+    "three chunks": Case(chunks, c=conv(21)),
+    "three chunks, pool": Case(lambda m, x: F.max_pool2d(chunks(m, x), 4), c=conv(21)),
+    "two of three": Case(lambda m, x: (lambda y: y[:, 7:14] * y[:, 14:])(m.c(x)), c=conv(21)),
+    "the second half": Case(lambda m, x: F.max_pool2d(m.c(x)[:, 10:], 2), c=conv()),
+    "neighbours": Case(lambda m, x: (lambda y: y[:, 1:] - y[:, :-1])(m.c(x)), c=conv(7)),
+    "every second": Case(lambda m, x: (lambda y: y[:, ::2].maximum(y[:, 1::2]))(m.c(x)), c=conv()),
+    "largest of two": Case(
+        lambda m, x: F.max_pool2d((lambda y: y[:, :10].maximum(y[:, 10:]))(m.c(x)), 2), c=conv()
+    ),
+    "softmax": Case(lambda m, x: torch.softmax(gates(m, x), 1), c=conv()),
+    "long rows": Case(lambda m, x: F.layer_norm(gates(m, x).transpose(1, 3), (64,)), c=conv(128)),
+    "minimum": Case(lambda m, x: gates(m, x).amin(1), c=conv()),
+    "mean of places": Case(lambda m, x: gates(m, x).mean((2, 3)), c=conv()),
+    "largest of all": Case(lambda m, x: gates(m, x).amax((1, 2, 3)), c=conv()),
+    "a sequence": Case(lambda m, x: F.glu(m.c(x), 1), 2, 3, 50, c=line(10)),
+    "a transposed volume": Case(
+        lambda m, x: F.max_pool3d(gates(m, x), 2),
+        *(2, 3, 5, 6, 9),
+        c=nn.ConvTranspose3d(3, 12, 3, stride=2),
+    ),
+}
+# And such as no tile has: channels at other steps, or places that are not the element's own.
+APART = {
+    "a gate for all": Case(lambda m, x: (lambda y: y[:, :1] * y[:, 1:])(m.c(x)), c=conv(7)),
+    "halves of a row": Case(lambda m, x: F.glu(m.c(x)[..., :34], 3), c=conv()),
+    "overlapping windows": Case(lambda m, x: F.max_pool2d(gates(m, x), 3, 2, 1), c=conv()),
+    "samples": Case(lambda m, x: F.glu(m.c(x), 0), c=conv()),
+}
 MEANS = {
     "batch norm": Case(lambda m, x: m.n(m.c(x)).mean((2, 3)), c=conv(), n=nn.BatchNorm2d(20)),
     "group norm": Case(lambda m, x: m.n(m.c(x)).mean((1, 2, 3)), c=conv(24), n=nn.GroupNorm(6, 24)),
@@ -225,6 +276,38 @@ def test_tiles_that_hold_rows_have_no_parts(name: str) -> None:
     made = compiled(ROWS[name], ONCE)
     (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
     assert kernel.region.why.code is Code.CONV_ROWS and kernel.tiled.finish is None
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_several_channels_of_a_tile(name: str, tmp_path: Path) -> None:
+    """Its slice has all of them; nothing is made of the results before they lie there."""
+    case = BESIDE[name]
+    made = compiled(case, ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.region.why.code is Code.CONV_CHANNELS
+    assert kernel.tile.channels >= kernel.conv.form.cout
+    assert not kernel.laid.early and not kernel.laid.across and kernel.laid.keeps != "slice"
+    assert kernel.largest.pool.window == (1, 1, 1)
+    check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_channels_that_no_tile_has_together(name: str, tmp_path: Path) -> None:
+    case = APART[name]
+    made = compiled(case, ONCE)
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.region.why.code is Code.CONV_ALONE
+    check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+@pytest.mark.parametrize(("target", "reads"), [(ONCE, [1]), (AGAIN, [1, 2])], ids=["once", "again"])
+def test_a_gate_behind_statistics(target: Any, reads: list[int], tmp_path: Path) -> None:
+    """The convolution is stored with the statistics, or made again."""
+    case = Case(lambda m, x: F.glu(m.n(m.c(x)), 1), c=conv(), n=nn.BatchNorm2d(20))
+    made = compiled(case, target, train=True)
+    kernels = [k for k in made.kernels if isinstance(k, ConvKernel)]
+    assert [len(k.tiled.reads) for k in kernels] == reads
+    check(made, torch.randn(*case.shape).double(), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["minimum", "logsumexp of a line", "groups of channels"])

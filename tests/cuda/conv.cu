@@ -78,7 +78,7 @@ struct Moments {
   static constexpr int kUnroll = 2;
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = true, kAcross = false;
-  static constexpr bool kStoresElements = false, kStoresFirst = false;
+  static constexpr bool kStoresElements = false, kStoresFirst = false, kReadsBeside = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
@@ -187,7 +187,7 @@ struct Moments {
 
 // The same beside the results.
 struct StoredMoments : Moments {
-  static constexpr bool kStoresElements = true, kStoresFirst = false;
+  static constexpr bool kStoresElements = true, kStoresFirst = false, kReadsBeside = false;
   static constexpr kw::Keep kKeep = kw::Keep::kAgain;
   static constexpr bool kHolds[] = {false, false};
 };
@@ -214,7 +214,7 @@ struct LogSumExp {
   static constexpr int kUnroll = 2;
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = false, kAcross = true;
-  static constexpr bool kStoresElements = false, kStoresFirst = false;
+  static constexpr bool kStoresElements = false, kStoresFirst = false, kReadsBeside = false;
   static constexpr bool kStoresSegments = false;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kMax, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};

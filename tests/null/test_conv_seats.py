@@ -17,7 +17,7 @@ from kernelwright.accuracy import Accuracy
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.lower import ConvKernel, convolution
-from kernelwright.lower.conv import ConvConfig
+from kernelwright.lower.conv import ConvConfig, tiles
 from kernelwright.lower.steps import Alloc, Choice, Launch
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy
@@ -164,6 +164,7 @@ OBSTACLES = {
     "windows of a part": (lambda m, x: F.max_pool2d(m.c(x)[:, :, 1:], 3, 2, 1), Code.OVERLAP),
     "averages of zeros too": (lambda m, x: F.avg_pool2d(m.c(x), 2, 2, 1), Code.WALKS),
     "a part": (lambda m, x: torch.relu(m.c(x)[:, :, 1:]), Code.WALKS),
+    "a gate for all": (lambda m, x: (lambda y: y[:, :1] * y[:, 1:])(m.c(x)), Code.WALKS),
     "its own transpose": (lambda m, x: (lambda y: y + y.transpose(2, 3))(m.c(x)), Code.WALKS),
 }
 
@@ -174,6 +175,35 @@ def test_what_does_not_fit_reads_the_stored_result(name: str) -> None:
     made = compiled(forward, 2, 3, 20, 20, c=nn.Conv2d(3, 9, 3, bias=False))
     assert kinds(made)[0] == "conv" and made.planned.regions[0].why.code is Code.CONV_ALONE
     assert code in [r.why.code for r in made.planned.refusals]
+
+
+def gated(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.max_pool2d(F.glu(m.c(x), 1), 2)
+
+
+@pytest.mark.parametrize(("all_channels", "codes"), [(6.0, []), (60.0, [Code.APART_CHANNELS])])
+def test_several_channels_are_read_where_that_costs_less(
+    monkeypatch: pytest.MonkeyPatch, all_channels: float, codes: list[Code]
+) -> None:
+    """From tiles of all channels, or from the stored result: both estimates are in the reason."""
+    monkeypatch.setattr(
+        ConvConfig, "time", lambda tile, batch: all_channels if tile.channels >= 18 else 5.0
+    )
+    made = compiled(gated, c=nn.Conv2d(3, 18, 3))
+    assert [r.why.code for r in made.planned.refusals] == codes
+    code = Code.CONV_ALONE if codes else Code.CONV_CHANNELS
+    assert made.planned.regions[0].why.code is code
+    text = str(made.planned.refusals[0] if codes else made.planned.regions[0].why)
+    assert "of all channels" in text and "several" in text
+
+
+def test_more_channels_than_a_tile_has_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "tiles", tiles)
+    for channels, code in ((128, Code.CONV_CHANNELS), (144, Code.CONV_ALONE)):
+        made = compiled(gated, 2, 8, 34, 34, c=nn.Conv2d(8, channels, 3))
+        assert made.planned.regions[0].why.code is code
+        refused = [r.why.code for r in made.planned.refusals]
+        assert refused == ([Code.TILE] if code is Code.CONV_ALONE else [])
 
 
 def early(forward: Callable[..., Any], **parts: Any) -> list[bool]:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import COMBINE, ProgramPrinter
+from kernelwright.expr import load
 from kernelwright.graph import Dim, as_dim, hint
 from kernelwright.lower import ConvKernel
 from kernelwright.plan import Access, Coordinate, Range
@@ -60,6 +61,7 @@ class ConvPrinter(ProgramPrinter):
             "kTurns": str(bool(self.kernel.largest.signs)).lower(),
             "kInRegisters": str(laid.early).lower(),
             "kAcross": str(laid.across).lower(),
+            "kReadsBeside": str(bool(self.kernel.tiled.beside)).lower(),
             "kStoresElements": self.stores_at("element"),
             "kStoresFirst": str(laid.first).lower(),
             "kStoresSegments": self.stores_at("segment"),
@@ -125,6 +127,16 @@ class ConvPrinter(ProgramPrinter):
                 head = f"static kw::Vec<V> held(kw::Stage<{step}>"
                 body = [f"return f.{self.name(kept)};"]
                 yield function(head, [("const Fields<V>&", "f")], body, "template <int V>")
+        if self.kernel.tiled.beside:
+            yield self.beside()
+
+    def beside(self) -> list[str]:
+        """What the slice has in other channels becomes fields too."""
+        tiled, pitch = self.kernel.tiled, self.kernel.tile.pitch
+        further = [(a, (a.offset - tiled.given.offset) // pitch) for a in tiled.beside]
+        body = [f"f.{self.name(load(a))} = results({dim(n)});" for a, n in further]
+        parameters = [("Fields<V>&", "f"), ("const Results&", "results")]
+        return function("static void beside(", parameters, body, "template <int V, class Results>")
 
     # ---- places ------------------------------------------------------------------------------
 
@@ -132,7 +144,7 @@ class ConvPrinter(ProgramPrinter):
         """Of a place in the slice: what counts whole channels."""
         pitch = self.kernel.tile.pitch
         steps = [(atom, as_dim(s // pitch)) for atom, s in place.strides if hint(s) >= pitch]
-        return Coordinate(tuple(steps))
+        return Coordinate(tuple(steps), place.offset // pitch)
 
     def asked(self, head: str, body: list[str]) -> list[str]:
         return function(f"static {head}(", [(f"const {self.cursor}&", "at")], body)

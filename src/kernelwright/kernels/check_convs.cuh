@@ -108,6 +108,7 @@ struct ConvTotals {
   static constexpr int kPlaceStride = 1, kChannelStride = 0;
   static constexpr bool kTurns = false, kInRegisters = true, kAcross = false;
   static constexpr bool kStoresElements = true, kStoresFirst = false, kStoresSegments = false;
+  static constexpr bool kReadsBeside = false;
   static constexpr Combine kCombine[1] = {Combine::kSum};
   static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
   static constexpr Keep kKeep = Keep::kAgain;
@@ -168,6 +169,7 @@ struct ConvMost {
   static constexpr int kPlaceStride = C::kTilePitch, kChannelStride = 1;
   static constexpr bool kTurns = false, kInRegisters = false, kAcross = true;
   static constexpr bool kStoresElements = false, kStoresFirst = false, kStoresSegments = false;
+  static constexpr bool kReadsBeside = false;
   static constexpr Combine kCombine[1] = {Combine::kMax};
   static constexpr bool kOverSegment[1] = {false}, kHolds[1] = {false};
   static constexpr Keep kKeep = Keep::kAgain;

@@ -23,6 +23,8 @@
 //   P::kPlaceStride, P::kChannelStride from one of its lanes to the next
 //   P::finish(..., at)                 is told in which slice it is
 //   P::begin(I, fields, results)       takes what the slice has for stage I
+//   P::kReadsBeside, P::beside(fields, results)    whether an element reads other channels of the
+//                                      slice too, results(n): that n channels further on
 //   P::live(at)                        whether a slice has any rows at all
 //   P::whole(at)                       whether all of its rows and elements exist
 //   P::has_row(at), P::has_element(at) whether these do
@@ -261,17 +263,27 @@ struct TileRow {
     return inside && (kWhole || P::has_element(at));
   }
 
+  // What the slice has so many channels behind the chunk's.
   template <int I>
-  KW_FN void take(typename P::template Fields<V>& fields) const {
-    Vec<V> results = load_slice<V, P::kPlaceStride>(tile.at + P::place(at));
+  KW_FN Vec<V> results(int further) const {
+    Vec<V> found =
+        load_slice<V, P::kPlaceStride>(tile.at + P::place(at) + further * C::kTilePitch);
     if constexpr (C::kUnscaled != 0 && has_sums<P>(I)) {
-      const int channel = P::channel(at);
+      const int channel = P::channel(at) + further;
       KW_LANES
       for (int v = 0; v < V; ++v) {
-        results.lanes[v] *= tile.scale(channel + v * P::kChannelStride);
+        found.lanes[v] *= tile.scale(channel + v * P::kChannelStride);
       }
     }
-    P::begin(Stage<I>{}, fields, results);
+    return found;
+  }
+
+  template <int I>
+  KW_FN void take(typename P::template Fields<V>& fields) const {
+    P::begin(Stage<I>{}, fields, results<I>(0));
+    if constexpr (P::kReadsBeside) {
+      P::beside(fields, [&](int further) { return results<I>(further); });
+    }
   }
 
   template <int I>

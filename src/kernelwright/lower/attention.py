@@ -83,11 +83,11 @@ def attention_kernel(graph: Graph, region: Region, attention: Attention) -> Atte
         for program, product in ((scores, attention.product), (region.program, attention.mixed))
     )
     inside = ScoreKernel(
-        *(region, scores, schedule(scores, score), config, template),
+        *(region, scores, schedule(scores, (score,)), config, template),
         *(attention.product, score, attention.weight),
     )
     return AttentionKernel(
-        *(region, region.program, schedule(region.program, result), config, template),
+        *(region, region.program, schedule(region.program, (result,)), config, template),
         *(attention, result, inside),
     )
 

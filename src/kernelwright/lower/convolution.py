@@ -128,7 +128,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     assert found is not None, "the planner has asked"
     tile = found.tile
     parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
-    given = load(parts.given)
+    given = [load(access) for access in parts.reads]
     # Rows of several channels are rows of one each where they go on in other tiles.
     several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
     early = found.early and (parts.finish is not None or not several)
@@ -214,8 +214,10 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     later = [s.expr for s in program.stores] if early else program.exprs
     work = cost(*later) + (0 if early else len(program.stages))
     if program.stages:
-        (given,) = (a for a in program.loads if a.buffer == walked.value)
+        given = next(a for a in program.loads if a.buffer == walked.value)
         work += WAITED * len(program.as_large_as(given))
+    if not walked.has_own:  # fewer elements than there are results
+        work = math.ceil(work * _share(walked))
     across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
         wanted = Needs(channels, needs.multiple, unfit, some.pool, stores, work, early, across)
@@ -223,6 +225,11 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         if found:
             return found[0]
     return None
+
+
+def _share(walked: Walk) -> float:
+    """How many elements the program has for each channel of a place."""
+    return math.prod(int(str(d.size)) for d in walked.of(CHANNEL)) / walked.extents[CHANNEL]
 
 
 def _in_slices(form: ConvForm, some: Largest) -> bool:

@@ -180,7 +180,7 @@ def product(
     seat = decompose(program, tile.columns, set(graph.by_name))
     (given,) = (load(a) for a in program.loads if a.buffer == gemm.product)
     config = config_of(graph, gemm, tile, program)
-    plan = schedule(program, given)
+    plan = schedule(program, (given,))
     template = TEMPLATES[config.shape]
     kernels: list[Kernel] = [
         GemmKernel(region, program, plan, config, template, gemm, given, seat.partials, tile)

@@ -46,11 +46,11 @@ def stores_first(program: Program) -> bool:
 
 def schedule(
     program: Program,
-    given: Expr | None = None,
+    given: Collection[Expr] = (),
     outside: Collection[int] = (),
     first_stored: bool = False,
 ) -> Schedule:
-    """Steps 0..n-1 are the stages, step n the element stores; `given` is a field before them.
+    """Steps 0..n-1 are the stages, step n the element stores; `given` are fields before them.
 
     Atoms `outside` are the same for all that a thread does: what depends on them and on stage
     results is a scalar too. `first_stored`: the stores are done with the first stage, so that
@@ -62,7 +62,7 @@ def schedule(
         roots[0], roots[-1] = (*roots[0], *last), ()
     uniform = _uniform(roots, frozenset(outside))
     from_data = _differing(program, [e for exprs in roots for e in exprs], given)
-    first: dict[Expr, int] = {} if given is None else {given: GIVEN}
+    first = dict.fromkeys(given, GIVEN)
     fields: dict[Expr, int] = {}
     last_use: dict[Expr, int] = {}
     scalars: dict[Expr, int] = {}
@@ -96,12 +96,12 @@ def schedule(
     return Schedule(tuple(fields), tuple(scalars.items()), steps, held)
 
 
-def _differing(program: Program, roots: list[Expr], given: Expr | None) -> set[Expr]:
+def _differing(program: Program, roots: list[Expr], given: Collection[Expr]) -> set[Expr]:
     """Expressions whose value differs from row to row and from element to element."""
     rows, elements = frozenset(program.rows), frozenset(program.elements)
     found: set[Expr] = set()
     for expr in postorder(*roots):
-        if expr is given:
+        if expr in given:
             differs = True
         elif expr.op == "load":
             assert isinstance(expr.value, Access)

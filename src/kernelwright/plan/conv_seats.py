@@ -187,9 +187,11 @@ class _Seating:
 
     def overlaps(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
         """Whether it sees places more than once, or such as are none."""
+        return self.walked(contraction, reader, way).pool is not None
+
+    def walked(self, contraction: Region, reader: Region, way: ConvWay) -> Walk:
         assert reader.program is not None
-        value = contraction.outputs[0].name
-        return walk(reader.program, value, way.form, self.graph).pool is not None
+        return walk(reader.program, contraction.outputs[0].name, way.form, self.graph)
 
     def waits(self, contraction: Region, reader: Region) -> bool:
         """Whether its rows are made of another tensor of the result's size too."""
@@ -216,8 +218,9 @@ class _Seating:
     def one(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
         """In the epilogue, unless the stored result costs less.
 
-        It may where windows overlap, or where they are made of another tensor as well: an epilogue
-        has few threads to wait for that.
+        It may where windows overlap, or several channels are read, for which tiles have to be as
+        they else are not, or where rows are made of another tensor as well: an epilogue has few
+        threads to wait for that.
         """
         (reader,) = readers
         ours = self.time(contraction, reader, way)
@@ -226,15 +229,18 @@ class _Seating:
         code = Code.CONV if count else Code.CONV_ALONE
         more: dict[str, object] = {"count": count} if count else {}
         overlaps = self.overlaps(contraction, reader, way)
-        if overlaps or self.waits(contraction, reader):
+        beside = not self.walked(contraction, reader, way).has_own
+        if overlaps or beside or self.waits(contraction, reader):
             once = self.stored_time(contraction, way) + self.after(reader, way)
             if once < ours:
-                apart = Code.APART if overlaps else Code.WAITS
+                apart = Code.APART_CHANNELS if beside else Code.WAITS
+                apart = Code.APART if overlaps else apart
                 self.refuse(contraction, apart, region=reader.name, ours=ours, once=once)
                 self.alone(contraction, way)
                 return True
-        if overlaps:
-            code, more = Code.CONV_OVERLAP, {"count": count, "once": once}
+        if overlaps or beside:
+            code = Code.CONV_OVERLAP if overlaps else Code.CONV_CHANNELS
+            more = {"count": count, "once": once}
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
@@ -306,15 +312,16 @@ class _Seating:
     def reads_all(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
         """Whether it walks over every element once, and so can store them: a pool may not."""
         assert reader.program is not None
-        walked = reader.program.count(tuple(self.read(contraction, reader).atoms))
-        every = as_dim(walked) == self.node(contraction).type.numel
-        return every and not self.overlaps(contraction, reader, way)
+        walked = self.walked(contraction, reader, way)
+        if not walked.has_own or walked.pool is not None:
+            return False
+        elements = reader.program.count(tuple(self.read(contraction, reader).atoms))
+        return as_dim(elements) == self.node(contraction).type.numel
 
     def read(self, contraction: Region, reader: Region) -> Access:
         assert reader.program is not None
         value = contraction.outputs[0].name
-        (found,) = (a for a in reader.program.loads if a.buffer == value)
-        return found
+        return next(a for a in reader.program.loads if a.buffer == value)
 
     def stored_by_first(self, contraction: Region, readers: list[Region], way: ConvWay) -> None:
         """The first kernel's epilogue stores the result besides; the others read it."""

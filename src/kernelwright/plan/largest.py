@@ -52,6 +52,8 @@ def largest(walk: Walk, form: ConvForm) -> Largest | None:
     A transposed convolution makes results that are a stride apart together; any other one has
     neighbours in one warp. Windows that overlap are taken whole.
     """
+    if not walk.has_own:
+        return None
     try:
         signs = _signs(walk)
     except _Unordered:

@@ -172,8 +172,9 @@ class Program:
         return list(found)
 
     def as_large_as(self, access: Access) -> list[Access]:
-        """What else is read anew wherever this is."""
-        return [a for a in self.loads if a != access and a.atoms >= access.atoms]
+        """What else is read anew wherever this is, of other tensors."""
+        others = [a for a in self.loads if a.buffer != access.buffer]
+        return [a for a in others if a.atoms >= access.atoms]
 
     @cached_property
     def accesses(self) -> list[Access]:

@@ -104,6 +104,11 @@ class Code(Enum):
         " hold whole rows: estimated {ours:.3g} us, {parts:.3g} if rows were in parts and a kernel"
         " waited for them, with the library {library:.3g}"
     )
+    CONV_CHANNELS = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue, on tiles of all"
+        " channels: estimated {ours:.3g} us, {once:.3g} if it were stored for a kernel that reads"
+        " several of them, with the library {library:.3g}"
+    )
     CONVOLUTION = "{op} stays with the library: there is no generated convolution of its kind"
     CONV_LIBRARY = (
         "{op} stays with the library: estimated {library:.3g} us with a kernel after it,"
@@ -134,6 +139,10 @@ class Code(Enum):
     APART = (
         "{op} stores its result: the windows of {region} overlap, estimated {once:.3g} us in a"
         " kernel of their own and {ours:.3g} on tiles that do so too"
+    )
+    APART_CHANNELS = (
+        "{op} stores its result: {region} reads several channels for each element, estimated"
+        " {once:.3g} us in a kernel of its own and {ours:.3g} on tiles of all channels"
     )
     WAITS = (
         "{op} stores its result: {region} makes its rows of another tensor too, estimated"

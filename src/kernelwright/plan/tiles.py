@@ -42,7 +42,8 @@ class Tiled:
     """What each tile runs, and what puts the rows together that no tile holds whole.
 
     Rows of the epilogue are those of one tile, for each of the `outside` atoms. The value of the
-    convolution is read by strides into the tile. A row outside of the ranges `rows` is none, an
+    convolution is read by strides into the tile, first as `given`, and in other channels too
+    (`beside`). A row outside of the ranges `rows` is none, an
     element outside of `elements` counts for nothing; a tile outside of `live` has nothing to do.
     """
 
@@ -54,6 +55,11 @@ class Tiled:
     live: tuple[Range, ...]
     finish: Program | None = None
     partials: tuple[Buffer, ...] = ()
+    beside: tuple[Access, ...] = ()
+
+    @property
+    def reads(self) -> tuple[Access, ...]:
+        return self.given, *self.beside
 
     @property
     def local_rows(self) -> tuple[int, ...]:
@@ -121,6 +127,8 @@ def is_split(walk: Walk, box: Box) -> bool:
 
 
 def _cuts(walk: Walk, box: Box) -> list[_Cut]:
+    if not walk.has_own and box[CHANNEL] < walk.extents[CHANNEL]:
+        raise Unfit(Code.TILE)
     found: list[_Cut] = []
     fresh = 1 + max(walk.program.sizes, default=0)
     for axis, extent in enumerate(box):
@@ -198,7 +206,7 @@ def _tile_program(
     outside = [t for a in order if (t := cuts[a].tile_atom) is not None]
     shared = {c.inside: c.digit.step * strides[c.digit.axis] for c in cuts.values()}
     at = Coordinate(tuple(sorted((a, s) for a, s in shared.items() if a is not None)))
-    given = Access(walk.value, at)
+    reads = [Access(walk.value, replace(at, offset=n * strides[CHANNEL])) for n in walk.reads]
     epilogue = replace(
         moved(program, _cutting(cuts)),
         sizes=sizes,
@@ -208,17 +216,18 @@ def _tile_program(
         strided=False,
         together=False,
     )
-    epilogue = _reading(epilogue, walk.value, given)
+    epilogue = _reading(epilogue, walk, reads)
     rows = [cuts[a].mask() for a in program.rows]
     elements = [cuts[a].mask() for a in program.elements]
     live = [c.mask(inside=False) for c in cuts.values()]
     return Tiled(
         epilogue,
-        given,
+        reads[0],
         tuple(outside),
         tuple(r for r in rows if r is not None),
         tuple(r for r in elements if r is not None),
         tuple(r for r in live if r is not None),
+        beside=tuple(reads[1:]),
     )
 
 
@@ -238,12 +247,15 @@ def _cutting(cuts: dict[int, _Cut]) -> Move:
     return move
 
 
-def _reading(program: Program, value: str, given: Access) -> Program:
+def _reading(program: Program, walk: Walk, reads: list[Access]) -> Program:
     """The program with the convolution's result read from the tile."""
+    channel = math.prod(walk.extents[CHANNEL + 1 :])
+    offsets: list[Dim] = [n * channel for n in walk.reads]
 
     def leaf(expr: Expr) -> Expr | None:
-        here = isinstance(expr.value, Access) and expr.value.buffer == value
-        return load(given) if here else None
+        if not isinstance(expr.value, Access) or expr.value.buffer != walk.value:
+            return None
+        return load(reads[offsets.index(expr.value.offset)])
 
     return rebuilt(program, leaf)
 

@@ -5,6 +5,9 @@ Walk, each of whose atoms is a digit of one axis of the result [sample][channel]
 [width]: it walks it with a step, as the places of a pooling window do, or those from window to
 window. An atom that runs from one axis into the next is cut in two. What walks otherwise is Unfit.
 
+A program may read several channels of the result for each element, as one does that gates a half
+of them by the other: accesses that are a number of channels apart. Tiles then have all channels.
+
 Windows of a max pool may overlap, or reach beyond the result. Such a Walk has a Pool, and its
 program is that of the places which exist: outside of the result there is nothing to be larger.
 """
@@ -72,7 +75,8 @@ class Walk:
     """A program each of whose atoms is a digit of one axis; outer digits of an axis come first.
 
     `scales` are operands that a norm is scaled by: reciprocals of square roots. `pool`: the digits
-    walk windows that overlap or reach beyond the result.
+    walk windows that overlap or reach beyond the result. `reads` are the channels that an element
+    reads, counted from where its digits are.
     """
 
     program: Program
@@ -81,6 +85,12 @@ class Walk:
     extents: tuple[Dim, int, int, int, int]
     scales: frozenset[str]
     pool: Pool | None = None
+    reads: tuple[int, ...] = (0,)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether each element reads the result at its own place alone."""
+        return self.reads == (0,)
 
     def of(self, axis: int) -> list[Digit]:
         return [d for d in self.digits if d.axis == axis]
@@ -114,6 +124,8 @@ class Walk:
         atoms = {digit.atom for digits in places for digit in digits}
         if not atoms or not whole or not atoms <= self.reduced or self.program.segmented:
             return False
+        if not self.has_own:
+            return False
         stored = [s.expr for s in self.program.stores if s.level != "row"]
         if any(leaves(expr, "acc") for expr in stored):
             return False
@@ -128,9 +140,8 @@ class Walk:
         """
         channels = {digit.atom for digit in self.of(CHANNEL)}
         counted = all(self._counted(axis) for axis in range(CHANNEL, len(AXES)))
-        return (
-            bool(channels) and self.reduced == channels and counted and not self.program.segmented
-        )
+        alone = self.has_own and not self.program.segmented
+        return bool(channels) and self.reduced == channels and counted and alone
 
     def _counted(self, axis: int) -> bool:
         """Whether the digits of an axis are together the number of a place: no gaps, no end."""
@@ -156,6 +167,8 @@ class Walk:
         together = 1
         if self.local and channels:
             together = int(str(channels[0].step * channels[0].size))
+        if not self.has_own:
+            together = self.extents[CHANNEL]
         return Needs(together, (multiple[0], multiple[1], multiple[2]))
 
 
@@ -173,9 +186,10 @@ def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     program = joined(program) if program.stages else program
     while True:
         accesses = [a for a in program.loads if a.buffer == value]
-        if len(accesses) != 1 or accesses[0].atoms != frozenset(program.sizes):
+        alike = len({a.at.strides for a in accesses}) == 1
+        if not alike or accesses[0].atoms != frozenset(program.sizes):
             raise Unfit(Code.WALKS)
-        (access,) = accesses
+        access = accesses[0]
         found = [_digit(a, s, program.sizes[a], extents) for a, s in access.strides]
         crosses = next((f for f in found if isinstance(f, tuple)), None)
         if crosses is None:
@@ -188,9 +202,9 @@ def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     for axis, extent in enumerate(extents):
         _check_axis(made.of(axis), extent)
     overlapping = any(_overlap(made.of(axis)) for axis in range(len(AXES)))
-    if not overlapping and access.offset == 0 and not access.within:
-        return made
-    pool = _pool(made, access)
+    if not overlapping and (reads := _channels_read(made, accesses)):
+        return replace(made, reads=reads)
+    pool = _pool(made, access) if len(accesses) == 1 else None
     if pool is None:
         raise Unfit(Code.OVERLAP if overlapping else Code.WALKS)
     return replace(made, program=_of_places(program, access), pool=pool)
@@ -229,6 +243,19 @@ def _check_axis(digits: list[Digit], extent: Dim) -> None:
         raise Unfit(Code.WALKS)
     if not isinstance(extent, int) and product([d.size for d in digits]) != extent:
         raise Unfit(Code.WALKS)
+
+
+def _channels_read(walk: Walk, accesses: list[Access]) -> tuple[int, ...]:
+    """The channels that an element reads, from that of its digits; none if these are not all."""
+    _, channels, *places = walk.extents
+    last = sum(d.step * (int(str(d.size)) - 1) for d in walk.of(CHANNEL))
+    found = []
+    for access in accesses:
+        channel = quotient(access.offset, math.prod(places))
+        if not isinstance(channel, int) or access.within or not 0 <= channel < channels - last:
+            return ()
+        found.append(channel)
+    return tuple(sorted(found))
 
 
 # ---- windows that overlap or reach beyond the result -----------------------------------------

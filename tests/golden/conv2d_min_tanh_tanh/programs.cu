@@ -26,6 +26,7 @@ struct Conv2dMinTanh {
   static constexpr bool kTurns = false;
   static constexpr bool kInRegisters = false;
   static constexpr bool kAcross = true;
+  static constexpr bool kReadsBeside = false;
   static constexpr bool kStoresElements = false;
   static constexpr bool kStoresFirst = false;
   static constexpr bool kStoresSegments = false;
