@@ -2,8 +2,8 @@
 
 In: a plan that leaves parts of such rows to other tiles and parts what waits for them (a LayerNorm
 over the last axis) into kernels of its own, and a way to plan again. Out: that plan, or one whose
-tiles hold whole rows and do all of it in one epilogue: what costs clearly less by the target's model.
-Both estimates stand in the reason, or in a refusal.
+tiles hold whole rows and do all of it in one epilogue, if that costs clearly less by the target's
+model. Both estimates stand in the reason, or in a refusal.
 """
 
 from __future__ import annotations
