@@ -266,8 +266,7 @@ struct TileRow {
   // What the slice has so many channels behind the chunk's.
   template <int I>
   KW_FN Vec<V> results(int further) const {
-    Vec<V> found =
-        load_slice<V, P::kPlaceStride>(tile.at + P::place(at) + further * C::kTilePitch);
+    Vec<V> found = load_slice<V, P::kPlaceStride>(tile.at + P::place(at) + further * C::kTilePitch);
     if constexpr (C::kUnscaled != 0 && has_sums<P>(I)) {
       const int channel = P::channel(at) + further;
       KW_LANES
