@@ -2985,7 +2985,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 d0a850506ebd6473878a63cccbf5040b3ad154150c1014b7b271b8cf977efb23
+# sha256 18263972ff8f27279c4f3bd5984b7811f1497c1ab6755b7aee871955310c7846
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3809,8 +3809,8 @@ __device__ __forceinline__ int cluster_rank() {
 // The compiler may not merge two of these, and so keeps nothing that follows from them alive from
 // one part of a kernel to the next.
 __device__ __forceinline__ int lane() {
-  uint32_t index = threadIdx.x % 32;  // which is at hand; the register %laneid takes 25 clocks
-  asm volatile("" : "+r"(index));
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
   return static_cast<int>(index);
 }
 

@@ -3168,7 +3168,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 37411d74eb678162ad2e4cf11673561d20522fd6c76893847f5f814a1b6fc7db
+# sha256 9d89b5539f78f09fe6813edc6169e5df8fec6ed4a939552674a2c55606af6ffd
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3854,8 +3854,8 @@ __device__ __forceinline__ int cluster_rank() {
 // The compiler may not merge two of these, and so keeps nothing that follows from them alive from
 // one part of a kernel to the next.
 __device__ __forceinline__ int lane() {
-  uint32_t index = threadIdx.x % 32;  // which is at hand; the register %laneid takes 25 clocks
-  asm volatile("" : "+r"(index));
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
   return static_cast<int>(index);
 }
 

@@ -2959,7 +2959,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 3d37777a24e0c93ce78dd3a9b9380e7d684ec5626c409483760b229d10cf4fa2
+# sha256 5164d630e98592f4f3038d230e867fad70b9bde511220b43bca4bb5bafe6f672
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3648,8 +3648,8 @@ __device__ __forceinline__ int cluster_rank() {
 // The compiler may not merge two of these, and so keeps nothing that follows from them alive from
 // one part of a kernel to the next.
 __device__ __forceinline__ int lane() {
-  uint32_t index = threadIdx.x % 32;  // which is at hand; the register %laneid takes 25 clocks
-  asm volatile("" : "+r"(index));
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
   return static_cast<int>(index);
 }
 

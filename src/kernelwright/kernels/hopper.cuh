@@ -90,8 +90,8 @@ __device__ __forceinline__ int cluster_rank() {
 // The compiler may not merge two of these, and so keeps nothing that follows from them alive from
 // one part of a kernel to the next.
 __device__ __forceinline__ int lane() {
-  uint32_t index = threadIdx.x % 32;  // which is at hand; the register %laneid takes 25 clocks
-  asm volatile("" : "+r"(index));
+  uint32_t index;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(index));
   return static_cast<int>(index);
 }
 
