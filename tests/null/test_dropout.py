@@ -21,6 +21,7 @@ from kernelwright.graph import Call
 from kernelwright.lower import ConvKernel, GemmKernel
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
+from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, problem_from_module
 
 CHAIN = Path(__file__).parents[2] / "benchmarks" / "corpus" / "conv2d_dropout_relu_max_pool.py"
@@ -40,14 +41,16 @@ def fates(compiled: Compiled) -> set[str]:
     return {row.fate for row in compiled.ledger if row.op == "dropout"}
 
 
-def test_the_chain_of_the_corpus_is_a_mask_and_a_convolution() -> None:
+def test_the_chain_of_the_corpus_is_a_mask_a_convolution_and_windows_of_both() -> None:
+    """An epilogue would wait for the mask: the convolution is stored, with the reason."""
     compiled = compile_problem(load_problem(CHAIN, "cpu"), target="sm_90")
-    mask, convolution = compiled.planned.regions
+    convolution, mask, windows = compiled.planned.regions
     assert dropout.is_mask(mask.call) and convolution.conv is not None
-    assert convolution.outputs[0].name == "pool" and mask.name in convolution.reads
+    assert windows.outputs[0].name == "pool" and mask.name in windows.reads
     assert sum(isinstance(k, ConvKernel) for k in compiled.kernels) == 1
+    assert any(r.why.code is Code.WAITS for r in compiled.planned.refusals)
     rows = [row for row in compiled.ledger if row.op == "dropout"]
-    assert [row.where for row in rows] == ["dropout_mask", convolution.name]
+    assert [row.where for row in rows] == ["dropout_mask", windows.name]
     assert fates(compiled) == {"fused"} and "eager's dropout" in rows[0].why
     assert "native_dropout(alike" in compiled.source  # what a captured graph gets
     assert "launch_dropout_mask" in compiled.source
