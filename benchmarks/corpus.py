@@ -52,6 +52,7 @@ from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
 
 HERE = Path(__file__).resolve().parent
 BASELINES = ("eager", *MODES)
+MOST_APART = 1e-2  # relative, of two results: TF32 has up to 1e-3
 COLUMNS = (
     "chain", "mode", "certified", "kernels before", "after", *BASELINES, "ours",
     "/ eager", "/ compile", "/ best", "floor", "over floor",
@@ -105,6 +106,7 @@ def time_stage(job: Job, source: Path, emitted: Path) -> Record:
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
         with device_lock(lock, alone=False):
             work = roofline.count_work(problem, problem.module, sets[0], saved=1.0)
+            apart = distance(problem.module, candidate, sets[0])
             ways = [direct("eager", problem.module, sets)]
             ways += [direct("ours", candidate, sets)]
             made = [compiled(name, problem, sets) for name in modes_of(job)]
@@ -113,12 +115,25 @@ def time_stage(job: Job, source: Path, emitted: Path) -> Record:
             times = in_turns(ways, clock, job["rounds"])
             launched = {way.name: kernels_launched(way, problem.device) for way in ways}
     return {
+        "apart": apart,
         "ms": {name: taken.ms for name, taken in times.items()},
         "launched": {name: count for name, count in launched.items() if count is not None},
         "notes": {row.name: row.note for row in made if isinstance(row, Timing)},
         "fallbacks": dict(candidate.fallbacks),
         **floors(problem, work),
     }
+
+
+def distance(eager: Any, ours: Any, inputs: Any) -> float:
+    """How far apart both results are; no certificate, but nobody times what is plainly wrong."""
+    found = []
+    for module in (eager, ours):
+        torch.manual_seed(0)
+        found.append(module(*inputs.args, **inputs.kwargs).double())
+    apart = float((found[1] - found[0]).norm() / found[0].norm())
+    if not apart <= MOST_APART:
+        raise RuntimeError(f"The results of eager and ours are {apart:.1e} apart.")
+    return apart
 
 
 def compiled(name: str, problem: Problem, sets: Any) -> Variant | Timing:
