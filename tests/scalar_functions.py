@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -136,6 +137,8 @@ PAIRS: dict[str, Fn] = {
     "minimum": torch.minimum,
 }
 
+SIGNED = ("expm1", "log1p", "tanh", "erf", "mish", "gelu", "silu", "round")
+
 
 def samples(low: float, high: float, count: int = 1 << 19) -> torch.Tensor:
     """Floats of [low, high]: evenly spaced in value, in the bits, and in value around zero."""
@@ -156,6 +159,43 @@ def ulp_error(y: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 def assert_same(y: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float) -> None:
     expected = expected.to(y.dtype)
     torch.testing.assert_close(y, expected, rtol=rtol, atol=atol, equal_nan=True)
+
+
+class Loops:
+    """The functions over arrays, on the host or on a device, and what both are asked."""
+
+    device = "cpu"
+
+    def __call__(self, name: str, *args: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def apply(self, op: Op, x: torch.Tensor) -> torch.Tensor:
+        return self(op.name, x, *(torch.full_like(x, p) for p in op.params))
+
+    def eager(self, op: Op, x: torch.Tensor) -> torch.Tensor:
+        return op.torch(x.to(self.device), *op.params).cpu()
+
+    def check_ulp(self, bound: Bound) -> None:
+        x = samples(bound.low, bound.high)
+        exact = bound.op.torch(x.double(), *bound.op.params)
+        error = ulp_error(self.apply(bound.op, x), exact)
+        worst = int(error.argmax())
+        print(f"{bound}: {error[worst]:.2f} ulp at {x[worst]:.9g}")
+        assert error[worst] <= bound.ulp, f"{error[worst]:.2f} ulp at x = {x[worst]:.9g}"
+
+    def check_exact(self, op: Op) -> None:
+        x = torch.cat([torch.tensor(SPECIAL), torch.linspace(-9, 9, 1001)])
+        assert_same(self.apply(op, x), self.eager(op, x), rtol=0, atol=0)
+
+    def check_near(self, op: Op, x: torch.Tensor, rtol: float) -> None:
+        assert_same(self.apply(op, x), self.eager(op, x), rtol=rtol, atol=2e-7)
+
+    def check_sign_of_zero(self, name: str) -> None:
+        assert torch.signbit(self(name, torch.tensor([0.0, -0.0]))).tolist() == [False, True]
+
+    def check_pairs(self, name: str) -> None:
+        a, b = torch.tensor(list(itertools.product(SPECIAL, SPECIAL))).T.contiguous()
+        assert_same(self(name, a, b), PAIRS[name](a, b), rtol=0, atol=0)
 
 
 def rms(x: torch.Tensor) -> torch.Tensor:

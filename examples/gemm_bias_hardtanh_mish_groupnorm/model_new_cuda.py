@@ -2985,7 +2985,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 18263972ff8f27279c4f3bd5984b7811f1497c1ab6755b7aee871955310c7846
+# sha256 b06fbe4bfdc8e710d807e23be2d831548acca10f6f4add6308f1ee8897321676
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3137,11 +3137,7 @@ KW_FN float approximate_reciprocal(float x) {
 
 // exp(x) where it is at most about 1, or what is made of it is bounded.
 KW_FN float exp_below(float x) {
-#ifdef __CUDA_ARCH__
   return power_of_two(x * kLog2e);
-#else
-  return keep_nan(x, exp_of_number(x));
-#endif
 }
 
 // x = 2^e m with m in [2/3, 4/3), x positive, finite and normal.
@@ -3213,9 +3209,21 @@ KW_FN float clamp(float x, float low, float high) { return minimum(maximum(x, lo
 
 // Exponentials and logarithms.
 
+KW_FN float exp(float x) {
+#ifdef __CUDA_ARCH__
+  return ::expf(x);
+#else
+  return detail::keep_nan(x, detail::exp_of_number(x));
+#endif
+}
+
 // exp where no argument that counts is above 0: exponentials below their largest one.
 KW_FN float exp_below(float x) {
+#ifdef __CUDA_ARCH__
   return detail::exp_below(x);
+#else
+  return exp(x);
+#endif
 }
 
 // Activations.

@@ -8,10 +8,9 @@ the mask is a value like any other, and whatever kernel computes x multiplies by
 
 from __future__ import annotations
 
-import struct
-
 import torch
 
+from kernelwright.expr import in_float32
 from kernelwright.graph import Call, Graph
 
 TARGET = "torch.ops.kernelwright.keep_mask.default"
@@ -43,8 +42,3 @@ def keep_and_scale(rate: float) -> tuple[float, float]:
     """The probability to be kept and what kept elements are scaled by, as ATen rounds them."""
     keep = in_float32(1.0 - rate)
     return keep, in_float32(1.0 / keep)
-
-
-def in_float32(x: float) -> float:
-    rounded: float = struct.unpack("f", struct.pack("f", x))[0]
-    return rounded

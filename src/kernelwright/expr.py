@@ -13,6 +13,7 @@ an Expr carries no type of its own; comparisons give 1 or 0.
 from __future__ import annotations
 
 import math
+import struct
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -241,6 +242,14 @@ def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:
         else:
             done[id(e)] = OPS[e.op].torch(*(done[id(a)] for a in e.args))
     return done[id(expr)]
+
+
+def in_float32(value: float) -> float:
+    """The nearest number that a float32 has."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 def cost(*roots: Expr) -> int:

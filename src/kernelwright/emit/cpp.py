@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 
-from kernelwright.expr import OPS, Expr, call, const
+from kernelwright.expr import OPS, Expr, call, const, in_float32
 from kernelwright.graph import Dim
 
 PRECEDENCE = {"+": 1, "-": 1, "*": 2}
@@ -19,19 +18,12 @@ def number(value: float) -> str:
         return "NAN"
     if math.isinf(value):
         return "kw::detail::kInf" if value > 0 else "-kw::detail::kInf"
-    single = _to_float32(value)
+    single = in_float32(value)
     if math.isinf(single):
         return number(single)
-    digits = next(d for d in range(1, 10) if _to_float32(float(f"{single:.{d}g}")) == single)
+    digits = next(d for d in range(1, 10) if in_float32(float(f"{single:.{d}g}")) == single)
     text = f"{single:.{digits}g}"
     return (text if re.search(r"[.e]", text) else f"{text}.0") + "f"
-
-
-def _to_float32(value: float) -> float:
-    try:
-        return float(struct.unpack("f", struct.pack("f", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
 
 
 def dim(value: Dim, prefix: str = "a.") -> str:
@@ -78,7 +70,7 @@ def expression(expr: Expr, known: dict[Expr, str], outer: int = 0) -> str:
 def _quotient(expr: Expr, known: dict[Expr, str], outer: int) -> str:
     """Powers of two divide by themselves; other numbers bring their reciprocals."""
     left, right = expr.args
-    by = _to_float32(right.value) if isinstance(right.value, float) else 0.0
+    by = in_float32(right.value) if isinstance(right.value, float) else 0.0
     if right.op != "const" or right in known or not LEAST_DIVISOR <= abs(by) <= 1 / LEAST_DIVISOR:
         return f"kw::quotient({expression(left, known)}, {expression(right, known)})"
     if math.frexp(by)[0] in (0.5, -0.5):

@@ -160,16 +160,12 @@ KW_FN float approximate_reciprocal(float x) {
 #endif
   return x;
 }
-#endif
 
 // exp(x) where it is at most about 1, or what is made of it is bounded.
 KW_FN float exp_below(float x) {
-#ifdef __CUDA_ARCH__
   return power_of_two(x * kLog2e);
-#else
-  return keep_nan(x, exp_of_number(x));
-#endif
 }
+#endif
 
 // expm1 for x <= 0; for NaN any value.
 KW_FN float expm1_below(float x) {
@@ -382,7 +378,11 @@ KW_FN float exp(float x) {
 
 // exp where no argument that counts is above 0: exponentials below their largest one.
 KW_FN float exp_below(float x) {
+#ifdef __CUDA_ARCH__
   return detail::exp_below(x);
+#else
+  return exp(x);
+#endif
 }
 
 KW_FN float expm1(float x) {

@@ -185,10 +185,6 @@ class _Seating:
             raise Unfit(Code.TILE if walked.pool is None else Code.OVERLAP)
         return found
 
-    def overlaps(self, contraction: Region, reader: Region, way: ConvWay) -> bool:
-        """Whether it sees places more than once, or such as are none."""
-        return self.walked(contraction, reader, way).pool is not None
-
     def walked(self, contraction: Region, reader: Region, way: ConvWay) -> Walk:
         assert reader.program is not None
         return walk(reader.program, contraction.outputs[0].name, way.form, self.graph)
@@ -228,8 +224,8 @@ class _Seating:
         count = self.operators(contraction, reader)
         code = Code.CONV if count else Code.CONV_ALONE
         more: dict[str, object] = {"count": count} if count else {}
-        overlaps = self.overlaps(contraction, reader, way)
-        beside = not self.walked(contraction, reader, way).has_own
+        walked = self.walked(contraction, reader, way)
+        overlaps, beside = walked.pool is not None, not walked.has_own
         if overlaps or beside or self.waits(contraction, reader):
             once = self.stored_time(contraction, way) + self.after(reader, way)
             if once < ours:
