@@ -49,7 +49,8 @@ class Spec:
 
     @property
     def most(self) -> int:
-        return 8 if self.columns * self.depth > 8 << 20 else 16
+        size = self.columns * self.depth
+        return max(8 if size > 8 << 20 else 16, min(128, (1 << 24) // size) // 8 * 8)
 
     @property
     def thin(self) -> bool:

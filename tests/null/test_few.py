@@ -35,13 +35,13 @@ def most(compiled: Compiled) -> list[int]:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [16]),
-        ({"precision": "high"}, [16]),
-        ({"precision": "medium"}, [16]),
+        ({}, [128]),
+        ({"precision": "high"}, [128]),
+        ({"precision": "medium"}, [128]),
         ({"dtype": torch.bfloat16}, []),
         ({"dtype": torch.float16}, []),
-        ({"rows": (30, 3)}, [16]),
-        ({"rows": (30, 17)}, []),
+        ({"rows": (30, 3)}, [128]),
+        ({"rows": (30, 129)}, []),
     ],
 )
 def test_who_has_the_kernel(options: dict[str, object], expected: list[int]) -> None:
@@ -54,13 +54,18 @@ def test_a_weight_that_the_cache_does_not_hold_is_read_once() -> None:
     assert most(of(2048, 4096)) == [16] and most(of(2049, 4096)) == [8]
 
 
+def test_a_small_weight_has_more_rows() -> None:
+    found = [most(of(columns, 256)) for columns in (512, 1024, 1025, 2048, 4096, 8192)]
+    assert found == [[128], [64], [56], [32], [16], [16]]
+
+
 def test_rows_that_no_vector_divides_are_the_librarys() -> None:
     assert most(of(64, 30)) == []
 
 
 def test_the_call_and_the_launcher() -> None:
     compiled = of(8192, 64)
-    assert "if _KW_GENERATED_GEMM and batch <= 16:" in compiled.source
+    assert "if _KW_GENERATED_GEMM and batch <= 32:" in compiled.source
     assert "_KW_GENERATED_GEMM = True" in compiled.source
     text = checking.programs(compiled)
     launcher = text[text.index('extern "C" int launch_linear_few_rows') :]
@@ -77,7 +82,7 @@ def test_narrow_products_share_the_depth_and_may_have_no_bias() -> None:
 
 def test_the_ledger_says_so() -> None:
     compiled = of(64, 32, precision="high")
-    said = "a kernel of its own for up to 16 rows"
+    said = "a kernel of its own for up to 128 rows"
     assert any(str(step.why).endswith(said) for step in compiled.planned.library)
 
 

@@ -358,14 +358,14 @@ class ProgramPrinter:
 
     def located(self, name: str, at: Coordinate) -> str:
         """A place as a local; along an axis that windows move on, 32 bits hold it."""
-        if self.kernel.config.shape == "windows":
+        if self.kernel.config.windows:
             return f"const auto {name} = static_cast<int>({self.place(at)});"
         return f"const int64_t {name} = {self.place(at)};"
 
     def lanewise(self, part: Range) -> bool:
         """Whether lanes of one thread may lie inside of a range and outside of it."""
         lanes = self.program.lanes
-        own = self.kernel.config.shape == "windows" and bool(lanes)
+        own = bool(self.kernel.config.windows) and bool(lanes)
         return own and self.program.strided and part.at.stride(lanes[-1]) != 0
 
     def place(self, at: Coordinate) -> str:
@@ -381,7 +381,7 @@ class ProgramPrinter:
         base = f"a.{self.member(access.buffer)}"
         pointer = self.pointer(base, access)
         stride = self.lane_stride(access)
-        if access.within and self.kernel.config.shape == "windows":
+        if access.within and self.kernel.config.windows:
             tests = ", ".join(ranges[r] for r in access.within)
             call = f"kw::load_inside<{width}>({pointer}, {dim(stride)}, {tests})"
             return f"const auto {local} = {call};"

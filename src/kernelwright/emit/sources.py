@@ -103,7 +103,7 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, ConvKernel):
         convolution = ConvPrinter(graph, kernel)
         return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]
-    shaped = WindowsPrinter if kernel.template.symbol == "windows" else ProgramPrinter
+    shaped = WindowsPrinter if kernel.config.windows else ProgramPrinter
     printer = shaped(graph, kernel)
     given = arguments(printer, len(kernel.room))
     return printer.print(), [*_configs(kernel), _launcher(printer, given, device)]

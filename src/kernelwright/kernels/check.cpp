@@ -2,6 +2,7 @@
 // stand. Nothing runs here: tests/cpu/test_templates.py compiles this unit with warnings as errors.
 // A new template is one line at the end.
 #include "check_programs.cuh"
+#include "pictures.hpp"
 #include "pointwise.hpp"
 #include "resident.hpp"
 #include "streaming.hpp"
@@ -35,6 +36,11 @@ struct Interior {
   static constexpr int kHigh = 8;
 };
 
+struct WholeImages {
+  static constexpr int kVec = 16;
+  static constexpr int kPhase = 0;
+};
+
 }  // namespace kw::check
 
 using namespace kw::check;
@@ -45,3 +51,4 @@ template void kw::resident<GroupSpread, SegmentLanes>(const GroupSpread::Args&, 
 template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
 template void kw::strided<ColumnMean, WholeRow>(const ColumnMean::Args&, int);
 template void kw::strided<PaddedSum, Interior>(const PaddedSum::Args&, int);
+template void kw::pictures<NearlyAll, WholeImages>(const NearlyAll::Args&, int);

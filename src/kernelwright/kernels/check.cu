@@ -11,6 +11,7 @@
 #include "half.cuh"
 #include "in_memory.cuh"
 #include "launch.cuh"
+#include "pictures.cuh"
 #include "pointwise.cuh"
 #include "ragged.cuh"
 #include "resident.cuh"
@@ -110,6 +111,12 @@ struct Boxes {
   static constexpr int kThreads = 256;
 };
 
+struct WholeImages {
+  static constexpr int kVec = 4;
+  static constexpr int kPhase = 0;
+  static constexpr int kThreads = 128;
+};
+
 // Tiles of a product; a thread has one, two or four neighbouring columns.
 template <int kWidth, int kRing, int kBlocks, int kLanes>
 struct Tiles {
@@ -172,10 +179,11 @@ template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStr
 template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);
 template cudaError_t kw::pointwise<AtOnce, SingleLanes>(const AtOnce::Args&, cudaStream_t);
 template cudaError_t kw::windows<PaddedSum, Boxes>(const PaddedSum::Args&, cudaStream_t);
+template cudaError_t kw::pictures<NearlyAll, WholeImages>(const NearlyAll::Args&, cudaStream_t);
 
 template cudaError_t kw::dropout::start<4>(const DropoutMask&, cudaStream_t);
-template cudaError_t kw::few_rows<false>(FewRows, cudaStream_t);
-template cudaError_t kw::few_rows<true>(FewRows, cudaStream_t);
+template cudaError_t kw::few_rows<false>(const FewRows&, cudaStream_t);
+template cudaError_t kw::few_rows<true>(const FewRows&, cudaStream_t);
 template cudaError_t kw::thin_product<1, 0>(const ThinOperands&, cudaStream_t);
 template cudaError_t kw::thin_product<2, 0>(const ThinOperands&, cudaStream_t);
 

@@ -282,6 +282,48 @@ struct ColumnMean {
   }
 };
 
+// The largest elements of nine windows of 11 by 14, in images of 13 by 16, as for pictures.cuh.
+struct NearlyAll {
+  struct Args {
+    const float* x;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr Combine kCombine[] = {Combine::kMax};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 154;
+  static constexpr bool kStoresElements = false;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) { return a.batch * 9; }
+  KW_FN static int64_t elements(const Args&) { return 154; }
+  static constexpr Axis kAxes[] = {{3, 3, 11, 1, 1}, {3, 3, 14, 1, 1}};
+  static constexpr bool kWeighs[] = {false};
+  struct Picture {};
+  template <int L>
+  struct Scalars {
+    Vec<L> largest;
+  };
+
+  KW_FN static Picture picture(const Args&, const Spot<2>&) { return {}; }
+
+  template <int V>
+  KW_FN static Vec<V> seen(Stage<0>, const Args& a, const Picture&, const Spot<2>& at) {
+    return load_row<V>(a.x + at.picture * 208 + at.from[0] * 16 + at.from[1]);
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    s.largest = total;
+  }
+
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
+    a.out[at.row] = s.largest[0];
+  }
+};
+
 // Sums of 3x3 windows around every second place of images of 13 by 16, weighed, and scaled by the
 // largest element of each; a thread takes two windows below each other by four, as for windows.cuh.
 struct PaddedSum {

@@ -30,13 +30,14 @@ struct ConvAcross {
   const RowScale* const scales;  // of its channels
   Scalars s[kPlaces];
 
-  // The first of a thread's channels, as far as the compiler knows another one whenever it is asked
-  // for: what is loaded for a channel shall not stay in registers, which hold sums.
-  __device__ __forceinline__ static int first_channel() {
-    int first = 2 * (hopper::lane() % 4);
-    asm volatile("" : "+r"(first));
-    return first;
+  // A number that is another one now, as far as the compiler knows. What follows from it is found
+  // anew instead of being kept in registers, which hold sums.
+  __device__ __forceinline__ static int anew(int number) {
+    asm volatile("" : "+r"(number));
+    return number;
   }
+
+  __device__ __forceinline__ static int first_channel(int lane) { return anew(2 * (lane % 4)); }
 
   // And its n-th.
   __device__ __forceinline__ static int channel(int first, int n) {
@@ -56,13 +57,12 @@ struct ConvAcross {
     TileCursor at;
   };
 
-  // Which row of which slice a place is. What is none repeats the first one, and stores nothing. It
-  // is found anew wherever it is asked for: registers hold sums.
-  __device__ __forceinline__ Place place(int p) const {
+  // Which row of which slice a place is. What is none repeats the first one, and stores nothing.
+  __device__ __forceinline__ Place place(int p, int lane) const {
     const int eight = 2 * static_cast<int>(threadIdx.x / 32 % 4) + p % 2;
     const int bx = p / 2 % S::kBlocksX;
     const int by = p / 2 / S::kBlocksX % S::kBlocksY;
-    const int x = (Sums::kAlongX ? bx * 8 + eight : bx) * 8 + hopper::lane() / 4;
+    const int x = (Sums::kAlongX ? bx * 8 + eight : bx) * 8 + lane / 4;
     const int y = Sums::kAlongX ? by : by * 8 + eight;
     const int z = p / 2 / (S::kBlocksX * S::kBlocksY);
     const TileCursor first{tile.sample, tile.channel, tile.z, tile.y, tile.x, 0, 0};
@@ -81,7 +81,8 @@ struct ConvAcross {
   __device__ __forceinline__ void stages() {
     if constexpr (I < P::kStages) {
       constexpr Combine kOp = P::kCombine[I];
-      const int first = first_channel();
+      const int lane = hopper::lane();
+      const int first = first_channel(lane);
       float total[kPlaces];
 #pragma unroll
       for (int p = 0; p < kPlaces; ++p) total[p] = identity<kOp>();
@@ -91,9 +92,10 @@ struct ConvAcross {
         const bool exists = P::kElements == S::kChannels || own < P::kElements;
         const int element = exists ? own : 0;
         const float scale = scale_of(element);
+        const int here = anew(lane);
 #pragma unroll
         for (int p = 0; p < kPlaces; ++p) {
-          TileCursor at = place(p).at;
+          TileCursor at = place(p, here).at;
           at.element = element;
           Fields f = fields_of<P, I>(sum(p, n), scale, s[p], a, at);
           const float x = P::contribution(Stage<I>{}, f, s[p], a, at).lanes[0];
@@ -103,7 +105,8 @@ struct ConvAcross {
       }
 #pragma unroll
       for (int p = 0; p < kPlaces; ++p) {
-        P::finish(Stage<I>{}, s[p], Vec<1>{{reduce_neighbours<kOp, 4>(total[p])}}, a, place(p).at);
+        const Vec<1> all{{reduce_neighbours<kOp, 4>(total[p])}};
+        P::finish(Stage<I>{}, s[p], all, a, place(p, anew(lane)).at);
       }
       stages<I + 1>();
     }
@@ -111,16 +114,21 @@ struct ConvAcross {
 
   __device__ __forceinline__ void reduce() {
     stages<0>();
+    const int lane = hopper::lane();
 #pragma unroll
     for (int p = 0; p < kPlaces; ++p) {
-      const Place own = place(p);
-      if (own.exists && hopper::lane() % 4 == 0) P::store_row(s[p], a, own.at);
+      const Place own = place(p, lane);
+      if (own.exists && lane % 4 == 0) P::store_row(s[p], a, own.at);
     }
   }
 
   // Whether a result may be too small for its error.
   __device__ __forceinline__ bool in_doubt() const {
-    const int first = first_channel();
+    const int lane = hopper::lane();
+    const int first = first_channel(lane);
+    unsigned there = 0;  // a bit for each place
+#pragma unroll
+    for (int p = 0; p < kPlaces; ++p) there |= (place(p, lane).exists ? 1u : 0u) << p;
     bool bad = false;
 #pragma unroll
     for (int n = 0; n < kOwn; ++n) {
@@ -129,7 +137,7 @@ struct ConvAcross {
       float smallest = kw::detail::kInf;
 #pragma unroll
       for (int p = 0; p < kPlaces; ++p) {
-        if (place(p).exists) smallest = minimum(smallest, fabsf(sum(p, n)));
+        if ((there >> p & 1) != 0) smallest = minimum(smallest, fabsf(sum(p, n)));
       }
       const float bound = Sums::least(scales[own], sums.doubt, sums.most_down);
       bad = bad || !(smallest * fabsf(scale_of(own)) > bound);

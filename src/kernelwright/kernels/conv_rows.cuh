@@ -46,8 +46,8 @@ struct SliceRows {
   bool there[kOwn];
 
   // Of the n-th that a thread has, where places are rows.
-  __device__ __forceinline__ static int channel(int n) {
-    return n / 2 * 8 + 2 * (hopper::lane() % 4) + n % 2;
+  __device__ __forceinline__ static int channel(int n, int lane) {
+    return n / 2 * 8 + 2 * (lane % 4) + n % 2;
   }
 
   // Which rows of the slice these are. Threads without one repeat the first.
@@ -57,7 +57,7 @@ struct SliceRows {
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       int row = S::kEpilogueThreads == 32 ? lane / 4 : high * 64 + warp * 16 + lane / 4 + 8 * i;
-      if constexpr (kPixels) row = channel(first + k);
+      if constexpr (kPixels) row = channel(first + k, lane);
       at[k] = {tile.sample, tile.channel, tile.z, tile.y, tile.x, row, 0};
       there[k] = row < P::kRows && P::has_row(at[k]);  // a model of few channels does not fill it
       if (!there[k]) at[k].row = 0;
@@ -67,9 +67,8 @@ struct SliceRows {
 
   // Calls f(sum, whether its place exists) for what the thread has of a channel.
   template <class F>
-  __device__ __forceinline__ void each(int high, int i, int k, int slice, const F& f) {
+  __device__ __forceinline__ void each(int high, int i, int k, int slice, int lane, const F& f) {
     constexpr int kEights = kPixels ? 8 : S::kRows;  // of a part
-    const int lane = hopper::lane();
     const int warp = static_cast<int>(threadIdx.x / 32 % kWarps);
     const int within = kPixels ? lane / 4 : 2 * (lane % 4);
     const int left = (kWhole ? S::kWide : min(S::kWide, S::kOutW - tile.x)) - within;
@@ -102,13 +101,13 @@ struct SliceRows {
   }
 
   template <int I>
-  __device__ __forceinline__ float own(int high, int i, int k, int slice) {
+  __device__ __forceinline__ float own(int high, int i, int k, int slice, int lane) {
     constexpr Combine kOp = P::kCombine[I];
     float chains[kChains];
 #pragma unroll
     for (int n = 0; n < kChains; ++n) chains[n] = identity<kOp>();
     int n = 0;
-    each(high, i, k, slice, [&](float& sum, bool exists) {
+    each(high, i, k, slice, lane, [&](float& sum, bool exists) {
       Fields f = fields_of<P, I>(sum, scale[k], s[k], a, at[k]);
       const float x = P::contribution(Stage<I>{}, f, s[k], a, at[k]).lanes[0];
       chains[n % kChains] = combine<kOp>(chains[n % kChains], exists ? x : identity<kOp>());
@@ -122,11 +121,10 @@ struct SliceRows {
 
   // All places of a channel, to every thread that has some of them.
   template <Combine kOp>
-  __device__ __forceinline__ void together(float (&total)[kOwn], int stage) const {
+  __device__ __forceinline__ void together(float (&total)[kOwn], int stage, int lane) const {
     if constexpr (!kPixels) {
       total[0] = reduce_neighbours<kOp, 4>(total[0]);
     } else {
-      const int lane = hopper::lane();
       const int warp = static_cast<int>(threadIdx.x / 32 % kWarps);
       // The next stage writes elsewhere if there is room, so that nobody waits for those who read.
       constexpr int kBuffers = S::kTilePitch >= 2 * kWarps ? 2 : 1;
@@ -137,12 +135,12 @@ struct SliceRows {
         for (int apart = 4; apart < 32; apart *= 2) {
           total[k] = combine<kOp>(total[k], __shfl_xor_sync(0xffffffff, total[k], apart));
         }
-        if (lane < 4) from[warp * S::kChannels + channel(first + k)] = total[k];
+        if (lane < 4) from[warp * S::kChannels + channel(first + k, lane)] = total[k];
       }
       hopper::sync_threads<128>(tile.barrier);
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) {
-        const float* const of = from + channel(first + k);
+        const float* const of = from + channel(first + k, lane);
         total[k] = combine<kOp>(combine<kOp>(of[0], of[S::kChannels]),
                                 combine<kOp>(of[2 * S::kChannels], of[3 * S::kChannels]));
       }
@@ -158,10 +156,11 @@ struct SliceRows {
 #pragma unroll
         for (int k = 0; k < kOwn; ++k) asm volatile("" : "+f"(scale[k]));
       }
+      const int lane = hopper::lane();
       float total[kOwn];
 #pragma unroll
-      for (int k = 0; k < kOwn; ++k) total[k] = own<I>(high, i, k, slice);
-      together<P::kCombine[I]>(total, I);
+      for (int k = 0; k < kOwn; ++k) total[k] = own<I>(high, i, k, slice, lane);
+      together<P::kCombine[I]>(total, I, lane);
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) P::finish(Stage<I>{}, s[k], Vec<1>{{total[k]}}, a, at[k]);
       stages<I + 1>(high, i, slice);
@@ -191,12 +190,13 @@ struct SliceRows {
     constexpr Combine kOp = sums_alone() ? Combine::kMax : Combine::kMin;
     constexpr float kNone = sums_alone() ? 0.0f : kw::detail::kInf;
     begin(high, i);
+    const int lane = hopper::lane();
     bool bad = false;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
       float size = kNone;
       bool some = false;
-      each(high, i, k, slice, [&](float& sum, bool exists) {
+      each(high, i, k, slice, lane, [&](float& sum, bool exists) {
         size = combine<kOp>(size, exists ? fabsf(sum) : kNone);
         some |= exists;
       });

@@ -296,8 +296,8 @@ struct ConvConsumer {
   }
 
   // Weights are rows: which one of the slice a thread has in each eight of channels.
-  __device__ __forceinline__ int row_of(int high, int i) const {
-    const int own = hopper::lane() / 4;
+  __device__ __forceinline__ int row_of(int high, int i, int lane) const {
+    const int own = lane / 4;
     return kByWarps ? i % kEights * 8 + own : high * 64 + warp * 16 + i * 8 + own;
   }
 
@@ -310,7 +310,7 @@ struct ConvConsumer {
 #pragma unroll
     for (int n = 0; n < 2 * kHigh; ++n) {
       if (kByWarps && slice / (kSlicesY * kSlicesZ) != n / kEights) continue;
-      channels[n / 2][n % 2].load(scales, row_of(n / 2, n % 2), sums);
+      channels[n / 2][n % 2].load(scales, row_of(n / 2, n % 2, lane), sums);
     }
     bool bad = false;
 #pragma unroll
@@ -318,7 +318,7 @@ struct ConvConsumer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
-        const int index = row_of(high, i);
+        const int index = row_of(high, i, lane);
         Channel<kDoubtful>& channel = channels[high][i];
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
@@ -363,7 +363,7 @@ struct ConvConsumer {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
-        const int index = row_of(high, i);
+        const int index = row_of(high, i, lane);
         float* const row = to + index * S::kTilePitch;
         Channel<kDoubtful> channel;
         channel.load(scales, index, sums);

@@ -7,6 +7,9 @@
 // find them in the L1 cache. Where there are too few columns to keep all warps busy, the warps of a
 // block share the depth as well. Sums are float32 multiply-adds in a fixed order: NaN, infinity and
 // rounding need no care.
+//
+// Each eight rows have blocks of their own, which read `right` again: cheap while the L2 cache
+// holds it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -56,6 +59,12 @@ __device__ __forceinline__ int scatter_sums(float (&x)[kCount], int lane) {
   return index;
 }
 
+template <bool kShareDepth>
+__host__ __device__ constexpr int blocks_across(int columns) {
+  const int own = kShareDepth ? kEach : kWarps * kEach;
+  return (columns + own - 1) / own;
+}
+
 // kRows may be more than there are: the last one is repeated and not stored.
 template <int kRows, bool kShareDepth>
 __global__ void __launch_bounds__(kWarps * 32, 2) kernel(const FewRows g) {
@@ -64,8 +73,10 @@ __global__ void __launch_bounds__(kWarps * 32, 2) kernel(const FewRows g) {
   constexpr int kLanes = kShareDepth ? kWarps * 32 : 32;
   constexpr int kStride = kSteps * kLanes * V;
   const int thread = static_cast<int>(threadIdx.x);
-  const int block = static_cast<int>(blockIdx.x);
+  const int across = blocks_across<kShareDepth>(g.columns);
+  const int block = static_cast<int>(blockIdx.x) % across;
   const int column = (kShareDepth ? block : block * kWarps + thread / 32) * kEach;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) / across * kMostRows;
   const float* right[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
@@ -94,11 +105,11 @@ __global__ void __launch_bounds__(kWarps * 32, 2) kernel(const FewRows g) {
     for (int s = 0; s < kSteps; ++s) {
       const int at = start + s * kLanes * V;
       if (at >= g.depth) break;
-      const float* left = g.left + at;
+      const float* left = g.left + first_row * g.depth + at;
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
         const Vec<V> x = load_row<V>(left);
-        left += m + 1 < g.rows ? g.depth : 0;
+        left += first_row + m + 1 < g.rows ? g.depth : 0;
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
           float& sum = sums[m * kEach + e];
@@ -127,34 +138,26 @@ __global__ void __launch_bounds__(kWarps * 32, 2) kernel(const FewRows g) {
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) sum += partial[i][thread];
   }
-  const int row = index / kEach;
+  const int64_t row = first_row + index / kEach;
   const int at = column + index % kEach;
   if (thread % kSame != 0 || row >= g.rows || at >= g.columns) return;
-  g.out[int64_t{row} * g.columns + at] = g.bias != nullptr ? sum + g.bias[at] : sum;
+  g.out[row * g.columns + at] = g.bias != nullptr ? sum + g.bias[at] : sum;
 }
 
 template <int kRows, bool kShareDepth>
 cudaError_t run(const FewRows& g, cudaStream_t stream) {
-  const int columns = kShareDepth ? kEach : kWarps * kEach;
-  const Grid grid{static_cast<unsigned>((g.columns + columns - 1) / columns), kWarps * 32, stream};
-  return launch(kernel<kRows, kShareDepth>, grid, g);
+  const int64_t down = (g.rows + kMostRows - 1) / kMostRows;
+  const auto blocks = static_cast<unsigned>(down * blocks_across<kShareDepth>(g.columns));
+  return launch(kernel<kRows, kShareDepth>, Grid{blocks, kWarps * 32, stream}, g);
 }
 
 }  // namespace few
 
-// With more rows than kMostRows `right` is read again, which is cheap while the L2 cache holds it.
 template <bool kShareDepth>
-cudaError_t few_rows(FewRows g, cudaStream_t stream) {
-  const int64_t rows = g.rows;
-  for (int64_t first = 0; first < rows; first += few::kMostRows) {
-    g.rows = rows - first < few::kMostRows ? rows - first : few::kMostRows;
-    const cudaError_t error = g.rows == 1 ? few::run<1, kShareDepth>(g, stream)
-                                          : few::run<few::kMostRows, kShareDepth>(g, stream);
-    if (error != cudaSuccess) return error;
-    g.left += int64_t{few::kMostRows} * g.depth;
-    g.out += int64_t{few::kMostRows} * g.columns;
-  }
-  return cudaSuccess;
+cudaError_t few_rows(const FewRows& g, cudaStream_t stream) {
+  if (g.rows == 0) return cudaSuccess;
+  return g.rows == 1 ? few::run<1, kShareDepth>(g, stream)
+                     : few::run<few::kMostRows, kShareDepth>(g, stream);
 }
 
 }  // namespace kw

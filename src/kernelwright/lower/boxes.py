@@ -61,6 +61,25 @@ def box_of(graph: Graph, program: Program) -> Box:
     )[-1]
 
 
+@dataclass(frozen=True)
+class Picture:
+    """All `windows` that look at so many `places`, which are read as those of a Box are."""
+
+    windows: tuple[int, ...]
+    places: int
+    width: int
+    phase: int
+
+
+def picture_of(graph: Graph, program: Program, vector: int = VECTOR) -> Picture:
+    """With vectors of so many bytes, where places lie so."""
+    found = sight(program)
+    assert found is not None, "large windows have a Sight"
+    width, phase = _vectors(graph, found, vector, vector)
+    windows = tuple(axis.size for axis in found.axes)
+    return Picture(windows, found.places(), width, phase)
+
+
 def _boxes(graph: Graph, program: Program, found: Sight) -> Iterator[Box]:
     """The boxes that there are registers and enough windows for; single windows always."""
     rows = hint(program.count(program.rows), SAMPLES)
@@ -206,17 +225,18 @@ def _multiples(width: int, numbers: Iterable[Dim]) -> bool:
     return all(isinstance(n, int) and n % width == 0 for n in numbers)
 
 
-def _vectors(graph: Graph, found: Sight, across: int) -> tuple[int, int]:
-    """How wide vectors of places are, and where the first place lies in its own.
+def _vectors(graph: Graph, found: Sight, across: int, most: int = VECTOR) -> tuple[int, int]:
+    """How wide vectors of places are, in so many bytes, and where the first lies in its own.
 
     They begin at multiples of their width, and padding begins and ends between two of them.
     """
     last = found.axes[-1]
     loads = [a for a in _seen(found) if last.unit(a.at) != 0]
     sizes = [element_type(graph, a.buffer).itemsize for a in loads]
-    for width in WIDTHS[:-1] if loads else ():
+    wider = [1 << n for n in range(most.bit_length() - 1, 0, -1)] if loads else []
+    for width in (n for n in wider if max(sizes) * n <= most):
         phases = {_phase(found, a, across, width) for a in loads}
-        if max(sizes) * width > VECTOR or len(phases) > 1:
+        if len(phases) > 1:
             continue
         (phase,) = phases
         if phase is not None and _parted(found, phase, width):

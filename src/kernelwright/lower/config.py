@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelwright.graph import Dim, Graph, as_dim
-from kernelwright.lower.boxes import box_of
+from kernelwright.lower.boxes import Picture, box_of, picture_of
 from kernelwright.plan import Coordinate, Program, Range, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
-from kernelwright.plan.windows import is_window
+from kernelwright.plan.windows import is_large, is_window
 from kernelwright.targets import Lanes, Target
 
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
@@ -23,7 +23,9 @@ FEW_ROWS, SHORT = 8, 131072
 # The same where rows lie side by side: blocks of them, as a part of all that run at once.
 FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 WINDOW_THREADS = 256
-CPU_LANES = 16
+# The fewest and the most for a picture; the totals of many windows need many registers.
+PICTURE_THREADS = 128, 512
+CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
@@ -40,7 +42,7 @@ class Config:
     why: str
     # A run of lanes whose length is only known at launch has a second instance, one lane wide.
     dynamic_run: Dim | None = None
-    # Of windows that a thread takes together: how many along each axis of their Sight.
+    # Of windows that are taken together: how many along each axis of their Sight.
     windows: tuple[int, ...] = ()
 
     def __str__(self) -> str:
@@ -51,13 +53,15 @@ class Config:
 def configure(graph: Graph, program: Program, target: Target) -> Config:
     if target.lanes is not None:
         return _gpu(graph, program, target.lanes)
-    return _cpu(program, target.row_elements)
+    return _cpu(graph, program, target.row_elements)
 
 
 # ---- GPUs ------------------------------------------------------------------------------------
 
 
 def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
+    if is_large(program):
+        return _pictures(graph, program)
     if program.strided:
         if program.together:
             return _windows(graph, program)
@@ -212,6 +216,20 @@ def _windows(graph: Graph, program: Program) -> Config:
     return Config("windows", constants, why, windows=box.windows)
 
 
+def _pictures(graph: Graph, program: Program) -> Config:
+    """All windows of a picture at once, by threads that read 16 vectors each."""
+    picture = picture_of(graph, program)
+    threads = power_of_two(picture.places // (16 * picture.width))
+    threads = max(PICTURE_THREADS[0], min(PICTURE_THREADS[1], threads))
+    return _walk(picture, (("kThreads", threads),))
+
+
+def _walk(picture: Picture, more: tuple[tuple[str, int], ...] = ()) -> Config:
+    constants = (("kVec", picture.width), ("kPhase", picture.phase), *more)
+    why = f"{math.prod(picture.windows)} large windows of a picture are made in one walk through it"
+    return Config("pictures", constants, why, windows=picture.windows)
+
+
 def _resident(elements: int, segment: int, vec: int, lanes: Lanes, kept: bool) -> Config | None:
     """A warp for each short row that is only read: blocks cannot be started fast enough for it.
 
@@ -274,7 +292,9 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
 # ---- CPU -------------------------------------------------------------------------------------
 
 
-def _cpu(program: Program, cached: int) -> Config:
+def _cpu(graph: Graph, program: Program, cached: int) -> Config:
+    if is_large(program):
+        return _walk(picture_of(graph, program, CPU_LINE))
     run = program.count(program.lanes)
     elements = program.count(program.elements)
     vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES

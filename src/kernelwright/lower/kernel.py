@@ -50,6 +50,7 @@ TEMPLATES = {
         Template("turned"),
         Template("spread_strided", updates=True),
         Template("windows"),
+        Template("pictures"),
         Template("gemm_sm90", spares_cache=True),
         Template("conv_sm90", spares_cache=True),
         Template("attention"),

@@ -7,13 +7,14 @@ them that the kernel reads most of, so that neighbouring lanes read neighbours.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 from kernelwright.graph import hint
 from kernelwright.plan.limits import Limits
 from kernelwright.plan.model import Program, flat_run
 from kernelwright.plan.walks import joined
-from kernelwright.plan.windows import is_window, taken_together
+from kernelwright.plan.windows import is_window, taken_together, taken_whole
 
 # Lanes of the widest vectors that there are.
 LANES = 16
@@ -38,6 +39,8 @@ def nested(
     short = _short(nest, limits.one_thread)
     nest = joined(nest) if short and is_window(nest) else nest
     together = taken_together(nest) if short else None
+    if not short and _short(nest, sys.maxsize):
+        together = taken_whole(joined(nest))
     if together is not None:
         return together
     across = bool(order) and order[-1] not in whole

@@ -26,6 +26,9 @@ IN_FLIGHT = 32
 FARTHEST = 7
 # Axes along which a thread has several windows.
 MOST_AXES = 3
+# Windows of a picture that are made in one walk through it: so many, those over all axes but the
+# last, and at least so many elements of each.
+MOST_LARGE, MOST_OVER, LEAST_ELEMENTS = 64, 25, 256
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,10 @@ class Sight:
         """Whether a place counts differently for each tap of some stage."""
         return self.weighed != self.seen
 
+    def places(self) -> int:
+        """How many all windows of a picture see."""
+        return math.prod(a.places(a.size) for a in self.axes)
+
     def share(self) -> float:
         """What windows of a thread load together, over what each of them would alone."""
         taken = [(a, min(TOGETHER, a.size)) for a in self.axes]
@@ -103,6 +110,27 @@ def taken_together(program: Program) -> Program | None:
         if found is not None and (few or found.share() <= WORTH):
             return replace(turned, strided=True, together=True)
     return None
+
+
+def taken_whole(program: Program) -> Program | None:
+    """The program, if all windows of a picture are made in one walk; None: one by one."""
+    whole = replace(program, strided=True, together=True)
+    return whole if is_window(program) and is_large(whole) else None
+
+
+def is_large(program: Program) -> bool:
+    """Whether windows are few and large, and look at most places of their picture."""
+    elements = program.count(program.elements)
+    if not program.together or not isinstance(elements, int) or elements < LEAST_ELEMENTS:
+        return False
+    found = sight(program) if len(program.stages) == 1 else None
+    if found is None or found.weighs or found.doubts:
+        return False
+    if not all(a.row is not None and a.tap is not None and a.spread == 1 for a in found.axes):
+        return False
+    count = math.prod(a.size for a in found.axes)
+    few = 1 < count <= MOST_LARGE and count // found.axes[-1].size <= MOST_OVER
+    return few and 2 * found.places() <= count * elements
 
 
 def beside(program: Program) -> int:

@@ -1,12 +1,16 @@
 """Averages over the space of a convolution: the input is averaged, and little is left to convolve.
 
 The output of a convolution at place m is the sum over taps t of W[t] x[m + t]. Summed over all m,
-each W[t] meets one number a channel: the sum of those places of x that the tap t reads. These sums
-differ at the borders only, so along each axis there is one sum over the places that all taps share
-(`core`), and a few border places are added to it for each tap. Axis after axis, x is read once and
-shrinks to one place a tap; what remains is a matrix product with the weight as it is. Strides read
+each W[t] meets one number a channel: the sum of those places of x that the tap t reads. For all
+taps together these are an average pool of x, whose windows are as large as the result, from tap to
+tap a dilation apart; what remains is a matrix product with the weight as it is. A transposed
+convolution that drops nothing reads all of x with every tap.
+
+With strides, and where results are dropped, taps read other places, and many taps make too many
+windows for one kernel. Then it is done axis by axis: along each there is one sum over the places
+that all taps share (`core`), and a few border places are added to it for each tap. Strides read
 every s-th place, so taps of one residue share a core; a transposed convolution, seen from x, reads
-without a stride, and drops the places whose output lies outside.
+without a stride.
 
 Average pooling of windows in the same way: conv(avg_pool(x) at every place), taken at every p-th
 place, has p^d times fewer products than the convolution before its pool.
@@ -33,6 +37,7 @@ from kernelwright.rules.windows import AVG_POOLS, each, pool_window, uneven
 
 MOST_TAPS = 7
 FEWEST_PLACES = 16
+MOST_WINDOWS = 49  # of one pool
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,16 @@ class Window:
     padding: int
     dilation: int
     transposed: bool
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether all taps read windows of the same size that lie in a row."""
+        return not self.transposed and self.stride == 1 and 2 * self.padding <= self.result
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every tap reads all places."""
+        return all(self.places(tap) == range(self.size) for tap in range(self.taps))
 
     def places(self, tap: int) -> range:
         """The places of x that this tap reads, over all places of the result."""
@@ -150,17 +165,36 @@ def _sums_of_taps(builder: Builder, x: Ref, axis: int, window: Window) -> Ref:
     return joined(builder, sums, axis)
 
 
+def _means_of_taps(builder: Builder, x: Ref, found: Sequence[Window]) -> Ref:
+    """x with, in place of its space, one number for each tap: what that adds to the mean."""
+    type, rank = builder.type(x), len(found)
+    taps = tuple(w.taps for w in found)
+    pools = all(w.is_pool and not w.is_whole for w in found)
+    if pools and math.prod(taps) <= MOST_WINDOWS:
+        columns = ((w.result, w.dilation, w.padding) for w in found)
+        sizes, steps, padding = zip(*columns, strict=True)
+        pool = (x, sizes, steps, padding, False, True, *((None,) if rank > 1 else ()))
+        return builder.node(
+            f"avg_pool{rank}d", pool, TensorType((*type.shape[:2], *taps), type.dtype)
+        )
+    whole = [axis for axis, w in enumerate(found, start=2) if w.is_whole]
+    x = over(builder, "sum.dim_IntList", x, whole)
+    for axis, window in enumerate(found, start=2):
+        if axis not in whole:
+            x = _sums_of_taps(builder, x, axis, window)
+    x = mul(builder, x, 1 / math.prod(w.result for w in found))
+    for axis in whole:
+        x = joined(builder, [x] * found[axis - 2].taps, axis)
+    return x
+
+
 def _mean_of_input(match: Match, builder: Builder) -> Ref:
     found = windows(match)
     assert not isinstance(found, str)
-    x: Ref = match["x"]
-    for axis, window in enumerate(found, start=2):
-        x = _sums_of_taps(builder, x, axis, window)
     is_mean = match.root.op == "mean.dim"
     places = math.prod(w.result for w in found)
-    if is_mean:
-        x = mul(builder, x, 1 / places)
-    y = _product(match, builder, x)
+    x = _means_of_taps(builder, match["x"], found)
+    y = _product(match, builder, x if is_mean else mul(builder, x, places))
     if match["b"] is not None:
         y = add(builder, y, match["b"] if is_mean else mul(builder, match["b"], places))
     others = tuple(axis for axis in axes_of(match) if axis < 2)

@@ -125,7 +125,7 @@ def _kw_linear_hardtanh_mish_group_norm(
             batch, tiles, clusters, early, frozen,
         )
     else:
-        if _KW_GENERATED_GEMM and batch <= 16:
+        if _KW_GENERATED_GEMM and batch <= 128:
             gemm_product = run.empty((batch, 256), torch.float32)
             run.launch("gemm_product_few_rows", [x, gemm_weight, gemm_product], batch)
         else:

@@ -113,7 +113,7 @@ def _kw_linear_group_norm_min(
             batch,
         )
     else:
-        if _KW_GENERATED_GEMM and batch <= 16:
+        if _KW_GENERATED_GEMM and batch <= 128:
             gemm_product = run.empty((batch, 256), torch.float32)
             run.launch("gemm_product_few_rows", [x, gemm_weight, gemm_product], batch)
         else:

@@ -8,8 +8,8 @@ class ModelNew(Model):
 
     linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
                                                          contraction: 1.97e+06 flop, 2.66e+05
-                                                         bytes; a kernel of its own for up to 16
-                                                         rows
+                                                         bytes; a kernel of its own for up to
+                                                         128 rows
     linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
                                                          bias: one kernel for 3 operator(s) over
                                                          the same rows
@@ -48,7 +48,7 @@ class ModelNew(Model):
 
 def _kw_linear(run, batch, x, linear_weight):
     """linear at linear_multiply_batch_norm_train.py:15 in linear."""
-    if _KW_GENERATED_GEMM and batch <= 16:
+    if _KW_GENERATED_GEMM and batch <= 128:
         linear_product = run.empty((batch, 24), torch.float32)
         run.launch("linear_product_few_rows", [x, linear_weight, linear_product], batch)
     else:

@@ -112,7 +112,7 @@ def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm
             batch, tiles, clusters, early, frozen,
         )
     else:
-        if _KW_GENERATED_GEMM and batch <= 16:
+        if _KW_GENERATED_GEMM and batch <= 128:
             fc_product = run.empty((batch, 256), torch.float32)
             run.launch("fc_product_few_rows", [x, fc_weight, fc_product], batch)
         else:

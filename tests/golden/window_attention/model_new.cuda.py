@@ -8,7 +8,7 @@ class ModelNew(Model):
 
     linear (window_attention.py:19)     left to ATen: linear.default; the bias stays in the
                                         library call, since no kernel follows that could add it;
-                                        a kernel of its own for up to 16 rows
+                                        a kernel of its own for up to 128 rows
     reshape (window_attention.py:19)    folded: a view; an index map: no data moves, no kernel
                                         runs
     permute (window_attention.py:20)    folded: a view; an index map: no data moves, no kernel
@@ -45,7 +45,7 @@ class ModelNew(Model):
                                         runs
     linear (window_attention.py:23)     left to ATen: linear.default; the bias stays in the
                                         library call, since no kernel follows that could add it;
-                                        a kernel of its own for up to 16 rows
+                                        a kernel of its own for up to 128 rows
     """
 
     def __new__(cls, *args, **kwargs):
@@ -72,7 +72,7 @@ class ModelNew(Model):
 
 def _kw_linear(run, batch, x, qkv_weight, qkv_bias):
     """linear at window_attention.py:19 in qkv."""
-    if _KW_GENERATED_GEMM and 9*batch <= 16:
+    if _KW_GENERATED_GEMM and 9*batch <= 128:
         qkv = run.empty((batch, 9, 144), torch.float32)
         run.launch("qkv_few_rows", [x, qkv_weight, qkv_bias, qkv], 9*batch)
     else:
@@ -108,7 +108,7 @@ def _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask):
 
 def _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias):
     """linear at window_attention.py:23 in proj."""
-    if _KW_GENERATED_GEMM and 9*batch <= 16:
+    if _KW_GENERATED_GEMM and 9*batch <= 128:
         proj = run.empty((batch, 9, 48), torch.float32)
         run.launch(
             "proj_few_rows",
