@@ -39,6 +39,7 @@ struct Interior {
 struct WholeImages {
   static constexpr int kVec = 16;
   static constexpr int kPhase = 0;
+  static constexpr int kAtOnce = 4;
 };
 
 }  // namespace kw::check

@@ -114,7 +114,9 @@ struct Boxes {
 struct WholeImages {
   static constexpr int kVec = 4;
   static constexpr int kPhase = 0;
+  static constexpr int kAtOnce = 8;
   static constexpr int kThreads = 128;
+  static constexpr int kBlocks = 8;
 };
 
 // Tiles of a product; a thread has one, two or four neighbouring columns.

@@ -81,7 +81,7 @@ struct ConvAcross {
   __device__ __forceinline__ void stages() {
     if constexpr (I < P::kStages) {
       constexpr Combine kOp = P::kCombine[I];
-      const int lane = hopper::lane();
+      const int lane = hopper::kept_lane();
       const int first = first_channel(lane);
       float total[kPlaces];
 #pragma unroll
@@ -114,7 +114,7 @@ struct ConvAcross {
 
   __device__ __forceinline__ void reduce() {
     stages<0>();
-    const int lane = hopper::lane();
+    const int lane = hopper::kept_lane();
 #pragma unroll
     for (int p = 0; p < kPlaces; ++p) {
       const Place own = place(p, lane);
@@ -124,7 +124,7 @@ struct ConvAcross {
 
   // Whether a result may be too small for its error.
   __device__ __forceinline__ bool in_doubt() const {
-    const int lane = hopper::lane();
+    const int lane = hopper::kept_lane();
     const int first = first_channel(lane);
     unsigned there = 0;  // a bit for each place
 #pragma unroll

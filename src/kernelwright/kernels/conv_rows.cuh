@@ -52,7 +52,7 @@ struct SliceRows {
 
   // Which rows of the slice these are. Threads without one repeat the first.
   __device__ __forceinline__ void begin(int high, int i) {
-    const int lane = hopper::lane();
+    const int lane = hopper::kept_lane();
     const int warp = static_cast<int>(threadIdx.x / 32 % kWarps);
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
@@ -156,7 +156,7 @@ struct SliceRows {
 #pragma unroll
         for (int k = 0; k < kOwn; ++k) asm volatile("" : "+f"(scale[k]));
       }
-      const int lane = hopper::lane();
+      const int lane = hopper::kept_lane();
       float total[kOwn];
 #pragma unroll
       for (int k = 0; k < kOwn; ++k) total[k] = own<I>(high, i, k, slice, lane);
@@ -168,7 +168,7 @@ struct SliceRows {
   }
 
   __device__ __forceinline__ void store() const {
-    const int lane = hopper::lane();
+    const int lane = hopper::kept_lane();
     const bool own = kPixels ? threadIdx.x / 32 % kWarps == 0 && lane < 4 : lane % 4 == 0;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {
@@ -190,7 +190,7 @@ struct SliceRows {
     constexpr Combine kOp = sums_alone() ? Combine::kMax : Combine::kMin;
     constexpr float kNone = sums_alone() ? 0.0f : kw::detail::kInf;
     begin(high, i);
-    const int lane = hopper::lane();
+    const int lane = hopper::kept_lane();
     bool bad = false;
 #pragma unroll
     for (int k = 0; k < kOwn; ++k) {

@@ -96,6 +96,14 @@ __device__ __forceinline__ int lane() {
   return static_cast<int>(thread % 32);
 }
 
+// The same out of a register that the thread keeps: where a special register would be waited for
+// stage by stage. (The moments of a transposed convolution: 144 us for 168.)
+__device__ __forceinline__ int kept_lane() {
+  uint32_t index = threadIdx.x % 32;
+  asm volatile("" : "+r"(index));
+  return static_cast<int>(index);
+}
+
 __device__ __forceinline__ int block_index() {
   uint32_t index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));

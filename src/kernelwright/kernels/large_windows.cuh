@@ -26,7 +26,7 @@ struct LargeWindows {
   static constexpr int kOver = kWindows / kLast.size;
   static constexpr int kLines = over_axes<P>(N - 1, &Axis::places);
   static constexpr int kColumns = (C::kPhase + kLast.places() + V - 1) / V;
-  static constexpr int kAtOnce = kOver * V <= 24 ? 8 : 4;  // lines that are on their way together
+  static constexpr int kAtOnce = C::kAtOnce;  // lines that are on their way together
 
   const typename P::Args& a;
   const int64_t picture;

@@ -11,7 +11,8 @@
 namespace kw {
 
 template <class P, class C>
-__global__ void __launch_bounds__(C::kThreads) pictures_kernel(const typename P::Args a) {
+__global__ void __launch_bounds__(C::kThreads, C::kBlocks)
+    pictures_kernel(const typename P::Args a) {
   using Taken = LargeWindows<P, C>;
   constexpr int kWarps = C::kThreads / 32;
   constexpr int kBeside = Taken::kColumns < C::kThreads ? Taken::kColumns : C::kThreads;

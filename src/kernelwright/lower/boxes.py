@@ -63,12 +63,18 @@ def box_of(graph: Graph, program: Program) -> Box:
 
 @dataclass(frozen=True)
 class Picture:
-    """All `windows` that look at so many `places`, which are read as those of a Box are."""
+    """All `windows` that look at `lines` of places, as long as `line`, read as those of a Box."""
 
     windows: tuple[int, ...]
-    places: int
+    lines: int
+    line: int
     width: int
     phase: int
+
+    @property
+    def totals(self) -> int:
+        """What a thread has of windows over all axes but the last."""
+        return math.prod(self.windows[:-1]) * self.width
 
 
 def picture_of(graph: Graph, program: Program, vector: int = VECTOR) -> Picture:
@@ -76,8 +82,9 @@ def picture_of(graph: Graph, program: Program, vector: int = VECTOR) -> Picture:
     found = sight(program)
     assert found is not None, "large windows have a Sight"
     width, phase = _vectors(graph, found, vector, vector)
+    *lines, line = (axis.places(axis.size) for axis in found.axes)
     windows = tuple(axis.size for axis in found.axes)
-    return Picture(windows, found.places(), width, phase)
+    return Picture(windows, math.prod(lines), line, width, phase)
 
 
 def _boxes(graph: Graph, program: Program, found: Sight) -> Iterator[Box]:

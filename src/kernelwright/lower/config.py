@@ -23,8 +23,9 @@ FEW_ROWS, SHORT = 8, 131072
 # The same where rows lie side by side: blocks of them, as a part of all that run at once.
 FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 WINDOW_THREADS = 256
-# The fewest and the most for a picture; the totals of many windows need many registers.
-PICTURE_THREADS = 128, 512
+# Of a picture: threads at most, and those of a multiprocessor where each has few totals; more than
+# a few, and so many that a thread can load no more than four vectors beside them.
+PICTURE_THREADS, PICTURE_LANES, FEW_TOTALS, MANY_TOTALS = 512, 768, 16, 40
 CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
@@ -217,17 +218,28 @@ def _windows(graph: Graph, program: Program) -> Config:
 
 
 def _pictures(graph: Graph, program: Program) -> Config:
-    """All windows of a picture at once, by threads that read 16 vectors each."""
+    """A block to a picture: threads along its lines, and as many down as have whole batches."""
     picture = picture_of(graph, program)
-    threads = power_of_two(picture.places // (16 * picture.width))
-    threads = max(PICTURE_THREADS[0], min(PICTURE_THREADS[1], threads))
-    return _walk(picture, (("kThreads", threads),))
+    light = picture.totals <= FEW_TOTALS
+    at_once = 8 if picture.totals <= MANY_TOTALS else 4
+    most = PICTURE_THREADS // 2 if light else PICTURE_THREADS
+    beside = min(math.ceil((picture.phase + picture.line) / picture.width), most)
+
+    def wasted(down: int) -> float:
+        """Of the loads of a batch, those beyond the last line."""
+        share = picture.lines / (down * at_once)
+        return math.ceil(share) / share
+
+    _, down = min((wasted(down), -down) for down in range(1, most // beside + 1))
+    threads = math.ceil(-down * beside / 32) * 32
+    blocks = max(1, PICTURE_LANES // threads) if light else 1
+    return _walk(picture, at_once, (("kThreads", threads), ("kBlocks", blocks)))
 
 
-def _walk(picture: Picture, more: tuple[tuple[str, int], ...] = ()) -> Config:
-    constants = (("kVec", picture.width), ("kPhase", picture.phase), *more)
+def _walk(picture: Picture, at_once: int, more: tuple[tuple[str, int], ...] = ()) -> Config:
+    constants = (("kVec", picture.width), ("kPhase", picture.phase), ("kAtOnce", at_once))
     why = f"{math.prod(picture.windows)} large windows of a picture are made in one walk through it"
-    return Config("pictures", constants, why, windows=picture.windows)
+    return Config("pictures", (*constants, *more), why, windows=picture.windows)
 
 
 def _resident(elements: int, segment: int, vec: int, lanes: Lanes, kept: bool) -> Config | None:
@@ -294,7 +306,7 @@ def _strided(graph: Graph, program: Program, lanes: Lanes) -> Config:
 
 def _cpu(graph: Graph, program: Program, cached: int) -> Config:
     if is_large(program):
-        return _walk(picture_of(graph, program, CPU_LINE))
+        return _walk(picture_of(graph, program, CPU_LINE), at_once=4)
     run = program.count(program.lanes)
     elements = program.count(program.elements)
     vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
