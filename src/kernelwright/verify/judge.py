@@ -90,14 +90,14 @@ class Trial:
         return not self.right and (lenient or self.ratio < HOPELESS)
 
 
-def judge(subject: Sides, case: Case, act: Act = ONCE) -> Finding:
-    """Whether the candidate is right on this case."""
-    finding = _decided(subject, case, act)
+def judge(subject: Sides, case: Case, act: Act = ONCE, eager: Any = None) -> Finding:
+    """Whether the candidate is right on this case; `eager` is the original's result if known."""
+    finding = _decided(subject, case, act, eager)
     return replace(finding, inputs=case.make(0)) if finding.passed is False else finding
 
 
-def _decided(subject: Sides, case: Case, act: Act) -> Finding:
-    first = attempt(subject, case, 0, act)
+def _decided(subject: Sides, case: Case, act: Act, eager: Any) -> Finding:
+    first = attempt(subject, case, 0, act, eager)
     if isinstance(first, Finding):
         return first if first.passed is not False else _or_statistic(subject, case, act, first)
     if not first.close:
@@ -176,11 +176,18 @@ def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
 
 
-def attempt(subject: Sides, case: Case, draw: int, act: Act = ONCE) -> Trial | Finding:
-    """One draw: a Finding when it is decided already, else the figures to decide by."""
+def attempt(
+    subject: Sides, case: Case, draw: int, act: Act = ONCE, eager: Any = None
+) -> Trial | Finding:
+    """One draw: a Finding when it is decided already, else the figures to decide by.
+
+    `eager` is the result of the last run of the original, if that was of this draw and act.
+    """
     inputs = case.make(draw)
     ours = attempted(lambda: subject.candidate(inputs, act, draw))
-    theirs = attempted(lambda: subject.original(inputs, act, draw))
+    theirs = eager
+    if theirs is None:
+        theirs = attempted(lambda: subject.original(inputs, act, draw))
     if isinstance(theirs, Raised):
         return _both_raise(case, ours, theirs)
     if isinstance(ours, Raised):

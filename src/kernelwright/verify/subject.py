@@ -37,6 +37,7 @@ SMALL_ELEMENTS = 1 << 22  # that then travel between processes, and are compared
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
 DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
+FEWEST_DRAWN = 8  # of those cut to a batch; larger ones are made anew
 REFERENCE = "reference"
 TF32_DROPPED_BITS = 13
 
@@ -75,6 +76,29 @@ class Job:
         }
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs that were drawn, flat, with the versions that their tensors had then."""
+
+    leaves: list[Any]
+    tree: Any
+    versions: list[int]
+    size: int
+
+    @classmethod
+    def of(cls, leaves: list[Any], tree: Any) -> Drawn:
+        size = sum(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
+        return cls(leaves, tree, _versions(leaves), size)
+
+    @property
+    def written(self) -> bool:
+        return _versions(self.leaves) != self.versions
+
+
+def _versions(leaves: list[Any]) -> list[int]:
+    return [x._version for x in leaves if isinstance(x, Tensor)]
+
+
 class Reference:
     """The original and the oracle in their process, and all that is known of the model.
 
@@ -91,6 +115,7 @@ class Reference:
     def __init__(self, job: Job, server: Server) -> None:
         self.job = job
         self.sent = Sent()
+        self._drawn: dict[tuple[int, int, frozenset[int]], Drawn] = {}
         self.side = Side(server, REFERENCE, job.model, self.sent)
         self.load()
         size = sum(x.numel() * x.element_size() for x in tensors_in(self._draw_all(0)))
@@ -143,7 +168,23 @@ class Reference:
         return self.side.ask("draw", seed=self.job.number("inputs", draw))["value"]  # type: ignore[no-any-return]
 
     def draw(self, batch: int, draw: int) -> Inputs:
-        """Fresh copies of the file's own inputs, cut or resampled to the batch size."""
+        """The file's own inputs, cut or resampled to the batch size.
+
+        Small ones are the same tensors every time, until somebody writes to them: so they are sent
+        once, and the whole that they were cut from is not asked for again.
+        """
+        key = batch, draw, self.resized
+        drawn = self._drawn.pop(key, None)
+        if drawn is None or drawn.written:
+            drawn = Drawn.of(*self._sized(batch, draw))
+        if drawn.size <= DRAWN_BYTES // FEWEST_DRAWN:
+            self._drawn[key] = drawn
+        while sum(x.size for x in self._drawn.values()) > DRAWN_BYTES:
+            del self._drawn[next(iter(self._drawn))]
+        inputs: Inputs = pytree.tree_unflatten(drawn.leaves, drawn.tree)
+        return inputs
+
+    def _sized(self, batch: int, draw: int) -> tuple[list[Any], Any]:
         leaves, tree = pytree.tree_flatten(self.draw_all(draw))
         with seeded(self.job.number("rows", draw)):
             sized = [
@@ -154,8 +195,7 @@ class Reference:
                 else x
                 for i, x in enumerate(leaves)
             ]
-        drawn: Inputs = pytree.tree_unflatten(sized, tree)
-        return drawn
+        return sized, tree
 
     def _find_resized(self) -> frozenset[int]:
         """Which inputs carry the batch: all of the first one's size, or it alone, or none."""
