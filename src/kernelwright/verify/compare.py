@@ -28,7 +28,7 @@ FLOOR_FLOAT64 = 128.0
 # In a slice that is small beside the rest a right candidate may be accurate to what is usual for
 # the function, as tanh by 1 - 2 / (exp(2 x) + 1) is; half precision is off by thousands of eps.
 FLOOR_OF_SLICES = 64.0
-CHUNK = 1 << 22
+CHUNK = 1 << 18  # elements: the first bad one is often among the first
 
 Number = TypeVar("Number", float, Tensor)
 

@@ -118,8 +118,14 @@ class Reference:
         self._drawn: dict[tuple[int, int, frozenset[int]], Drawn] = {}
         self.side = Side(server, REFERENCE, job.model, self.sent)
         self.load()
-        size = sum(x.numel() * x.element_size() for x in tensors_in(self._draw_all(0)))
+        first = self._draw_all(0)
+        size = sum(x.numel() * x.element_size() for x in tensors_in(first))
         kept = min(max(3, DRAWN_BYTES // max(size, 1)), MOST_DRAWN)
+        # Inside of containers the two processes may not number tensors alike.
+        flat = all(
+            isinstance(x, Tensor | int | float) for x in (*first.args, *first.kwargs.values())
+        )
+        self.cuts = flat and size > DRAWN_BYTES // MOST_DRAWN
         self.draw_all = functools.lru_cache(maxsize=kept)(self._draw_all)
         self.training: bool = self.about["training"]
         self.arguments: Any = self.about["arguments"]
@@ -167,6 +173,10 @@ class Reference:
     def _draw_all(self, draw: int) -> Inputs:
         return self.side.ask("draw", seed=self.job.number("inputs", draw))["value"]  # type: ignore[no-any-return]
 
+    def _draw_rows(self, draw: int, rows: int) -> Inputs:
+        seed, resized = self.job.number("inputs", draw), sorted(self.resized)
+        return self.side.ask("draw", seed=seed, rows=rows, resized=resized)["value"]  # type: ignore[no-any-return]
+
     def draw(self, batch: int, draw: int) -> Inputs:
         """The file's own inputs, cut or resampled to the batch size.
 
@@ -185,7 +195,10 @@ class Reference:
         return inputs
 
     def _sized(self, batch: int, draw: int) -> tuple[list[Any], Any]:
-        leaves, tree = pytree.tree_flatten(self.draw_all(draw))
+        """Of large inputs, but the first that many cases need, no more rows come than are asked."""
+        cut = self.cuts and draw and self.resized and batch <= self.batch
+        whole = self._draw_rows(draw, batch) if cut else self.draw_all(draw)
+        leaves, tree = pytree.tree_flatten(whole)
         with seeded(self.job.number("rows", draw)):
             sized = [
                 with_size(x, 0, batch)
