@@ -126,7 +126,9 @@ class Reference:
             isinstance(x, Tensor | int | float) for x in (*first.args, *first.kwargs.values())
         )
         self.cuts = flat and size > DRAWN_BYTES // MOST_DRAWN
-        self.draw_all = functools.lru_cache(maxsize=kept)(self._draw_all)
+        self.draw_all = functools.lru_cache(maxsize=kept)(
+            lambda draw: self._draw_all(draw) if draw else first
+        )
         self.training: bool = self.about["training"]
         self.arguments: Any = self.about["arguments"]
         self.first: State = self.about["state"]
