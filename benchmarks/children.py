@@ -32,6 +32,9 @@ Record = dict[str, Any]
 Job = dict[str, Any]
 Stage = Callable[[Job, Path, Path], Record]
 
+CORES = len(os.sched_getaffinity(0))
+THREADS = "OMP_NUM_THREADS"
+
 
 # ---- the child: one model in one mode ------------------------------------------------------------
 
@@ -56,10 +59,39 @@ def go_through(job: Job, source: Path, stages: Sequence[Stage]) -> None:
         print(kept.read_text(), flush=True)
 
 
+@contextlib.contextmanager
+def share_of_cores(threads: int) -> Iterator[None]:
+    """Torch in so many threads, here and in the processes that are started meanwhile.
+
+    Each of several children that all take every core waits for the others most of the time. What
+    is timed has all cores: it is alone.
+    """
+    import torch
+
+    before, here = os.environ.get(THREADS), torch.get_num_threads()
+    threads = min(threads, here)
+    os.environ[THREADS] = str(threads)
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(here)
+        if before is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = before
+
+
 def compile_stage(job: Job, source: Path, emitted: Path) -> Record:
+    from kernelwright import spawn
     from kernelwright.commands import compile_file
     from kernelwright.expand import expand
 
+    # What certifies has torch to import, which takes as long as compiling. Where children run side
+    # by side, nobody is disturbed by it who is not already.
+    if job["verify"] and job["threads"] < CORES:
+        with share_of_cores(job["threads"]):
+            spawn.ahead()
     started = time.perf_counter()
     training = job["mode"] == "train"
     compiled = compile_file(source, job["device"], job["precision"], training=training)
@@ -95,7 +127,7 @@ def verify_stage(job: Job, source: Path, emitted: Path) -> Record:
         return {}
     from kernelwright.verify.session import verify
 
-    with device_lock(Path(job["lock"]), alone=False):
+    with device_lock(Path(job["lock"]), alone=False), share_of_cores(job["threads"]):
         certificate = verify(
             source,
             emitted,
@@ -164,6 +196,7 @@ class Parent:
             "compile": not options.no_compile,
             "autotune": not options.no_autotune,
             "ahead": ahead,
+            "threads": max(1, CORES // (CORES if ahead else options.jobs)),
             "lock": str(self.folder / "device.lock"),
             "folder": str(folder),
         }
@@ -192,7 +225,7 @@ class Parent:
 def compile_ahead(parent: Parent, waiting: Sequence[Mapping[str, Any]]) -> None:
     """All models, side by side; one that fails says so again when it is timed."""
     started = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(CORES) as pool:
         list(pool.map(lambda labels: parent.run(labels, ahead=True), waiting))
     took = time.monotonic() - started
     print(f"{len(waiting)} models compiled ahead in {took:.0f} s", file=sys.stderr, flush=True)

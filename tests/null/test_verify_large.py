@@ -13,8 +13,8 @@ from verifying import subject
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.checks import execution, large
 from kernelwright.verify.compare import measure
-from kernelwright.verify.groups import blocks
 from kernelwright.verify.subject import round_to_tf32
+from kernelwright.verify.sums import blocks
 
 WRAPPED = "y = super().forward(x).clone()\ny[500:] = y[: max(0, len(y) - 500)]\nreturn y"
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from pathlib import Path
 
+import pytest
+import torch
+from museum.models import LINEAR, forward
+from museum.wrong import RIGHT
+from verifying import subject
+
+from kernelwright.verify.inputs import tensors_in
 from kernelwright.verify.sent import Sent
 from kernelwright.verify.wire import Writer, read, written
 
@@ -47,3 +54,33 @@ def test_the_oldest_files_go_first_and_the_newest_stays() -> None:
     finally:
         sent.close()
         assert sent.size == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3, 10**4])
+def test_rows_of_large_inputs_are_those_of_the_whole(batch: int, tmp_path: Path) -> None:
+    loaded = subject(tmp_path, LINEAR, forward(RIGHT))
+    reference = loaded.reference
+    try:
+        assert not reference.cuts
+        whole = tensors_in(reference.draw(batch, 1))
+        reference._drawn.clear()
+        reference.cuts = True
+        rows = tensors_in(reference.draw(batch, 1))
+        assert rows[0] is not whole[0] and all(map(torch.equal, rows, whole))
+    finally:
+        reference.cuts = False
+        loaded.close()
+
+
+def test_inputs_that_are_drawn_again_are_the_same_until_they_are_written_to(tmp_path: Path) -> None:
+    loaded = subject(tmp_path, LINEAR, forward(RIGHT))
+    try:
+        first, second = (tensors_in(loaded.draw(3, 1))[0] for _ in range(2))
+        assert first is second
+        assert tensors_in(loaded.draw(3, 2))[0] is not first
+        known = first.clone()
+        first.zero_()
+        again = tensors_in(loaded.draw(3, 1))[0]
+        assert again is not first and torch.equal(again, known)
+    finally:
+        loaded.close()

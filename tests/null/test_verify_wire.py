@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from kernelwright.verify import wire
 from kernelwright.verify.channel import HEADER, Channel, Gone, Silent
 from kernelwright.verify.inputs import Inputs, Named, taken
 from kernelwright.verify.processes import printable
@@ -264,6 +265,23 @@ def test_user_code_gets_memory_of_its_own_in_the_same_layout(x: torch.Tensor) ->
     assert torch.equal(own, x) and own.stride() == x.stride()
     assert own.storage_offset() == x.storage_offset()
     assert not x.numel() or own.data_ptr() != mapped.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("count", [1, 7, 64, 1000])
+def test_what_comes_through_a_small_buffer_is_whole(
+    count: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As results on a GPU do; here the buffer is of ordinary memory."""
+    monkeypatch.setattr(wire, "STAGED", 256)
+    x = torch.randn(count).to(dtype)
+    fd = os.memfd_create("data")
+    try:
+        wire._write_staged(fd, x, 64)
+        written_bytes = os.pread(fd, 1 << 16, 64)
+    finally:
+        os.close(fd)
+    assert torch.equal(torch.frombuffer(bytearray(written_bytes), dtype=dtype), x)
 
 
 def test_channel_ends_in_time() -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from kernelwright.verify.groups import Groups, Halves, Sums, blocks
+from kernelwright.verify.groups import Groups, groups_of
+from kernelwright.verify.sums import summed
 
 FACTOR = 2.0
 FLOOR = 4.0
@@ -26,7 +28,7 @@ FLOOR_FLOAT64 = 128.0
 # In a slice that is small beside the rest a right candidate may be accurate to what is usual for
 # the function, as tanh by 1 - 2 / (exp(2 x) + 1) is; half precision is off by thousands of eps.
 FLOOR_OF_SLICES = 64.0
-CHUNK = 1 << 22
+CHUNK = 1 << 18  # elements: the first bad one is often among the first
 
 Number = TypeVar("Number", float, Tensor)
 
@@ -118,7 +120,7 @@ class Figures:
     def worst(self) -> Metric:
         return max(self.rms, self.maximum, key=lambda metric: metric.ratio)
 
-    @property
+    @cached_property
     def worst_group(self) -> Metric | None:
         """Of all slices; None where the output has none."""
         found = [groups.worst(self._allowed_in_slices) for groups in self.groups]
@@ -144,24 +146,9 @@ def measure(candidate: Tensor, eager: Tensor, oracle: Tensor, by_group: bool = F
     """The errors over all elements that are finite in all three; of slices too, if `by_group`."""
     ours = real(candidate.detach())
     three = [real(x.detach()).reshape(ours.shape) for x in (candidate, eager, oracle)]
-    total, sums = Figures(ours.dtype), Sums(tuple(ours.shape) if by_group else ())
-    for place in blocks(ours.shape):
-        parts = [x[place].double() for x in three]
-        values, kept, count = _errors(parts), None, parts[2].numel()
-        if not all(math.isfinite(x.largest) for x in values):
-            kept = parts[0].isfinite() & parts[1].isfinite() & parts[2].isfinite()
-            parts, count = [x.where(kept, 0.0) for x in parts], int(kept.sum())
-            values = _errors(parts)
-        if count:
-            figures = *(x.squares for x in values), *(x.largest for x in values)
-            total += Figures(total.dtype, count, *figures)
-            sums.add(place, values, kept)
-    return replace(total, groups=sums.groups())
-
-
-def _errors(parts: Sequence[Tensor]) -> list[Halves]:
-    ours, theirs, exact = parts
-    return [Halves.of(x) for x in (ours - exact, theirs - exact, exact)]
+    sums = summed(three, by_group)
+    figures = (*sums.total.squares.tolist(), *sums.rooted(sums.total.maxima).tolist())
+    return Figures(ours.dtype, sums.count, *figures, groups=groups_of(sums))
 
 
 def first_misplaced(candidate: Tensor, eager: Tensor, oracle: Tensor) -> int | None:
@@ -221,7 +208,10 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
 
 def _bytes(x: Tensor) -> Tensor:
     """contiguous() would leave a single element its step, and then it has no bytes to view."""
-    return x.detach().reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    flat = x.detach().reshape(-1)
+    if flat.stride() != (1,):
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
 
 
 def equal_leaves(left: Sequence[object], right: Sequence[object]) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from kernelwright import loading
 from kernelwright.errors import KernelwrightError
@@ -207,7 +208,13 @@ class Seat:
     def draw(self, request: Request) -> dict[str, Any]:
         assert self.maker is not None
         set_seed(request["seed"])
-        return {"value": self.maker.draw(), "trusted": True}
+        drawn, rows = self.maker.draw(), request.get("rows")
+        if rows is not None:
+            leaves, tree = pytree.tree_flatten(drawn)
+            for index in request["resized"]:
+                leaves[index] = leaves[index][:rows]
+            drawn = pytree.tree_unflatten([_dense(x) for x in leaves], tree)
+        return {"value": drawn, "trusted": True}
 
     def list_changes(self, request: Request) -> dict[str, Any]:
         """What can be varied in the original: attributes, sublayers, arguments, constructions."""
@@ -355,6 +362,11 @@ class Seat:
 
     def _fallbacks(self) -> Counter[str] | None:
         return fallbacks_of(self.modules[CANDIDATE]) if CANDIDATE in self.modules else None
+
+
+def _dense(x: Any) -> Any:
+    """A part without the whole, which would travel with it."""
+    return x.clone() if isinstance(x, Tensor) else x
 
 
 def _tied(module: nn.Module) -> dict[str, str]:

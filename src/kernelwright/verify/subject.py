@@ -37,6 +37,7 @@ SMALL_ELEMENTS = 1 << 22  # that then travel between processes, and are compared
 TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
 DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
+FEWEST_DRAWN = 8  # of those cut to a batch; larger ones are made anew
 REFERENCE = "reference"
 TF32_DROPPED_BITS = 13
 
@@ -75,6 +76,29 @@ class Job:
         }
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Inputs that were drawn, flat, with the versions that their tensors had then."""
+
+    leaves: list[Any]
+    tree: Any
+    versions: list[int]
+    size: int
+
+    @classmethod
+    def of(cls, leaves: list[Any], tree: Any) -> Drawn:
+        size = sum(x.numel() * x.element_size() for x in leaves if isinstance(x, Tensor))
+        return cls(leaves, tree, _versions(leaves), size)
+
+    @property
+    def written(self) -> bool:
+        return _versions(self.leaves) != self.versions
+
+
+def _versions(leaves: list[Any]) -> list[int]:
+    return [x._version for x in leaves if isinstance(x, Tensor)]
+
+
 class Reference:
     """The original and the oracle in their process, and all that is known of the model.
 
@@ -91,11 +115,20 @@ class Reference:
     def __init__(self, job: Job, server: Server) -> None:
         self.job = job
         self.sent = Sent()
+        self._drawn: dict[tuple[int, int, frozenset[int]], Drawn] = {}
         self.side = Side(server, REFERENCE, job.model, self.sent)
         self.load()
-        size = sum(x.numel() * x.element_size() for x in tensors_in(self._draw_all(0)))
+        first = self._draw_all(0)
+        size = sum(x.numel() * x.element_size() for x in tensors_in(first))
         kept = min(max(3, DRAWN_BYTES // max(size, 1)), MOST_DRAWN)
-        self.draw_all = functools.lru_cache(maxsize=kept)(self._draw_all)
+        # Inside of containers the two processes may not number tensors alike.
+        flat = all(
+            isinstance(x, Tensor | int | float) for x in (*first.args, *first.kwargs.values())
+        )
+        self.cuts = flat and size > DRAWN_BYTES // MOST_DRAWN
+        self.draw_all = functools.lru_cache(maxsize=kept)(
+            lambda draw: self._draw_all(draw) if draw else first
+        )
         self.training: bool = self.about["training"]
         self.arguments: Any = self.about["arguments"]
         self.first: State = self.about["state"]
@@ -142,9 +175,32 @@ class Reference:
     def _draw_all(self, draw: int) -> Inputs:
         return self.side.ask("draw", seed=self.job.number("inputs", draw))["value"]  # type: ignore[no-any-return]
 
+    def _draw_rows(self, draw: int, rows: int) -> Inputs:
+        seed, resized = self.job.number("inputs", draw), sorted(self.resized)
+        return self.side.ask("draw", seed=seed, rows=rows, resized=resized)["value"]  # type: ignore[no-any-return]
+
     def draw(self, batch: int, draw: int) -> Inputs:
-        """Fresh copies of the file's own inputs, cut or resampled to the batch size."""
-        leaves, tree = pytree.tree_flatten(self.draw_all(draw))
+        """The file's own inputs, cut or resampled to the batch size.
+
+        Small ones are the same tensors every time, until somebody writes to them: so they are sent
+        once, and the whole that they were cut from is not asked for again.
+        """
+        key = batch, draw, self.resized
+        drawn = self._drawn.pop(key, None)
+        if drawn is None or drawn.written:
+            drawn = Drawn.of(*self._sized(batch, draw))
+        if drawn.size <= DRAWN_BYTES // FEWEST_DRAWN:
+            self._drawn[key] = drawn
+        while sum(x.size for x in self._drawn.values()) > DRAWN_BYTES:
+            del self._drawn[next(iter(self._drawn))]
+        inputs: Inputs = pytree.tree_unflatten(drawn.leaves, drawn.tree)
+        return inputs
+
+    def _sized(self, batch: int, draw: int) -> tuple[list[Any], Any]:
+        """Of large inputs, but the first that many cases need, no more rows come than are asked."""
+        cut = self.cuts and draw and self.resized and batch <= self.batch
+        whole = self._draw_rows(draw, batch) if cut else self.draw_all(draw)
+        leaves, tree = pytree.tree_flatten(whole)
         with seeded(self.job.number("rows", draw)):
             sized = [
                 with_size(x, 0, batch)
@@ -154,8 +210,7 @@ class Reference:
                 else x
                 for i, x in enumerate(leaves)
             ]
-        drawn: Inputs = pytree.tree_unflatten(sized, tree)
-        return drawn
+        return sized, tree
 
     def _find_resized(self) -> frozenset[int]:
         """Which inputs carry the batch: all of the first one's size, or it alone, or none."""

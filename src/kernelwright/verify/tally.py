@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch.utils import _pytree as pytree
 
@@ -92,10 +93,12 @@ def judge_all(
     for variation in variations:
         if tally.over:
             tally.left_out += tally.wrong is None
-        elif not variation.optional or eager_accepts(subject, variation):
-            tally.add(judge(subject, variation.case, variation.act))
-        else:
+            continue
+        eager = eager_result(subject, variation) if variation.optional else None
+        if isinstance(eager, Raised):
             tally.tried += 1
+        else:
+            tally.add(judge(subject, variation.case, variation.act, eager))
     return tally.finding(noun, nothing)
 
 
@@ -117,8 +120,8 @@ def judge_or_limit(
             continue
         if tally.over:
             tally.left_out += tally.wrong is None
-        elif eager_accepts(subject, variation):
-            finding = judge(subject, variation.case, variation.act)
+        elif not isinstance(eager := eager_result(subject, variation), Raised):
+            finding = judge(subject, variation.case, variation.act, eager)
             if finding.passed is False and _is_declined(subject, variation):
                 tally.limits[where] = limit.format(where=where or "itself")
             elif finding.passed is False and _is_right_uncounted(subject, variation):
@@ -147,8 +150,12 @@ def _is_right_uncounted(subject: Subject, variation: Variation) -> bool:
 
 
 def eager_accepts(subject: Subject, variation: Variation) -> bool:
-    ran = attempted(lambda: subject.original(variation.case.make(0), variation.act))
-    return not isinstance(ran, Raised)
+    return not isinstance(eager_result(subject, variation), Raised)
+
+
+def eager_result(subject: Subject, variation: Variation) -> Any:
+    """What eager gives, or Raised: a candidate is not made to run what eager does not accept."""
+    return attempted(lambda: subject.original(variation.case.make(0), variation.act))
 
 
 def _ratio(finding: Finding) -> float:

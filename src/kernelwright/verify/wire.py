@@ -35,6 +35,7 @@ ALIGNMENT = 64
 SHOWN = 200  # characters of an object that is known by its text alone
 MOST_BYTES = 64 << 30
 LITTLE = 1 << 20  # bytes that are copied rather than mapped
+STAGED = 1 << 23  # bytes of a GPU's memory that come to the host at a time
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 SPREAD = 4  # times its elements that the memory under a tensor may span and still travel whole
 DTYPES = {
@@ -177,7 +178,8 @@ class Writer:
                 plain = plain.as_subclass(Tensor)
             plain = plain.resolve_conj().resolve_neg()
             flat, stride, offset = _span(plain)
-            flat = flat.cpu()
+            if flat.device.type != "cuda" or flat.numel() * flat.element_size() <= STAGED:
+                flat = flat.cpu()
             name = str(x.dtype).removeprefix("torch.")
             nbytes = flat.numel() * flat.element_size()
             if name not in DTYPES or (nbytes and flat.data_ptr() == 0):
@@ -384,7 +386,32 @@ def _buffer(flat: Tensor) -> Any:
 
 
 def _write_at(fd: int, flat: Tensor, at: int) -> None:
-    if flat.numel():
+    if flat.device.type != "cpu":
+        _write_staged(fd, flat, at)
+    elif flat.numel():
         view, done = memoryview(_buffer(flat)).cast("B"), 0
         while done < len(view):
             done += os.pwrite(fd, view[done:], at + done)
+
+
+def _write_staged(fd: int, flat: Tensor, at: int) -> None:
+    """From a GPU through a small buffer, again and again.
+
+    As one piece it would come to fresh memory of the host, and for hundreds of megabytes the first
+    touch of every page of that costs more than the copy.
+    """
+    stage = _stage(min(STAGED, flat.numel() * flat.element_size()))
+    step = len(stage) // flat.element_size()
+    for start in range(0, flat.numel(), step):
+        part = flat[start : start + step]
+        here = stage[: part.numel() * part.element_size()].view(flat.dtype)
+        here.copy_(part)
+        _write_at(fd, here, at + start * flat.element_size())
+
+
+def _stage(size: int) -> Tensor:
+    """Bytes that the GPU can write to by itself, if there are any to be had."""
+    try:
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+    except RuntimeError:
+        return torch.empty(size, dtype=torch.uint8, device="cpu")
