@@ -833,7 +833,7 @@ def _kw_built_calls(flags):
     headers = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(headers, "Python.h")):
         return None
-    return _kw_built("kw_calls", "cpp", [_KW_CALLS], flags)
+    return _kw_built("kw_calls", "cpp", [_KW_CALLS, _KW_NODE], flags)
 
 
 def _kw_built(stem, ending, units, flags):
@@ -981,7 +981,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 8aa02ffaf196284e63321917a23a1f2d830a07385561cbe4624ff7823e19ccdb
+# sha256 799c71c51e1f26431ca96ec279533fb610c482258593a1eb4a3624d457ccd0c7
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1371,11 +1371,6 @@ class _kw_Recorded(torch.autograd.Function):
 def _kw_recording(function):
     """apply() without its search for wrappers of torch.func, which are known not to be here."""
     return super(torch.autograd.Function, function).apply
-
-
-def _kw_recorded_in_cpp(calls):
-    """The same function of autograd with the forward of calls.cpp."""
-    return type("Recorded", (_kw_Recorded,), {"forward": calls.forward})
 
 
 # What a module remembers between calls: how it was found, what fell back, what is frozen.
@@ -1943,10 +1938,9 @@ class _kw_Fusion:
         self.__dict__.update(parts)
         self.operator = _kw_Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
-        self.record = self.record_simply = _kw_recording(_kw_Recorded)
+        self.record = _kw_recording(_kw_Recorded)
         self.again = _kw_unknown  # gives the results of a call like one before it, None for any other
         if self.kernels and self.kernels.calls:
-            self.record_simply = _kw_recording(_kw_recorded_in_cpp(self.kernels.calls))
             self.again = self.kernels.calls.again
 
     def register(self, module):
@@ -2006,11 +2000,13 @@ class _kw_Fusion:
         weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
         precise = self.precision.holds if steps.contracts else None
         kept = (tuple(state), self.switch(), frozen, weights, precise)
-        rewritten = tuple(self.rewritten)
-        call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
-        is_simple = not self.random and not self.recalled and not self.alone
-        record = self.record_simply if is_simple else self.record
-        memo.known.add(arguments, self.given, *kept, steps.sequence, record, call)
+        if self.random or self.recalled or self.alone:
+            # These need Python around the kernels too: generators, copies of buffers, aliases.
+            history = (self.record, (memo, steps.sequence, (), frozen))
+        else:
+            backward = functools.partial(_kw_gradients, self, memo.module, (), None)
+            history = (None, backward, tuple(self.reaches), tuple(self.rewritten))
+        memo.known.add(arguments, self.given, *kept, steps.sequence, *history)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -2122,17 +2118,17 @@ def _kw_transformed(untraceable):
 _KW_CALLS = r"""
 // A call like one before, without Python in between: is it one, memory, launches, results.
 //
-// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
+// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
 //
 //   Picture    whether everything that hangs on a module is as it was
 //   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
-//   forward    a Sequence as the forward of autograd's function
 //   Known      the results of a call like one before, or None
 //   again      the same, asked of what a module remembers
 //
 // Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
 // Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
-// function is declared here.
+// function is declared here. Headers of autograd take seven: what needs them is node.cpp, which is
+// compiled at the same time.
 #include <Python.h>
 #include <structmember.h>
 
@@ -2151,6 +2147,16 @@ _KW_CALLS = r"""
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+
+namespace kernelwright {
+
+// What calls.cpp and node.cpp know of each other; it stands in both.
+c10::TensorImpl& unwrapped(PyObject* tensor);
+void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
+            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
+            c10::ArrayRef<bool> flows);
+
+}  // namespace kernelwright
 
 namespace {
 
@@ -2223,13 +2229,20 @@ struct Object {
 
   static Body& of(PyObject* self) { return *reinterpret_cast<Object*>(self)->body; }
 
+  // What throws may be a hook of Python's inside torch, and has said why.
+  static void say(const char* why) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, why);
+  }
+
   template <class Function>
   static PyObject* guarded(const Function& function) {
     try {
       return function();
     } catch (const PythonError&) {
+    } catch (const c10::Error& error) {
+      say(error.what_without_backtrace());
     } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
+      say(error.what());
     }
     return nullptr;
   }
@@ -2301,10 +2314,6 @@ struct Torch {
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
   PyObject* level = nullptr;
   PyObject* no_level = nullptr;
-  PyObject* call = nullptr;  // names of what autograd's function keeps
-  PyObject* to_save = nullptr;
-  PyObject* materialize_grads = nullptr;
-  PyObject* non_differentiable = nullptr;
   PyObject* compiler = nullptr;  // the names of torch.compiler
   PyObject* is_compiling = nullptr;
   PyObject* memo = nullptr;  // names of what a module remembers
@@ -2360,10 +2369,6 @@ void look_up_torch() {
 #endif
   torch.forward_mode = looked_up("torch.autograd.forward_ad", "__dict__");
   torch.level = checked(PyUnicode_InternFromString("_current_level")).release();
-  torch.call = checked(PyUnicode_InternFromString("call")).release();
-  torch.to_save = checked(PyUnicode_InternFromString("to_save")).release();
-  torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
-  torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
   torch.no_level = checked(PyLong_FromLong(-1)).release();
   torch.compiler = looked_up("torch.compiler", "__dict__");
   torch.is_compiling = checked(PyUnicode_InternFromString("_is_compiling_flag")).release();
@@ -2840,50 +2845,73 @@ class Sequence {
   std::vector<int64_t> written_;
 };
 
-void keep(PyObject* context, PyObject* name, PyObject* value) {
-  if (PyObject_SetAttr(context, name, value) != 0) throw PythonError();
-}
+// ---- a call that autograd sees ------------------------------------------------------------------
 
-// The results that no gradient flows from: each is reached from some of the tensors.
-Ref apart(PyObject* results, PyObject* reaches, PyObject* const* tensors) {
-  Ref found = checked(PyList_New(0));
-  for (Py_ssize_t i = 0; i < PyTuple_Size(results); ++i) {
-    PyObject* from = item(reaches, i);
-    bool flows = false;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(from) && !flows; ++k) {
-      flows = tensor_of(tensors[number(item(from, k))]).requires_grad();
+// How a call becomes a node of autograd's graph: the function of Python that gives its gradients,
+// the tensors that each result's gradient flows to, and those that the call itself rewrites, which
+// backward does without.
+class History {
+ public:
+  History(PyObject* backward, PyObject* reaches, PyObject* rewritten)
+      : backward_(Ref::to(backward)), rewritten_(numbers(rewritten)) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(reaches); ++i) {
+      reaches_.push_back(numbers(item(reaches, i)));
     }
-    if (!flows && PyList_Append(found.get(), item(results, i)) != 0) throw PythonError();
   }
-  return found;
-}
 
-// forward(context, call, *tensors), as Recorded.forward in recorded.py, for models that draw no
-// random numbers. A call is (_, sequence, _, frozen, reaches, the tensors that it rewrites).
-PyObject* forward(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return Object<Sequence>::guarded([&] {
-    PyObject* context = args[0];
-    PyObject* call = args[1];
-    PyObject* const* tensors = args + 2;
-    Ref saved = checked(PyTuple_New(count - 2));
-    for (Py_ssize_t i = 0; i < count - 2; ++i) {
-      PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(tensors[i]));
+  // The results of a call whose steps ran without gradients.
+  Ref added(Ref results, PyObject* const* given, size_t count) const {
+    Tensors tensors, saved, made;
+    for (size_t i = 0; i < count; ++i) tensors.push_back(&tensor_of(given[i]));
+    saved = tensors;
+    for (const int64_t i : rewritten_) saved[static_cast<size_t>(i)] = nullptr;
+    c10::SmallVector<bool, 8> flows;
+    for (size_t i = 0; i < reaches_.size(); ++i) {
+      const auto place = static_cast<Py_ssize_t>(i);
+      PyObject* result = item(results.get(), place);
+      flows.push_back(flows_to(reaches_[i], tensors, tensor_of(result)));
+      if (std::find(tensors.begin(), tensors.end(), &tensor_of(result)) != tensors.end()) {
+        Ref other = another(result, flows.back());
+        result = other.get();
+        PyTuple_SetItem(results.get(), place, other.release());
+      }
+      made.push_back(&tensor_of(result));
     }
-    for (const int64_t i : numbers(item(call, 5))) {
-      PyTuple_SetItem(saved.get(), i, Py_NewRef(Py_None));
+    if (std::find(flows.begin(), flows.end(), true) != flows.end()) {
+      kernelwright::record(backward_.get(), tensors, saved, made, flows);
     }
-    keep(context, torch.call, call);
-    keep(context, torch.to_save, saved.get());
-    keep(context, torch.materialize_grads, Py_False);
-    const Sequence& sequence = Object<Sequence>::of(item(call, 1));
-    Ref results = checked(sequence.run(tensors, static_cast<size_t>(count - 2), item(call, 3)));
-    const Ref without = apart(results.get(), item(call, 4), tensors);
-    if (PyList_Size(without.get()) != 0) {
-      keep(context, torch.non_differentiable, checked(PyList_AsTuple(without.get())).get());
+    return results;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(backward_.get());
+    return 0;
+  }
+
+ private:
+  using Tensors = c10::SmallVector<c10::TensorImpl*, 32>;
+
+  static bool flows_to(const std::vector<int64_t>& reached, const Tensors& tensors,
+                       const c10::TensorImpl& result) {
+    const auto type = result.dtype().toScalarType();
+    return (c10::isFloatingType(type) || c10::isComplexType(type)) &&
+           std::any_of(reached.begin(), reached.end(),
+                       [&](int64_t i) { return tensors[static_cast<size_t>(i)]->requires_grad(); });
+  }
+
+  // A tensor of the call that comes out as it went in: what it was stays the caller's.
+  static Ref another(PyObject* tensor, bool flows) {
+    if (!flows && tensor_of(tensor).requires_grad()) {
+      return checked(PyObject_CallMethod(tensor, "detach", nullptr));
     }
-    return results.release();
-  });
-}
+    const c10::AutoGradMode without(false);
+    return checked(PyObject_CallMethod(tensor, "view_as", "O", tensor));
+  }
+
+  Ref backward_;
+  std::vector<std::vector<int64_t>> reaches_;
+  std::vector<int64_t> rewritten_;
+};
 
 // ---- calls that are known -----------------------------------------------------------------------
 
@@ -2906,8 +2934,8 @@ struct Stamp {
 class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
-  // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that)
+  // of their weights, whether the library is as precise as it must be, sequence; then autograd's
+  // function and what is handed to it, or None and what History is told)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -2918,6 +2946,9 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))) {
+    if (record_.get() == Py_None) {
+      history_ = std::make_unique<History>(handed_.get(), item(row, 10), item(row, 11));
+    }
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -2957,16 +2988,23 @@ class Record {
          {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
       Py_VISIT(object->get());
     }
-    return 0;
+    return history_ == nullptr ? 0 : history_->visit(visit, arg);
   }
 
  private:
   Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
-    if (recorded) {
+    if (recorded && history_ == nullptr) {
       return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
     }
-    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
-    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+    PyObject* const* given = tensors.data() + 1;
+    const size_t count = tensors.size() - 1;
+    Ref results;
+    {
+      const c10::AutoGradMode mode(c10::GradMode::is_enabled() && !recorded);
+      const Sequence& sequence = Object<Sequence>::of(sequence_.get());
+      results = checked(sequence.run(given, count, frozen_.get()));
+    }
+    return recorded ? history_->added(std::move(results), given, count) : std::move(results);
   }
 
   struct Argument {
@@ -3040,6 +3078,7 @@ class Record {
   Ref sequence_;
   Ref record_;
   Ref handed_;
+  std::unique_ptr<History> history_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
@@ -3130,12 +3169,9 @@ PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
-PyMethodDef functions[] = {
-    {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)), METH_FASTCALL,
-     nullptr},
-    {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(forward)), METH_FASTCALL,
-     nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)),
+                            METH_FASTCALL, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
 PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
 PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
                        {"forget", Known::forget, METH_NOARGS, nullptr},
@@ -3146,6 +3182,10 @@ void add_type(PyObject* module, const char* name, Ref type) {
 }
 
 }  // namespace
+
+c10::TensorImpl& kernelwright::unwrapped(PyObject* tensor) {
+  return tensor_of(tensor);
+}
 
 #define KW_JOINED(first, second) first##second
 #define KW_NAMED(first, second) KW_JOINED(first, second)
@@ -3161,6 +3201,214 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
     add_type(module.get(), "Known", Object<Known>::type("kernelwright.Known", known));
     return module.release();
   });
+}
+"""
+
+
+# A call of the kernels in autograd's graph, in C++.
+
+_KW_NODE = r"""
+// The node that a call of the kernels is in autograd's graph.
+//
+// torch.autograd.Function would do, and costs a call three times as much as the kernels of a small
+// model: an object of Python for each node, tuples of what is saved and needed, sets of what is
+// dirty. This node keeps the tensors of the call as torch's own nodes do, so what is written
+// meanwhile, hooks of saved tensors and a second backward are torch's to see, and calls Python in
+// backward alone.
+//
+// A unit of its own beside calls.cpp: headers of autograd take longer than all of that file.
+#define AT_PER_OPERATOR_HEADERS  // or they would bring every operator with them: three seconds more
+#include <Python.h>
+#include <pybind11/cast.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+
+namespace kernelwright {
+
+// What calls.cpp and node.cpp know of each other; it stands in both.
+c10::TensorImpl& unwrapped(PyObject* tensor);
+void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
+            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
+            c10::ArrayRef<bool> flows);
+
+}  // namespace kernelwright
+
+namespace {
+
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  ~Gil() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
+};
+
+}  // namespace
+
+// An error of Python, as torch's engine hands it from thread to thread. The header that defines
+// these two functions takes four seconds more to compile.
+void pybind11::error_already_set::m_fetched_error_deleter(
+    detail::error_fetch_and_normalize* error) {
+  const Gil gil;
+  const error_scope scope;
+  delete error;
+}
+
+const char* pybind11::error_already_set::what() const noexcept {
+  const Gil gil;
+  const error_scope scope;
+  return m_fetched_error->error_string().c_str();
+}
+
+namespace {
+
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+at::Tensor shared(c10::TensorImpl* tensor) {
+  using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  return at::Tensor(Pointer::reclaim_copy(tensor));
+}
+
+pybind11::object checked(PyObject* owned) {
+  if (owned == nullptr) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::object>(owned);
+}
+
+// A tuple of what the function gives for 0, 1, ...
+template <class Function>
+pybind11::object tuple(size_t count, const Function& function) {
+  pybind11::object found = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (size_t i = 0; i < count; ++i) {
+    PyTuple_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(i), checked(function(i)).release().ptr());
+  }
+  return found;
+}
+
+// backward(tensors, wanted, cotangents) of Python gives a list of gradients, or None for some.
+class Recorded : public Node {
+ public:
+  Recorded(PyObject* backward, torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)), backward_(Py_NewRef(backward)) {}
+
+  // Of the graph's last nodes some are left when Python is not.
+  ~Recorded() override {
+    if (Py_IsInitialized() == 0) return;
+    const Gil gil;
+    Py_DECREF(backward_);
+  }
+
+  void save(c10::ArrayRef<c10::TensorImpl*> tensors) {
+    auto saved = std::make_shared<std::vector<SavedVariable>>();
+    saved->reserve(tensors.size());
+    for (c10::TensorImpl* tensor : tensors) {
+      if (tensor == nullptr) {
+        saved->emplace_back();
+      } else {
+        saved->emplace_back(shared(tensor), /*is_output=*/false);
+      }
+    }
+    saved_ = std::move(saved);
+  }
+
+  std::string name() const override { return "RecordedBackward"; }
+
+  void release_variables() override {
+    std::shared_ptr<const std::vector<SavedVariable>> dropped;  // behind the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    dropped.swap(saved_);
+  }
+
+ protected:
+  variable_list apply(variable_list&& cotangents) override {
+    const auto saved = kept();
+    TORCH_CHECK(saved != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
+    variable_list gradients(num_outputs());
+    const Gil gil;
+    const auto tensors =
+        tuple(saved->size(), [&](size_t i) { return THPVariable_Wrap((*saved)[i].unpack()); });
+    const auto wanted = tuple(
+        num_outputs(), [&](size_t i) { return PyBool_FromLong(task_should_compute_output(i)); });
+    const auto given =
+        tuple(cotangents.size(), [&](size_t i) { return THPVariable_Wrap(cotangents[i]); });
+    const auto found = checked(
+        PyObject_CallFunctionObjArgs(backward_, tensors.ptr(), wanted.ptr(), given.ptr(), nullptr));
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      PyObject* gradient = PyList_GetItem(found.ptr(), static_cast<Py_ssize_t>(i));
+      if (gradient == nullptr) throw pybind11::error_already_set();
+      if (gradient != Py_None) gradients[i] = shared(&kernelwright::unwrapped(gradient));
+    }
+    return gradients;
+  }
+
+ private:
+  // One thread may drop what is saved while another, of a backward that retains it, reads it. The
+  // lock is not held any longer: hooks of saved tensors are Python's, and wait for its lock.
+  std::shared_ptr<const std::vector<SavedVariable>> kept() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return saved_;
+  }
+
+  PyObject* backward_;
+  std::shared_ptr<const std::vector<SavedVariable>> saved_;
+};
+
+// A node as edges hold it: by a pointer of torch's own, and in releases before that by one of C++,
+// whose deleter takes long chains of nodes apart without a call for each.
+template <class Held>
+Held held(Recorded* node) {
+  if constexpr (std::is_same_v<Held, std::shared_ptr<Node>>) {
+    return Held(node, [](auto* last) { deleteNode(last); });
+  } else {
+    return Held::unsafe_steal_from_new(node);
+  }
+}
+
+}  // namespace
+
+// Makes a node behind the tensors of a call, and its results the outputs of that node where
+// gradients flow from them. Where `saved` has no tensor, backward needs none.
+void kernelwright::record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
+                          c10::ArrayRef<c10::TensorImpl*> saved,
+                          c10::ArrayRef<c10::TensorImpl*> results, c10::ArrayRef<bool> flows) {
+  using torch::autograd::CreationMeta;
+  namespace impl = torch::autograd::impl;
+  torch::autograd::edge_list edges;
+  edges.reserve(tensors.size());
+  for (c10::TensorImpl* tensor : tensors) {
+    edges.push_back(tensor->requires_grad() ? impl::gradient_edge(shared(tensor)) : Edge());
+  }
+  auto* made = new Recorded(backward, std::move(edges));
+  const auto node = held<decltype(Edge::function)>(made);
+  const bool several = std::count(flows.begin(), flows.end(), true) > 1;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const at::Tensor result = shared(results[i]);
+    if (flows[i]) {
+      impl::set_gradient_edge(result, {node, made->add_input_metadata(result)});
+    } else {
+      made->add_input_metadata(Node::undefined_input());
+    }
+    // As with any function of autograd, a view that comes out of it must not be written.
+    if (auto* view = impl::get_view_autograd_meta(result)) {
+      view->set_creation_meta(several ? CreationMeta::MULTI_OUTPUT_NODE
+                                      : CreationMeta::IN_CUSTOM_FUNCTION);
+    }
+  }
+  made->save(saved);
 }
 """
 

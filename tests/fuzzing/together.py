@@ -116,12 +116,14 @@ def _building(built: Any) -> Iterator[None]:
     """Meanwhile a build of kernels gives this library at once; what calls them is built."""
     kept = cpp_extension.load, cpp_extension.load_inline, ctypes.CDLL
 
-    def inline(*args: Any, **kwargs: Any) -> Any:
-        return kept[1](*args, **kwargs) if kwargs["name"].startswith("kw_calls") else "kernels"
+    def only_calls(build: Any) -> Any:
+        def built_or_not(*args: Any, **kwargs: Any) -> Any:
+            return build(*args, **kwargs) if kwargs["name"].startswith("kw_calls") else "kernels"
+
+        return built_or_not
 
     try:
-        cpp_extension.load = lambda *args, **kwargs: "kernels"
-        cpp_extension.load_inline = inline
+        cpp_extension.load, cpp_extension.load_inline = map(only_calls, kept[:2])
         ctypes.CDLL = lambda path: built if path == "kernels" else kept[2](path)  # type: ignore
         yield
     finally:

@@ -15,4 +15,5 @@ checker refuses must not occur in them.
     steps.py      the steps of a call, recorded once for each kind of call
     fusion.py     which of these ways a call takes
     calls.cpp     a call like one before, without Python in between
+    node.cpp      the node that such a call is in autograd's graph
 """

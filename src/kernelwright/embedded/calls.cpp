@@ -1,16 +1,16 @@
 // A call like one before, without Python in between: is it one, memory, launches, results.
 //
-// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
+// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
 //
 //   Picture    whether everything that hangs on a module is as it was
 //   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
-//   forward    a Sequence as the forward of autograd's function
 //   Known      the results of a call like one before, or None
 //   again      the same, asked of what a module remembers
 //
 // Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
 // Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
-// function is declared here.
+// function is declared here. Headers of autograd take seven: what needs them is node.cpp, which is
+// compiled at the same time.
 #include <Python.h>
 #include <structmember.h>
 
@@ -29,6 +29,16 @@
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
+
+namespace kernelwright {
+
+// What calls.cpp and node.cpp know of each other; it stands in both.
+c10::TensorImpl& unwrapped(PyObject* tensor);
+void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
+            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
+            c10::ArrayRef<bool> flows);
+
+}  // namespace kernelwright
 
 namespace {
 
@@ -101,13 +111,20 @@ struct Object {
 
   static Body& of(PyObject* self) { return *reinterpret_cast<Object*>(self)->body; }
 
+  // What throws may be a hook of Python's inside torch, and has said why.
+  static void say(const char* why) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, why);
+  }
+
   template <class Function>
   static PyObject* guarded(const Function& function) {
     try {
       return function();
     } catch (const PythonError&) {
+    } catch (const c10::Error& error) {
+      say(error.what_without_backtrace());
     } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
+      say(error.what());
     }
     return nullptr;
   }
@@ -179,10 +196,6 @@ struct Torch {
   PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
   PyObject* level = nullptr;
   PyObject* no_level = nullptr;
-  PyObject* call = nullptr;  // names of what autograd's function keeps
-  PyObject* to_save = nullptr;
-  PyObject* materialize_grads = nullptr;
-  PyObject* non_differentiable = nullptr;
   PyObject* compiler = nullptr;  // the names of torch.compiler
   PyObject* is_compiling = nullptr;
   PyObject* memo = nullptr;  // names of what a module remembers
@@ -238,10 +251,6 @@ void look_up_torch() {
 #endif
   torch.forward_mode = looked_up("torch.autograd.forward_ad", "__dict__");
   torch.level = checked(PyUnicode_InternFromString("_current_level")).release();
-  torch.call = checked(PyUnicode_InternFromString("call")).release();
-  torch.to_save = checked(PyUnicode_InternFromString("to_save")).release();
-  torch.materialize_grads = checked(PyUnicode_InternFromString("materialize_grads")).release();
-  torch.non_differentiable = checked(PyUnicode_InternFromString("non_differentiable")).release();
   torch.no_level = checked(PyLong_FromLong(-1)).release();
   torch.compiler = looked_up("torch.compiler", "__dict__");
   torch.is_compiling = checked(PyUnicode_InternFromString("_is_compiling_flag")).release();
@@ -718,50 +727,73 @@ class Sequence {
   std::vector<int64_t> written_;
 };
 
-void keep(PyObject* context, PyObject* name, PyObject* value) {
-  if (PyObject_SetAttr(context, name, value) != 0) throw PythonError();
-}
+// ---- a call that autograd sees ------------------------------------------------------------------
 
-// The results that no gradient flows from: each is reached from some of the tensors.
-Ref apart(PyObject* results, PyObject* reaches, PyObject* const* tensors) {
-  Ref found = checked(PyList_New(0));
-  for (Py_ssize_t i = 0; i < PyTuple_Size(results); ++i) {
-    PyObject* from = item(reaches, i);
-    bool flows = false;
-    for (Py_ssize_t k = 0; k < PyTuple_Size(from) && !flows; ++k) {
-      flows = tensor_of(tensors[number(item(from, k))]).requires_grad();
+// How a call becomes a node of autograd's graph: the function of Python that gives its gradients,
+// the tensors that each result's gradient flows to, and those that the call itself rewrites, which
+// backward does without.
+class History {
+ public:
+  History(PyObject* backward, PyObject* reaches, PyObject* rewritten)
+      : backward_(Ref::to(backward)), rewritten_(numbers(rewritten)) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(reaches); ++i) {
+      reaches_.push_back(numbers(item(reaches, i)));
     }
-    if (!flows && PyList_Append(found.get(), item(results, i)) != 0) throw PythonError();
   }
-  return found;
-}
 
-// forward(context, call, *tensors), as Recorded.forward in recorded.py, for models that draw no
-// random numbers. A call is (_, sequence, _, frozen, reaches, the tensors that it rewrites).
-PyObject* forward(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return Object<Sequence>::guarded([&] {
-    PyObject* context = args[0];
-    PyObject* call = args[1];
-    PyObject* const* tensors = args + 2;
-    Ref saved = checked(PyTuple_New(count - 2));
-    for (Py_ssize_t i = 0; i < count - 2; ++i) {
-      PyTuple_SET_ITEM(saved.get(), i, Py_NewRef(tensors[i]));
+  // The results of a call whose steps ran without gradients.
+  Ref added(Ref results, PyObject* const* given, size_t count) const {
+    Tensors tensors, saved, made;
+    for (size_t i = 0; i < count; ++i) tensors.push_back(&tensor_of(given[i]));
+    saved = tensors;
+    for (const int64_t i : rewritten_) saved[static_cast<size_t>(i)] = nullptr;
+    c10::SmallVector<bool, 8> flows;
+    for (size_t i = 0; i < reaches_.size(); ++i) {
+      const auto place = static_cast<Py_ssize_t>(i);
+      PyObject* result = item(results.get(), place);
+      flows.push_back(flows_to(reaches_[i], tensors, tensor_of(result)));
+      if (std::find(tensors.begin(), tensors.end(), &tensor_of(result)) != tensors.end()) {
+        Ref other = another(result, flows.back());
+        result = other.get();
+        PyTuple_SetItem(results.get(), place, other.release());
+      }
+      made.push_back(&tensor_of(result));
     }
-    for (const int64_t i : numbers(item(call, 5))) {
-      PyTuple_SetItem(saved.get(), i, Py_NewRef(Py_None));
+    if (std::find(flows.begin(), flows.end(), true) != flows.end()) {
+      kernelwright::record(backward_.get(), tensors, saved, made, flows);
     }
-    keep(context, torch.call, call);
-    keep(context, torch.to_save, saved.get());
-    keep(context, torch.materialize_grads, Py_False);
-    const Sequence& sequence = Object<Sequence>::of(item(call, 1));
-    Ref results = checked(sequence.run(tensors, static_cast<size_t>(count - 2), item(call, 3)));
-    const Ref without = apart(results.get(), item(call, 4), tensors);
-    if (PyList_Size(without.get()) != 0) {
-      keep(context, torch.non_differentiable, checked(PyList_AsTuple(without.get())).get());
+    return results;
+  }
+
+  int visit(visitproc visit, void* arg) const {
+    Py_VISIT(backward_.get());
+    return 0;
+  }
+
+ private:
+  using Tensors = c10::SmallVector<c10::TensorImpl*, 32>;
+
+  static bool flows_to(const std::vector<int64_t>& reached, const Tensors& tensors,
+                       const c10::TensorImpl& result) {
+    const auto type = result.dtype().toScalarType();
+    return (c10::isFloatingType(type) || c10::isComplexType(type)) &&
+           std::any_of(reached.begin(), reached.end(),
+                       [&](int64_t i) { return tensors[static_cast<size_t>(i)]->requires_grad(); });
+  }
+
+  // A tensor of the call that comes out as it went in: what it was stays the caller's.
+  static Ref another(PyObject* tensor, bool flows) {
+    if (!flows && tensor_of(tensor).requires_grad()) {
+      return checked(PyObject_CallMethod(tensor, "detach", nullptr));
     }
-    return results.release();
-  });
-}
+    const c10::AutoGradMode without(false);
+    return checked(PyObject_CallMethod(tensor, "view_as", "O", tensor));
+  }
+
+  Ref backward_;
+  std::vector<std::vector<int64_t>> reaches_;
+  std::vector<int64_t> rewritten_;
+};
 
 // ---- calls that are known -----------------------------------------------------------------------
 
@@ -784,8 +816,8 @@ struct Stamp {
 class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
-  // of their weights, whether the library is as precise as it must be, sequence, autograd's record,
-  // what is handed to that)
+  // of their weights, whether the library is as precise as it must be, sequence; then autograd's
+  // function and what is handed to it, or None and what History is told)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -796,6 +828,9 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))) {
+    if (record_.get() == Py_None) {
+      history_ = std::make_unique<History>(handed_.get(), item(row, 10), item(row, 11));
+    }
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
       arguments_.push_back(argument(item(arguments, i)));
@@ -835,16 +870,23 @@ class Record {
          {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
       Py_VISIT(object->get());
     }
-    return 0;
+    return history_ == nullptr ? 0 : history_->visit(visit, arg);
   }
 
  private:
   Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
-    if (recorded) {
+    if (recorded && history_ == nullptr) {
       return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
     }
-    const Sequence& sequence = Object<Sequence>::of(sequence_.get());
-    return checked(sequence.run(tensors.data() + 1, tensors.size() - 1, frozen_.get()));
+    PyObject* const* given = tensors.data() + 1;
+    const size_t count = tensors.size() - 1;
+    Ref results;
+    {
+      const c10::AutoGradMode mode(c10::GradMode::is_enabled() && !recorded);
+      const Sequence& sequence = Object<Sequence>::of(sequence_.get());
+      results = checked(sequence.run(given, count, frozen_.get()));
+    }
+    return recorded ? history_->added(std::move(results), given, count) : std::move(results);
   }
 
   struct Argument {
@@ -918,6 +960,7 @@ class Record {
   Ref sequence_;
   Ref record_;
   Ref handed_;
+  std::unique_ptr<History> history_;
 };
 
 // Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
@@ -1008,12 +1051,9 @@ PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
-PyMethodDef functions[] = {
-    {"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)), METH_FASTCALL,
-     nullptr},
-    {"forward", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(forward)), METH_FASTCALL,
-     nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef functions[] = {{"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)),
+                            METH_FASTCALL, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
 PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
 PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
                        {"forget", Known::forget, METH_NOARGS, nullptr},
@@ -1024,6 +1064,10 @@ void add_type(PyObject* module, const char* name, Ref type) {
 }
 
 }  // namespace
+
+c10::TensorImpl& kernelwright::unwrapped(PyObject* tensor) {
+  return tensor_of(tensor);
+}
 
 #define KW_JOINED(first, second) first##second
 #define KW_NAMED(first, second) KW_JOINED(first, second)

@@ -1,12 +1,13 @@
 """Which way a call takes: the kernels at once, inside an autograd function, or as an operator."""
 
+import functools
 import operator
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelwright.embedded.memo import Memo, unknown
-from kernelwright.embedded.recorded import Recorded, is_recomputing, recorded_in_cpp, recording
+from kernelwright.embedded.recorded import Recorded, gradients, is_recomputing, recording
 from kernelwright.embedded.steps import Steps
 from kernelwright.embedded.traced import Glance, Operator
 
@@ -44,10 +45,9 @@ class Fusion:
         self.__dict__.update(parts)
         self.operator = Operator(self, stem)
         self.parted, self.kinds, self.recorded = {}, {}, {}
-        self.record = self.record_simply = recording(Recorded)
+        self.record = recording(Recorded)
         self.again = unknown  # gives the results of a call like one before it, None for any other
         if self.kernels and self.kernels.calls:
-            self.record_simply = recording(recorded_in_cpp(self.kernels.calls))
             self.again = self.kernels.calls.again
 
     def register(self, module):
@@ -107,11 +107,13 @@ class Fusion:
         weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
         precise = self.precision.holds if steps.contracts else None
         kept = (tuple(state), self.switch(), frozen, weights, precise)
-        rewritten = tuple(self.rewritten)
-        call = (memo, steps.sequence, (), frozen, tuple(self.reaches), rewritten)
-        is_simple = not self.random and not self.recalled and not self.alone
-        record = self.record_simply if is_simple else self.record
-        memo.known.add(arguments, self.given, *kept, steps.sequence, record, call)
+        if self.random or self.recalled or self.alone:
+            # These need Python around the kernels too: generators, copies of buffers, aliases.
+            history = (self.record, (memo, steps.sequence, (), frozen))
+        else:
+            backward = functools.partial(gradients, self, memo.module, (), None)
+            history = (None, backward, tuple(self.reaches), tuple(self.rewritten))
+        memo.known.add(arguments, self.given, *kept, steps.sequence, *history)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""

@@ -148,8 +148,3 @@ class Recorded(torch.autograd.Function):
 def recording(function):
     """apply() without its search for wrappers of torch.func, which are known not to be here."""
     return super(torch.autograd.Function, function).apply
-
-
-def recorded_in_cpp(calls):
-    """The same function of autograd with the forward of calls.cpp."""
-    return type("Recorded", (Recorded,), {"forward": calls.forward})

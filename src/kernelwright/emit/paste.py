@@ -56,14 +56,17 @@ def embedded_pieces() -> tuple[Piece, ...]:
     for name in FILES:
         text = (FOLDER / f"{name}.py").read_text()
         found += pieces(text, HOME)
-    return (*found, _calls())
+    return (
+        *found,
+        _cpp("calls", "What calls the kernels, in C++."),
+        _cpp("node", "A call of the kernels in autograd's graph, in C++."),
+    )
 
 
-def _calls() -> Piece:
-    """What calls kernels: C++, so a string of Python's."""
-    text = (FOLDER / "calls.cpp").read_text()
-    title = "What calls the kernels, in C++."
-    return Piece(f'CALLS = r"""\n{text}"""', frozenset({"CALLS"}), frozenset(), 2, title)
+def _cpp(name: str, title: str) -> Piece:
+    """A file of C++, so a string of Python's."""
+    text, bound_to = (FOLDER / f"{name}.cpp").read_text(), name.upper()
+    return Piece(f'{bound_to} = r"""\n{text}"""', frozenset({bound_to}), frozenset(), 2, title)
 
 
 def pruned(text: str, roots: Set[str]) -> str:

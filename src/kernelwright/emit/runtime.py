@@ -41,7 +41,7 @@ def _built_calls(flags):
     headers = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(headers, "Python.h")):
         return None
-    return _built("kw_calls", "cpp", [CALLS], flags)
+    return _built("kw_calls", "cpp", [CALLS, NODE], flags)
 
 
 def _built(stem, ending, units, flags):
