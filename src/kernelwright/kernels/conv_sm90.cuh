@@ -249,7 +249,7 @@ struct ConvConsumer {
   template <bool kDoubtful>
   __device__ __forceinline__ bool write_places(const RowScale* scales, float* to, int slice,
                                                bool first) const {
-    const int lane = hopper::lane();
+    const int lane = S::kPhases > 1 ? hopper::kept_lane() : hopper::lane();  // phase after phase
     const int slice_y = slice % kSlicesY;
     const int slice_z = slice / kSlicesY;
     const auto channel_of = [lane](int k) { return k / 2 * 8 + 2 * (lane % 4) + k % 2; };

@@ -696,6 +696,12 @@ class _Memory:
         return self.choice.chunks * (self.halo[0] // deep) * (self.halo[1] // tall)
 
     @property
+    def rows(self) -> int:
+        """Of all boxes of a stage."""
+        assert self.box is not None
+        return self.boxes * self.box[0] * self.box[1] * self.box_channels
+
+    @property
     def rounds(self) -> int:
         """Units of a stage that a feeding thread converts."""
         if self.box is None:
@@ -787,7 +793,10 @@ def _tile_time(
     products = 2 * choice.parts * steps * clocks
     visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
     feeding = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
-    feeding += memory.rounds * m.copied if memory.box is None else memory.boxes * m.box
+    if memory.box is None:
+        feeding += memory.rounds * m.copied
+    else:
+        feeding += memory.boxes * m.box + memory.rows * m.row
     feeding = (feeding + m.feed_stage) * choice.stages_of_tile * visits
     fetched = memory.units * choice.stages_of_tile * visits * 8 * choice.loop.bytes
     if not choice.resident:
@@ -802,8 +811,9 @@ def _tile_time(
         ending = results * m.early * needs.across
     if needs.early:
         ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
+        ending += choice.channels * m.meet if choice.pixels else 0.0
     if choice.phases > 1:
-        ending += results * m.phases
+        ending += results * m.phases[0 if choice.pixels else 1]
     fetching = fetched / m.fetch_rate
     if choice.stages_of_tile == 1:
         working = max(products, products / 2 + ending)  # one ends while the other multiplies
