@@ -804,6 +804,8 @@ def _tile_time(
     results = math.prod(used) * choice.spread * choice.channels / 128
     window, step = math.prod(choice.pool.window), math.prod(choice.pool.step)
     ending = results * (m.ending + m.operation * needs.operations) / step
+    if choice.pixels and choice.phases == 1:
+        ending += results * m.single
     if window > 1:
         ending += results * m.windows * window / step  # as often as a window sees a result
     ending += (parts - 1) * m.slice
