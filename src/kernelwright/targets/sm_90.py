@@ -205,8 +205,8 @@ CONV_LOOPS = (
 
 # kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to 60 tiles of 12 convolutions, then to
 # 199 of 55 chains of benchmarks/corpus (rms of the error 27%). What rows of boxes, single results,
-# phases of weights and meetings take is from 53 kernels, of each of which two or three tiles were timed
-# later: the model picks one that takes 1.2% more than the best in the mean, before 2.8%.
+# phases of weights and meetings take is from 53 kernels, of each of which two or three tiles were
+# timed later: the model picks one that takes 1.2% more than the best in the mean, before 2.8%.
 CONVOLVING = Convolving(
     processors=132,
     clock=1700.0,

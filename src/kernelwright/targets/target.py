@@ -277,12 +277,13 @@ class Convolving:
     `row` for each of its rows; a stage takes `feed_stage` besides. A thread's result takes the
     epilogue `ending` and `operation` for each of its program's, `single` more where places are
     rows, whose results are not written in pairs, `phases` more where phases meet, first those of
-    places that are rows; where only the largest of a window goes on, it takes that for each window, and `windows` for a result; an operation on a result in registers takes
-    `early`, and where places are rows, threads `meet` for each channel. Writing a run of results takes `run`, or `broken_run` if it
-    begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what the second slowest
-    of these takes, `shared` is not hidden behind the slowest, with two, three and four stages; a
-    tile takes `per_tile` besides, and `slice` for each slice but the first where a warpgroup has
-    one for all its channels. `memory_rate` is in bytes a us, for the whole device.
+    places that are rows; where only the largest of a window goes on, it takes that for each window,
+    and `windows` for a result; an operation on a result in registers takes `early`, and where
+    places are rows, threads `meet` for each channel. Writing a run of results takes `run`, or
+    `broken_run` if it begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what
+    the second slowest of these takes, `shared` is not hidden behind the slowest, with two, three
+    and four stages; a tile takes `per_tile` besides, and `slice` for each slice but the first where
+    a warpgroup has one for all its channels. `memory_rate` is in bytes a us, for the whole device.
     """
 
     processors: int
