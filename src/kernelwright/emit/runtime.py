@@ -31,7 +31,7 @@ BUILD = '''
 def _build():
     """The kernels, and what calls them, compiled side by side; or loaded, if they were before.
 
-    And the node, as a future.
+    And the node as a future, since it may still be compiled then.
     """
     flags = {flags}
     flags_of_calls = {calls}
