@@ -150,6 +150,13 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
         return module(*inputs)
 
 
+def with_node(fused: nn.Module) -> Any:
+    """An emitted module whose calls can be nodes of C++, which an import does not wait for."""
+    library: Any = type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"]
+    library.node.result()
+    return fused
+
+
 @contextlib.contextmanager
 def spied(subject: Subject) -> Iterator[set[str]]:
     """The names of the kernels that are launched meanwhile."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SERVER = """
-import json, os, signal, socket, sys, traceback
+import json, os, signal, socket, sys, threading, traceback
 import torch, torch.utils.cpp_extension
 
 def live(request, out):
@@ -28,6 +28,8 @@ def live(request, out):
     try:
         exec(compile(open(path).read(), path, "exec"), {"__name__": "m"})
         assert not [name for name in sys.modules if name.startswith("kernelwright")]
+        for thread in set(threading.enumerate()) - {threading.current_thread()}:
+            thread.join()  # as an interpreter does that ends
         os.write(2, DONE)
     except BaseException:
         traceback.print_exc()

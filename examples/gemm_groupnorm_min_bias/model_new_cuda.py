@@ -780,9 +780,11 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import warnings
 
 import torch
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib.util import module_from_spec
 from importlib.util import spec_from_file_location
 from torch.utils.cpp_extension import load
@@ -815,7 +817,10 @@ def _kw_units():
 
 
 def _kw_build():
-    """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
+    """The kernels, and what calls them, compiled side by side; or loaded, if they were before.
+
+    And the node as a future, since it may still be compiled then.
+    """
     flags = dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *_KW_ARCHITECTURE],
@@ -824,8 +829,9 @@ def _kw_build():
     flags_of_calls = dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)
     with ThreadPoolExecutor(1) as pool:
         calls = pool.submit(_kw_built_calls, flags_of_calls)
-        kernels = _kw_built("kw_model", "cu", _kw_units(), flags)
-        return ctypes.CDLL(kernels), calls.result()
+        kernels = ctypes.CDLL(_kw_built("kw_model", "cu", _kw_units(), flags))
+        calls = calls.result()
+    return kernels, calls, _kw_add_node(calls) if calls else None
 
 
 def _kw_built_calls(flags):
@@ -833,23 +839,60 @@ def _kw_built_calls(flags):
     headers = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(headers, "Python.h")):
         return None
-    return _kw_built("kw_calls", "cpp", [_KW_CALLS, _KW_NODE], flags)
+    return _kw_built("kw_calls", "cpp", [_KW_CALLS], flags)
+
+
+def _kw_add_node(calls):
+    """What makes a call a node of autograd's graph; until it is there, a function of Python does.
+
+    Headers of autograd take longer to compile than all kernels of a model, so nobody waits for
+    them but an interpreter that ends; and the others, which are waited for, are compiled before.
+    """
+    flags = dict(extra_cflags=["-O1"], is_python_module=False)
+    path = _kw_place("kw_node", [_KW_NODE], flags)
+
+    def add():
+        library = ctypes.CDLL(_kw_made(path, "cpp", [_KW_NODE], flags))
+        calls.record(ctypes.cast(library.kw_record, ctypes.c_void_p).value)
+
+    pool = ThreadPoolExecutor(1)
+    node = pool.submit(add)
+    pool.shutdown(wait=False)
+    node.add_done_callback(_kw_tell)
+    if _kw_is_whole(path):
+        node.exception()  # is known at once: it is there from the first call on
+    return node
+
+
+def _kw_tell(node):
+    """Say why there is no node, if there is none."""
+    if node.exception():
+        why = str(node.exception()).partition("\n")[0]
+        warnings.warn(f"Calls with gradients are some microseconds slower than usual: {why}")
 
 
 def _kw_built(stem, ending, units, flags):
-    """A library from these texts, in a folder that is named by all that it depends on.
+    """A library from these texts: its path, or the Python module that it is."""
+    return _kw_made(_kw_place(stem, units, flags), ending, units, flags)
 
-    It is given as its path, or as the Python module that it is.
-    """
+
+def _kw_place(stem, units, flags):
+    """The path of a library, in a folder that is named by all that it depends on."""
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in _KW_NAMED] + _kw_machine()
     text += [_kw_identity(os.environ.get("CXX") or "c++"), _kw_identity("nvcc")]
     name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
-    folder = os.path.join(_kw_cache(), name)
+    return os.path.join(os.path.abspath(_kw_cache()), name, name + ".so")
+
+
+def _kw_made(path, ending, units, flags):
+    """What is at this place, built if it is not there yet."""
+    folder = os.path.dirname(path)
+    name = os.path.basename(folder)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, name + ".so")
-    with open(os.path.join(folder, "building"), "w") as guard:
+    with open(os.path.join(folder, "building"), "w") as guard, ExitStack() as after:
         fcntl.flock(guard, fcntl.LOCK_EX)
+        after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
         if not _kw_is_whole(path):
             return _kw_compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
@@ -902,9 +945,12 @@ def _kw_compile(name, path, ending, units, flags):
     """Build in an empty folder, since nobody knows what a killed build left in this one.
 
     torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
-    leaves a lock behind when it is killed: so the folder is new, and has a plain name.
+    leaves a lock behind when it is killed: so the folder is new, and has a plain name. It is no
+    TemporaryDirectory, which a child that is forked meanwhile would remove when it ends.
     """
-    with tempfile.TemporaryDirectory(prefix="kw_") as place:
+    with ExitStack() as after:
+        place = tempfile.mkdtemp(prefix="kw_")
+        after.callback(shutil.rmtree, place)
         flags = dict(flags, name=name, build_directory=place)
         if len(units) > 1:
             sources = [_kw_write(place, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
@@ -981,7 +1027,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 799c71c51e1f26431ca96ec279533fb610c482258593a1eb4a3624d457ccd0c7
+# sha256 d520da365c77b6c5c5f3a1dfb7fd730532dc09bc9bbfa53900792de034c7fa6c
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1594,11 +1640,12 @@ _KW_LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 class _kw_Library:
     """The compiled kernels of a file, and `calls`: what starts them (calls.cpp), or None.
 
-    Each of `watchers` is told the names of kernels before they start.
+    `node` is the future that brings node.cpp, or None; only who measures waits for it. Each of
+    `watchers` is told the names of kernels before they start.
     """
 
-    def __init__(self, compiled, calls, on_gpu):
-        self.compiled, self.calls, self.on_gpu = compiled, calls, on_gpu
+    def __init__(self, compiled, calls, node, on_gpu):
+        self.compiled, self.calls, self.node, self.on_gpu = compiled, calls, node, on_gpu
         self.watchers = []
         self.sequence = calls.Sequence if calls else _kw_Sequence
 
@@ -2000,13 +2047,13 @@ class _kw_Fusion:
         weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
         precise = self.precision.holds if steps.contracts else None
         kept = (tuple(state), self.switch(), frozen, weights, precise)
-        if self.random or self.recalled or self.alone:
-            # These need Python around the kernels too: generators, copies of buffers, aliases.
-            history = (self.record, (memo, steps.sequence, (), frozen))
-        else:
+        recorded = (self.record, (memo, steps.sequence, (), frozen))
+        node = (None, (), ())
+        # Others need Python around the kernels: generators, copies of buffers, aliases.
+        if not (self.random or self.recalled or self.alone):
             backward = functools.partial(_kw_gradients, self, memo.module, (), None)
-            history = (None, backward, tuple(self.reaches), tuple(self.rewritten))
-        memo.known.add(arguments, self.given, *kept, steps.sequence, *history)
+            node = (backward, tuple(self.reaches), tuple(self.rewritten))
+        memo.known.add(arguments, self.given, *kept, steps.sequence, *recorded, *node)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""
@@ -2118,17 +2165,18 @@ def _kw_transformed(untraceable):
 _KW_CALLS = r"""
 // A call like one before, without Python in between: is it one, memory, launches, results.
 //
-// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
+// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
 //
 //   Picture    whether everything that hangs on a module is as it was
 //   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
 //   Known      the results of a call like one before, or None
 //   again      the same, asked of what a module remembers
+//   record     from here on, calls are recorded by this function of node.cpp
 //
 // Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
 // Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
-// function is declared here. Headers of autograd take seven: what needs them is node.cpp, which is
-// compiled at the same time.
+// function is declared here. Headers of autograd take seven: what needs them is node.cpp, a library
+// that is there some time later, or never.
 #include <Python.h>
 #include <structmember.h>
 
@@ -2147,16 +2195,6 @@ _KW_CALLS = r"""
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace kernelwright {
-
-// What calls.cpp and node.cpp know of each other; it stands in both.
-c10::TensorImpl& unwrapped(PyObject* tensor);
-void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
-            c10::ArrayRef<bool> flows);
-
-}  // namespace kernelwright
 
 namespace {
 
@@ -2847,6 +2885,12 @@ class Sequence {
 
 // ---- a call that autograd sees ------------------------------------------------------------------
 
+// kw_record of node.cpp, once it is compiled; until then autograd's function of Python records.
+using Recorder = void (*)(PyObject* backward, c10::TensorImpl* const* tensors,
+                          c10::TensorImpl* const* saved, size_t count,
+                          c10::TensorImpl* const* results, const bool* flows, size_t result_count);
+Recorder recorder = nullptr;
+
 // How a call becomes a node of autograd's graph: the function of Python that gives its gradients,
 // the tensors that each result's gradient flows to, and those that the call itself rewrites, which
 // backward does without.
@@ -2878,7 +2922,8 @@ class History {
       made.push_back(&tensor_of(result));
     }
     if (std::find(flows.begin(), flows.end(), true) != flows.end()) {
-      kernelwright::record(backward_.get(), tensors, saved, made, flows);
+      recorder(backward_.get(), tensors.data(), saved.data(), count, made.data(), flows.data(),
+               made.size());
     }
     return results;
   }
@@ -2935,7 +2980,7 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence; then autograd's
-  // function and what is handed to it, or None and what History is told)
+  // function and what is handed to it, and what History is told, or None)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -2946,8 +2991,8 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))) {
-    if (record_.get() == Py_None) {
-      history_ = std::make_unique<History>(handed_.get(), item(row, 10), item(row, 11));
+    if (item(row, 10) != Py_None) {
+      history_ = std::make_unique<History>(item(row, 10), item(row, 11), item(row, 12));
     }
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
@@ -2993,7 +3038,7 @@ class Record {
 
  private:
   Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
-    if (recorded && history_ == nullptr) {
+    if (recorded && (history_ == nullptr || recorder == nullptr)) {
       return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
     }
     PyObject* const* given = tensors.data() + 1;
@@ -3169,8 +3214,16 @@ PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
+PyObject* record(PyObject*, PyObject* address) {
+  void* found = PyLong_AsVoidPtr(address);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  recorder = reinterpret_cast<Recorder>(found);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {{"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)),
                             METH_FASTCALL, nullptr},
+                           {"record", record, METH_O, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
 PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
@@ -3182,10 +3235,6 @@ void add_type(PyObject* module, const char* name, Ref type) {
 }
 
 }  // namespace
-
-c10::TensorImpl& kernelwright::unwrapped(PyObject* tensor) {
-  return tensor_of(tensor);
-}
 
 #define KW_JOINED(first, second) first##second
 #define KW_NAMED(first, second) KW_JOINED(first, second)
@@ -3216,7 +3265,8 @@ _KW_NODE = r"""
 // meanwhile, hooks of saved tensors and a second backward are torch's to see, and calls Python in
 // backward alone.
 //
-// A unit of its own beside calls.cpp: headers of autograd take longer than all of that file.
+// A library of its own, which calls.cpp is told of when it is there: headers of autograd take
+// longer to compile than all kernels of a model, so nobody waits for them, and all works without.
 #define AT_PER_OPERATOR_HEADERS  // or they would bring every operator with them: three seconds more
 #include <Python.h>
 #include <pybind11/cast.h>
@@ -3231,16 +3281,6 @@ _KW_NODE = r"""
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace kernelwright {
-
-// What calls.cpp and node.cpp know of each other; it stands in both.
-c10::TensorImpl& unwrapped(PyObject* tensor);
-void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
-            c10::ArrayRef<bool> flows);
-
-}  // namespace kernelwright
 
 namespace {
 
@@ -3287,6 +3327,13 @@ at::Tensor shared(c10::TensorImpl* tensor) {
 pybind11::object checked(PyObject* owned) {
   if (owned == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(owned);
+}
+
+at::Tensor unwrapped(PyObject* tensor) {
+  const auto address = checked(PyObject_GetAttrString(tensor, "_cdata"));
+  void* found = PyLong_AsVoidPtr(address.ptr());
+  if (found == nullptr) throw pybind11::error_already_set();
+  return shared(static_cast<c10::TensorImpl*>(found));
 }
 
 // A tuple of what the function gives for 0, 1, ...
@@ -3350,7 +3397,7 @@ class Recorded : public Node {
     for (size_t i = 0; i < gradients.size(); ++i) {
       PyObject* gradient = PyList_GetItem(found.ptr(), static_cast<Py_ssize_t>(i));
       if (gradient == nullptr) throw pybind11::error_already_set();
-      if (gradient != Py_None) gradients[i] = shared(&kernelwright::unwrapped(gradient));
+      if (gradient != Py_None) gradients[i] = unwrapped(gradient);
     }
     return gradients;
   }
@@ -3381,21 +3428,22 @@ Held held(Recorded* node) {
 }  // namespace
 
 // Makes a node behind the tensors of a call, and its results the outputs of that node where
-// gradients flow from them. Where `saved` has no tensor, backward needs none.
-void kernelwright::record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-                          c10::ArrayRef<c10::TensorImpl*> saved,
-                          c10::ArrayRef<c10::TensorImpl*> results, c10::ArrayRef<bool> flows) {
+// gradients flow from them. Where `saved` has no tensor, backward needs none. Errors are thrown.
+extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
+                          c10::TensorImpl* const* saved, size_t count,
+                          c10::TensorImpl* const* results, const bool* flows, size_t result_count) {
   using torch::autograd::CreationMeta;
   namespace impl = torch::autograd::impl;
   torch::autograd::edge_list edges;
-  edges.reserve(tensors.size());
-  for (c10::TensorImpl* tensor : tensors) {
-    edges.push_back(tensor->requires_grad() ? impl::gradient_edge(shared(tensor)) : Edge());
+  edges.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const bool flows_here = tensors[i]->requires_grad();
+    edges.push_back(flows_here ? impl::gradient_edge(shared(tensors[i])) : Edge());
   }
   auto* made = new Recorded(backward, std::move(edges));
   const auto node = held<decltype(Edge::function)>(made);
-  const bool several = std::count(flows.begin(), flows.end(), true) > 1;
-  for (size_t i = 0; i < results.size(); ++i) {
+  const bool several = std::count(flows, flows + result_count, true) > 1;
+  for (size_t i = 0; i < result_count; ++i) {
     const at::Tensor result = shared(results[i]);
     if (flows[i]) {
       impl::set_gradient_edge(result, {node, made->add_input_metadata(result)});
@@ -3408,7 +3456,7 @@ void kernelwright::record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> te
                                       : CreationMeta::IN_CUSTOM_FUNCTION);
     }
   }
-  made->save(saved);
+  made->save({saved, count});
 }
 """
 

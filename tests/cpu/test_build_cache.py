@@ -47,9 +47,30 @@ assert torch.allclose(ModelNew()(x), Model()(x)), "wrong"
 """
 SOURCES = Path(__file__).parents[2] / "src"
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2  # of linux/prctl.h, capability.h
-LIBRARIES = 2  # what calls the kernels, and the kernels
-CALLS, KERNELS = 2, 1  # units of each
-UNITS = CALLS + KERNELS
+# With gradients; how it is recorded is told by `kind`.
+GRADIENTS = """
+import fcntl, signal
+from concurrent.futures import ThreadPoolExecutor
+fused, node = ModelNew(), _KW_KERNEL_LIBRARY.node
+
+def kind():
+    x = torch.arange(32.0).reshape(4, 8).requires_grad_()
+    y = fused(x)
+    ours, theirs = (torch.autograd.grad(z[:, 0].sum(), x)[0] for z in (y, Model()(x)))
+    assert torch.allclose(ours, theirs), "wrong"
+    return type(y.grad_fn).__name__
+
+def last_kind(_):
+    while not node.done():
+        kind()
+    return kind()
+
+def is_held():
+    return os.path.exists(os.environ["PLACE"] + "/hold")
+"""
+LIBRARIES = 3  # what calls the kernels, the kernels, the node of a call
+CALLS, KERNELS, NODE = 1, 1, 1  # units of each
+UNITS = CALLS + KERNELS + NODE
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*)
   echo "$$" >> "$PLACE/compiled"
@@ -59,6 +80,9 @@ case " $* " in *" -c "*)
     case "$before" in -c) source=$word ;; -o) object=$word ;; *) flags="$flags $word" ;; esac
     before=$word
   done
+  if grep -q '^extern "C" void kw_record' "$source"; then
+    while [ -e "$PLACE/hold" ]; do sleep 0.05; done
+  fi
   kept="$OBJECTS/$({{ echo "$flags"; cat "$source"; }} | sha256sum | cut -c1-64)"
   if [ -e "$kept" ]; then exec cp "$kept" "$object"; fi
   {real} "$@" || exit
@@ -238,3 +262,83 @@ def test_odd_paths(name: str, tmp_path: Path, emitted: str, script: Path, nurser
     plain.environment["TORCH_EXTENSIONS_DIR"] = str(plain.root)
     assert plain.run() == ""
     assert len(plain.libraries) == LIBRARIES
+
+
+IS_KNOWN_AND_HELD = """
+assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
+assert is_held() and not node.done()
+"""
+HAS_NODE = """
+os.unlink(os.environ["PLACE"] + "/hold")
+with ThreadPoolExecutor(2) as pool:
+    assert {*pool.map(last_kind, range(2))} == {"CppFunction"}
+"""
+
+
+def test_nobody_waits_for_the_node(place: Place) -> None:
+    """Not the import, nor a call; calls in all threads have it when it is there."""
+    (place.folder / "hold").touch()
+    with place.file.open("a") as file:
+        file.write(GRADIENTS + IS_KNOWN_AND_HELD + HAS_NODE)
+    assert place.run() == ""
+    place.file.write_text(place.file.read_text().partition(IS_KNOWN_AND_HELD)[0])
+    with place.file.open("a") as file:
+        file.write('assert node.done() and [kind(), kind()][1] == "CppFunction"')
+    assert place.run() == ""
+    assert place.compilations == UNITS
+
+
+def test_an_interpreter_that_ends_leaves_nothing_half_built(place: Place) -> None:
+    assert place.run_limited(lambda: None) == ""
+    assert len(place.libraries) == LIBRARIES
+
+
+@pytest.mark.parametrize("damage", ["#error on purpose", "#define kw_record misnamed"])
+def test_a_node_that_cannot_be_had_is_done_without(damage: str, place: Place) -> None:
+    """The file imports, and its gradients are right; it says so once."""
+    text = place.file.read_text()
+    mark = "#define AT_PER_OPERATOR_HEADERS"
+    assert text.count(mark) == 1
+    text = text.replace(mark, f"{damage}\n{mark}")
+    said = """
+assert node.exception() is not None
+assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
+"""
+    place.file.write_text(text + GRADIENTS + said)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(place.file)],
+        env=place.environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if "Warning" in line]
+    assert "Calls with gradients are some microseconds slower than usual: " in warning
+    assert "Traceback" not in done.stderr
+
+
+FORKS = """
+child = os.fork()
+if child == 0:
+    assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+child = os.fork()
+if child == 0:
+    os.closerange(1, 3)  # if the rest fails, nobody waits for what this says
+    signal.alarm(60)
+    signal.pause()
+"""
+IS_FREE = """
+(guard,) = [f"{folder}/building" for folder, _, _ in os.walk(_kw_cache()) if "kw_node" in folder]
+with open(guard) as file:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_children_that_are_forked_meanwhile(place: Place) -> None:
+    """They have no node, end as others do, and neither take the build away nor keep its lock."""
+    (place.folder / "hold").touch()
+    with place.file.open("a") as file:
+        file.write(GRADIENTS + IS_KNOWN_AND_HELD + FORKS + HAS_NODE + IS_FREE)
+    assert place.run_limited(lambda: None) == ""
+    assert len(place.libraries) == LIBRARIES

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from checking import with_node
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,7 +47,7 @@ def example() -> Model:
 def pair(example: Model) -> tuple[Any, Model]:
     """Ours, which knows calls of five rows, and eager with parameters of its own."""
     fused = kernelwright.optimize(copy.deepcopy(example), (torch.randn(5, 24),), policy=ALWAYS)
-    fused(torch.randn(5, 24))
+    with_node(fused)(torch.randn(5, 24))
     return fused, copy.deepcopy(example)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from checking import with_node
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -38,7 +39,7 @@ Pair = tuple[Any, nn.Module]
 def _pair(module: nn.Module, *inputs: Any) -> Pair:
     """Ours, which knows such calls, and eager with parameters of its own."""
     fused = kernelwright.optimize(copy.deepcopy(module), inputs, policy=ALWAYS)
-    fused(*inputs)
+    with_node(fused)(*inputs)
     return fused, copy.deepcopy(module)
 
 
@@ -306,7 +307,7 @@ def test_results_that_no_gradient_flows_from(x_grad: bool, z_grad: bool) -> None
 def test_a_known_call_gives_what_the_first_gave() -> None:
     """The first call is one of torch.autograd.Function; the second is not."""
     x, z = torch.randn(5, 24, requires_grad=True), torch.randn(5, 24)
-    fused: Any = kernelwright.optimize(Several(), (x, z), policy=ALWAYS)
+    fused = with_node(kernelwright.optimize(Several(), (x, z), policy=ALWAYS))
     first, second = fused(x, z), fused(x, z)
     assert not _is_node(first[0]) and _is_node(second[0])
     assert _told(first) == _told(second)
@@ -322,7 +323,7 @@ def test_a_step_may_give_back_what_it_was_given(pair: Pair, needs: bool, flows: 
     names: dict[str, Any] = {}
     known = calls.Known(names, calls.Picture((), ()), lambda: None, lambda: False)
     reaches = ((0,) if flows else (), (1,))
-    history = (None, lambda tensors, wanted, given: list(given), reaches, ())
+    history = (None, None, lambda tensors, wanted, given: list(given), reaches, ())
     known.add((x, weight), (0, 1), (), None, (), (), None, sequence, *history)
     y, z = known(names, x, weight)
     assert y is not x and x.is_leaf and x.grad_fn is None and x.requires_grad == needs
@@ -339,6 +340,7 @@ def test_views_that_come_out_are_not_written(pair: Pair, results: tuple[int, ...
     names: dict[str, Any] = {}
     known = calls.Known(names, calls.Picture((), ()), lambda: None, lambda: False)
     history = (
+        None,
         None,
         lambda tensors, wanted, given: [*given, None],
         ((0,), (1,))[: len(results)],
@@ -402,6 +404,7 @@ from kernelwright.plan import ALWAYS
 module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sigmoid())
 x = torch.randn(4, 8, requires_grad=True)
 fused = kernelwright.optimize(module, (x,), policy=ALWAYS)
+type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"].node.result()
 fused(x)
 fused.kept = y = fused(x)
 torch.kept = fused(x)

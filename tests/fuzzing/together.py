@@ -108,6 +108,9 @@ def load(source: str, built: Any) -> types.ModuleType:
     module = types.ModuleType("emitted")
     with _building(built):
         exec(compile(source, "<emitted>", "exec", dont_inherit=True), module.__dict__)
+    node = getattr(module.__dict__.get("_KW_KERNEL_LIBRARY"), "node", None)
+    if node is not None:
+        node.result()  # most calls are to have it
     return module
 
 
@@ -118,7 +121,8 @@ def _building(built: Any) -> Iterator[None]:
 
     def only_calls(build: Any) -> Any:
         def built_or_not(*args: Any, **kwargs: Any) -> Any:
-            return build(*args, **kwargs) if kwargs["name"].startswith("kw_calls") else "kernels"
+            is_ours = kwargs["name"].startswith(("kw_calls", "kw_node"))
+            return build(*args, **kwargs) if is_ours else "kernels"
 
         return built_or_not
 

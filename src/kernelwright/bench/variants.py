@@ -23,7 +23,7 @@ from kernelwright.bench.timings import Timing
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
 from kernelwright.problem import Problem
 from kernelwright.structures import in_classes_of
-from kernelwright.verify.candidate import build_failure, candidate_class, construct
+from kernelwright.verify.candidate import build_failure, candidate_class, construct, settle
 from kernelwright.verify.inputs import Inputs, forward
 
 Call = Callable[[], Any]
@@ -57,6 +57,7 @@ def direct(name: str, module: Callable[..., Any], sets: InputSets) -> Variant:
 
 def prepare_candidate(name: str, module: nn.Module, sets: InputSets, warmups: int) -> Variant:
     """Warm up; a candidate that raises is a failed one."""
+    settle(type(module))
     own = [Inputs(*in_classes_of(module, (i.args, i.kwargs))) for i in sets]
     variant = direct(name, module, own)
     try:

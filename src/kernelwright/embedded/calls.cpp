@@ -1,16 +1,17 @@
 // A call like one before, without Python in between: is it one, memory, launches, results.
 //
-// Three types and a function, which Python uses (memo.py, steps.py, fusion.py):
+// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
 //
 //   Picture    whether everything that hangs on a module is as it was
 //   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
 //   Known      the results of a call like one before, or None
 //   again      the same, asked of what a module remembers
+//   record     from here on, calls are recorded by this function of node.cpp
 //
 // Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
 // Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
-// function is declared here. Headers of autograd take seven: what needs them is node.cpp, which is
-// compiled at the same time.
+// function is declared here. Headers of autograd take seven: what needs them is node.cpp, a library
+// that is there some time later, or never.
 #include <Python.h>
 #include <structmember.h>
 
@@ -29,16 +30,6 @@
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace kernelwright {
-
-// What calls.cpp and node.cpp know of each other; it stands in both.
-c10::TensorImpl& unwrapped(PyObject* tensor);
-void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
-            c10::ArrayRef<bool> flows);
-
-}  // namespace kernelwright
 
 namespace {
 
@@ -729,6 +720,12 @@ class Sequence {
 
 // ---- a call that autograd sees ------------------------------------------------------------------
 
+// kw_record of node.cpp, once it is compiled; until then autograd's function of Python records.
+using Recorder = void (*)(PyObject* backward, c10::TensorImpl* const* tensors,
+                          c10::TensorImpl* const* saved, size_t count,
+                          c10::TensorImpl* const* results, const bool* flows, size_t result_count);
+Recorder recorder = nullptr;
+
 // How a call becomes a node of autograd's graph: the function of Python that gives its gradients,
 // the tensors that each result's gradient flows to, and those that the call itself rewrites, which
 // backward does without.
@@ -760,7 +757,8 @@ class History {
       made.push_back(&tensor_of(result));
     }
     if (std::find(flows.begin(), flows.end(), true) != flows.end()) {
-      kernelwright::record(backward_.get(), tensors, saved, made, flows);
+      recorder(backward_.get(), tensors.data(), saved.data(), count, made.data(), flows.data(),
+               made.size());
     }
     return results;
   }
@@ -817,7 +815,7 @@ class Record {
  public:
   // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
   // of their weights, whether the library is as precise as it must be, sequence; then autograd's
-  // function and what is handed to it, or None and what History is told)
+  // function and what is handed to it, and what History is told, or None)
   explicit Record(PyObject* row)
       : keys_(c10::impl::tls_local_dispatch_key_set()),
         inputs_(numbers(item(row, 1))),
@@ -828,8 +826,8 @@ class Record {
         sequence_(Ref::to(item(row, 7))),
         record_(Ref::to(item(row, 8))),
         handed_(Ref::to(item(row, 9))) {
-    if (record_.get() == Py_None) {
-      history_ = std::make_unique<History>(handed_.get(), item(row, 10), item(row, 11));
+    if (item(row, 10) != Py_None) {
+      history_ = std::make_unique<History>(item(row, 10), item(row, 11), item(row, 12));
     }
     PyObject* arguments = item(row, 0);
     for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
@@ -875,7 +873,7 @@ class Record {
 
  private:
   Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
-    if (recorded && history_ == nullptr) {
+    if (recorded && (history_ == nullptr || recorder == nullptr)) {
       return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
     }
     PyObject* const* given = tensors.data() + 1;
@@ -1051,8 +1049,16 @@ PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
   });
 }
 
+PyObject* record(PyObject*, PyObject* address) {
+  void* found = PyLong_AsVoidPtr(address);
+  if (PyErr_Occurred() != nullptr) return nullptr;
+  recorder = reinterpret_cast<Recorder>(found);
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {{"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)),
                             METH_FASTCALL, nullptr},
+                           {"record", record, METH_O, nullptr},
                            {nullptr, nullptr, 0, nullptr}};
 PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
 PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
@@ -1064,10 +1070,6 @@ void add_type(PyObject* module, const char* name, Ref type) {
 }
 
 }  // namespace
-
-c10::TensorImpl& kernelwright::unwrapped(PyObject* tensor) {
-  return tensor_of(tensor);
-}
 
 #define KW_JOINED(first, second) first##second
 #define KW_NAMED(first, second) KW_JOINED(first, second)

@@ -107,13 +107,13 @@ class Fusion:
         weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
         precise = self.precision.holds if steps.contracts else None
         kept = (tuple(state), self.switch(), frozen, weights, precise)
-        if self.random or self.recalled or self.alone:
-            # These need Python around the kernels too: generators, copies of buffers, aliases.
-            history = (self.record, (memo, steps.sequence, (), frozen))
-        else:
+        recorded = (self.record, (memo, steps.sequence, (), frozen))
+        node = (None, (), ())
+        # Others need Python around the kernels: generators, copies of buffers, aliases.
+        if not (self.random or self.recalled or self.alone):
             backward = functools.partial(gradients, self, memo.module, (), None)
-            history = (None, backward, tuple(self.reaches), tuple(self.rewritten))
-        memo.known.add(arguments, self.given, *kept, steps.sequence, *history)
+            node = (backward, tuple(self.reaches), tuple(self.rewritten))
+        memo.known.add(arguments, self.given, *kept, steps.sequence, *recorded, *node)
 
     def key(self, memo, arguments):
         """All that outside() asks of the arguments; None where that cannot be told in short."""

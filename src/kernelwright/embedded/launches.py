@@ -12,11 +12,12 @@ LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 class Library:
     """The compiled kernels of a file, and `calls`: what starts them (calls.cpp), or None.
 
-    Each of `watchers` is told the names of kernels before they start.
+    `node` is the future that brings node.cpp, or None; only who measures waits for it. Each of
+    `watchers` is told the names of kernels before they start.
     """
 
-    def __init__(self, compiled, calls, on_gpu):
-        self.compiled, self.calls, self.on_gpu = compiled, calls, on_gpu
+    def __init__(self, compiled, calls, node, on_gpu):
+        self.compiled, self.calls, self.node, self.on_gpu = compiled, calls, node, on_gpu
         self.watchers = []
         self.sequence = calls.Sequence if calls else Sequence
 

@@ -6,7 +6,8 @@
 // meanwhile, hooks of saved tensors and a second backward are torch's to see, and calls Python in
 // backward alone.
 //
-// A unit of its own beside calls.cpp: headers of autograd take longer than all of that file.
+// A library of its own, which calls.cpp is told of when it is there: headers of autograd take
+// longer to compile than all kernels of a model, so nobody waits for them, and all works without.
 #define AT_PER_OPERATOR_HEADERS  // or they would bring every operator with them: three seconds more
 #include <Python.h>
 #include <pybind11/cast.h>
@@ -21,16 +22,6 @@
 #include <vector>
 
 PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace kernelwright {
-
-// What calls.cpp and node.cpp know of each other; it stands in both.
-c10::TensorImpl& unwrapped(PyObject* tensor);
-void record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-            c10::ArrayRef<c10::TensorImpl*> saved, c10::ArrayRef<c10::TensorImpl*> results,
-            c10::ArrayRef<bool> flows);
-
-}  // namespace kernelwright
 
 namespace {
 
@@ -77,6 +68,13 @@ at::Tensor shared(c10::TensorImpl* tensor) {
 pybind11::object checked(PyObject* owned) {
   if (owned == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(owned);
+}
+
+at::Tensor unwrapped(PyObject* tensor) {
+  const auto address = checked(PyObject_GetAttrString(tensor, "_cdata"));
+  void* found = PyLong_AsVoidPtr(address.ptr());
+  if (found == nullptr) throw pybind11::error_already_set();
+  return shared(static_cast<c10::TensorImpl*>(found));
 }
 
 // A tuple of what the function gives for 0, 1, ...
@@ -140,7 +138,7 @@ class Recorded : public Node {
     for (size_t i = 0; i < gradients.size(); ++i) {
       PyObject* gradient = PyList_GetItem(found.ptr(), static_cast<Py_ssize_t>(i));
       if (gradient == nullptr) throw pybind11::error_already_set();
-      if (gradient != Py_None) gradients[i] = shared(&kernelwright::unwrapped(gradient));
+      if (gradient != Py_None) gradients[i] = unwrapped(gradient);
     }
     return gradients;
   }
@@ -171,21 +169,22 @@ Held held(Recorded* node) {
 }  // namespace
 
 // Makes a node behind the tensors of a call, and its results the outputs of that node where
-// gradients flow from them. Where `saved` has no tensor, backward needs none.
-void kernelwright::record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> tensors,
-                          c10::ArrayRef<c10::TensorImpl*> saved,
-                          c10::ArrayRef<c10::TensorImpl*> results, c10::ArrayRef<bool> flows) {
+// gradients flow from them. Where `saved` has no tensor, backward needs none. Errors are thrown.
+extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
+                          c10::TensorImpl* const* saved, size_t count,
+                          c10::TensorImpl* const* results, const bool* flows, size_t result_count) {
   using torch::autograd::CreationMeta;
   namespace impl = torch::autograd::impl;
   torch::autograd::edge_list edges;
-  edges.reserve(tensors.size());
-  for (c10::TensorImpl* tensor : tensors) {
-    edges.push_back(tensor->requires_grad() ? impl::gradient_edge(shared(tensor)) : Edge());
+  edges.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const bool flows_here = tensors[i]->requires_grad();
+    edges.push_back(flows_here ? impl::gradient_edge(shared(tensors[i])) : Edge());
   }
   auto* made = new Recorded(backward, std::move(edges));
   const auto node = held<decltype(Edge::function)>(made);
-  const bool several = std::count(flows.begin(), flows.end(), true) > 1;
-  for (size_t i = 0; i < results.size(); ++i) {
+  const bool several = std::count(flows, flows + result_count, true) > 1;
+  for (size_t i = 0; i < result_count; ++i) {
     const at::Tensor result = shared(results[i]);
     if (flows[i]) {
       impl::set_gradient_edge(result, {node, made->add_input_metadata(result)});
@@ -198,5 +197,5 @@ void kernelwright::record(PyObject* backward, c10::ArrayRef<c10::TensorImpl*> te
                                       : CreationMeta::IN_CUSTOM_FUNCTION);
     }
   }
-  made->save(saved);
+  made->save({saved, count});
 }

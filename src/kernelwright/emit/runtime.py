@@ -18,7 +18,9 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from importlib.util import module_from_spec, spec_from_file_location
 
 import torch
@@ -27,13 +29,17 @@ from torch.utils.cpp_extension import load, load_inline
 
 BUILD = '''
 def _build():
-    """The kernels, and what calls them, compiled side by side; or loaded, if they were before."""
+    """The kernels, and what calls them, compiled side by side; or loaded, if they were before.
+
+    And the node as a future, since it may still be compiled then.
+    """
     flags = {flags}
     flags_of_calls = {calls}
     with ThreadPoolExecutor(1) as pool:
         calls = pool.submit(_built_calls, flags_of_calls)
-        kernels = _built("{stem}", "{suffix}", _units(), flags)
-        return ctypes.CDLL(kernels), calls.result()
+        kernels = ctypes.CDLL(_built("{stem}", "{suffix}", _units(), flags))
+        calls = calls.result()
+    return kernels, calls, _add_node(calls) if calls else None
 
 
 def _built_calls(flags):
@@ -41,23 +47,60 @@ def _built_calls(flags):
     headers = sysconfig.get_paths()["include"]
     if not os.path.exists(os.path.join(headers, "Python.h")):
         return None
-    return _built("kw_calls", "cpp", [CALLS, NODE], flags)
+    return _built("kw_calls", "cpp", [CALLS], flags)
+
+
+def _add_node(calls):
+    """What makes a call a node of autograd's graph; until it is there, a function of Python does.
+
+    Headers of autograd take longer to compile than all kernels of a model, so nobody waits for
+    them but an interpreter that ends; and the others, which are waited for, are compiled before.
+    """
+    flags = dict(extra_cflags=["-O1"], is_python_module=False)
+    path = _place("kw_node", [NODE], flags)
+
+    def add():
+        library = ctypes.CDLL(_made(path, "cpp", [NODE], flags))
+        calls.record(ctypes.cast(library.kw_record, ctypes.c_void_p).value)
+
+    pool = ThreadPoolExecutor(1)
+    node = pool.submit(add)
+    pool.shutdown(wait=False)
+    node.add_done_callback(_tell)
+    if _is_whole(path):
+        node.exception()  # is known at once: it is there from the first call on
+    return node
+
+
+def _tell(node):
+    """Say why there is no node, if there is none."""
+    if node.exception():
+        why = str(node.exception()).partition("\\n")[0]
+        warnings.warn(f"Calls with gradients are some microseconds slower than usual: {why}")
 
 
 def _built(stem, ending, units, flags):
-    """A library from these texts, in a folder that is named by all that it depends on.
+    """A library from these texts: its path, or the Python module that it is."""
+    return _made(_place(stem, units, flags), ending, units, flags)
 
-    It is given as its path, or as the Python module that it is.
-    """
+
+def _place(stem, units, flags):
+    """The path of a library, in a folder that is named by all that it depends on."""
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in NAMED] + _machine()
     text += [_identity(os.environ.get("CXX") or "c++"), _identity("nvcc")]
     name = stem + "_" + hashlib.sha256("\\0".join(text).encode()).hexdigest()[:16]
-    folder = os.path.join(_cache(), name)
+    return os.path.join(os.path.abspath(_cache()), name, name + ".so")
+
+
+def _made(path, ending, units, flags):
+    """What is at this place, built if it is not there yet."""
+    folder = os.path.dirname(path)
+    name = os.path.basename(folder)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    path = os.path.join(folder, name + ".so")
-    with open(os.path.join(folder, "building"), "w") as guard:
+    with open(os.path.join(folder, "building"), "w") as guard, ExitStack() as after:
         fcntl.flock(guard, fcntl.LOCK_EX)
+        after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
         if not _is_whole(path):
             return _compile(name, path, ending, units, flags)
     if not flags.get("is_python_module", True):
@@ -110,9 +153,12 @@ def _compile(name, path, ending, units, flags):
     """Build in an empty folder, since nobody knows what a killed build left in this one.
 
     torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
-    leaves a lock behind when it is killed: so the folder is new, and has a plain name.
+    leaves a lock behind when it is killed: so the folder is new, and has a plain name. It is no
+    TemporaryDirectory, which a child that is forked meanwhile would remove when it ends.
     """
-    with tempfile.TemporaryDirectory(prefix="kw_") as place:
+    with ExitStack() as after:
+        place = tempfile.mkdtemp(prefix="kw_")
+        after.callback(shutil.rmtree, place)
         flags = dict(flags, name=name, build_directory=place)
         if len(units) > 1:
             sources = [_write(place, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
