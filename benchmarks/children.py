@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import subprocess
@@ -23,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,15 +224,6 @@ class Parent:
         return out, last[-300:]
 
 
-def compile_ahead(parent: Parent, waiting: Sequence[Mapping[str, Any]]) -> None:
-    """All models, side by side; one that fails says so again when it is timed."""
-    started = time.monotonic()
-    with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(lambda labels: parent.run(labels, ahead=True), waiting))
-    took = time.monotonic() - started
-    print(f"{len(waiting)} models compiled ahead in {took:.0f} s", file=sys.stderr, flush=True)
-
-
 def run_all(
     script: str,
     options: Any,
@@ -239,27 +232,33 @@ def run_all(
     cells: Callable[[Record], list[str]],
     save: Callable[[], None],
 ) -> None:
-    """A child for each of the waiting; a line of progress and the files after each."""
+    """A child for each of the waiting; a line of progress and the files after each.
+
+    With `--ahead` there are two: what is certified is written before anything is timed, since a
+    run may be cut off in between. One that fails ahead says so again when it is timed.
+    """
     writing = threading.Lock()
-    total = len(sheet.rows) + len(waiting)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
+    before = len(sheet.rows)
+    total = before + len(waiting)
+
+    def one(parent: Parent, ahead: bool, numbers: Iterator[int], labels: Mapping[str, Any]) -> None:
+        started = time.monotonic()
+        record = parent.run(labels, ahead)
+        took = time.monotonic() - started
+        with writing:
+            if record is None:
+                told = " ".join(str(label) for label in labels.values())
+                print(f"{told}: not run, the budget is spent", file=sys.stderr)
+                return
+            sheet.put(labels, cells(record), record)
+            count = f"[{next(numbers)}/{total}]{' ahead' * ahead} {took:.0f} s:"
+            why = record.get("problem", "")
+            print(count, " | ".join(cells(record)), why, file=sys.stderr, flush=True)
+            save()
+
+    with tempfile.TemporaryDirectory() as folder:
         parent = Parent(script, options, Path(folder), time.monotonic() + options.budget)
-        if options.ahead:
-            compile_ahead(parent, waiting)
-
-        def one(labels: Mapping[str, Any]) -> None:
-            started = time.monotonic()
-            record = parent.run(labels)
-            with writing:
-                if record is None:
-                    told = " ".join(str(label) for label in labels.values())
-                    print(f"{told}: not run, the budget is spent", file=sys.stderr)
-                    return
-                sheet.add(cells(record), record)
-                took = time.monotonic() - started
-                count = f"[{len(sheet.rows)}/{total}] {took:.0f} s:"
-                why = record.get("problem", "")
-                print(count, " | ".join(cells(record)), why, file=sys.stderr, flush=True)
-                save()
-
-        list(pool.map(one, waiting))
+        for ahead in (True, False) if options.ahead else (False,):
+            child = partial(one, parent, ahead, itertools.count(before + 1))
+            with ThreadPoolExecutor(CORES if ahead else options.jobs) as pool:
+                list(pool.map(child, waiting))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ class Sheet:
     def add(self, cells: Sequence[str], record: dict[str, Any]) -> None:
         self.rows.append(tuple(cells))
         self.record.append(record)
+
+    def put(self, labels: Mapping[str, Any], cells: Sequence[str], record: dict[str, Any]) -> None:
+        """In the place of the row with these labels, or as a new one."""
+        for i, known in enumerate(self.record):
+            if all(known.get(name) == value for name, value in labels.items()):
+                self.rows[i], self.record[i] = tuple(cells), record
+                return
+        self.add(cells, record)
 
     def markdown(self) -> str:
         left = ["---"] * self.left + ["---:"] * (len(self.columns) - self.left)
