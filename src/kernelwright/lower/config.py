@@ -26,6 +26,7 @@ WINDOW_THREADS = 256
 # Of a picture: threads at most, and those of a multiprocessor where each has few totals; more than
 # a few, and so many that a thread can load no more than four vectors beside them.
 PICTURE_THREADS, PICTURE_LANES, FEW_TOTALS, MANY_TOTALS = 512, 768, 16, 40
+LITTLE_WASTE = 1.15
 CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
@@ -218,20 +219,20 @@ def _windows(graph: Graph, program: Program) -> Config:
 
 
 def _pictures(graph: Graph, program: Program) -> Config:
-    """A block to a picture: threads along its lines, and as many down as have whole batches."""
+    """A block to a picture: threads along its lines, and as many down as have full batches."""
     picture = picture_of(graph, program)
     light = picture.totals <= FEW_TOTALS
-    at_once = 8 if picture.totals <= MANY_TOTALS else 4
+    at_once = min(8 if picture.totals <= MANY_TOTALS else 4, picture.lines)
     most = PICTURE_THREADS // 2 if light else PICTURE_THREADS
-    beside = min(math.ceil((picture.phase + picture.line) / picture.width), most)
+    columns = math.ceil((picture.phase + picture.line) / picture.width)
 
-    def wasted(down: int) -> float:
-        """Of the loads of a batch, those beyond the last line."""
-        share = picture.lines / (down * at_once)
-        return math.ceil(share) / share
+    def wasted(threads: int) -> float:
+        """Of the loads of all batches, those beyond the last line."""
+        batches = picture.lines / (max(1, threads // columns) * at_once)
+        return math.ceil(batches) / batches
 
-    _, down = min((wasted(down), -down) for down in range(1, most // beside + 1))
-    threads = math.ceil(-down * beside / 32) * 32
+    counts = range(most, 0, -32)
+    threads = next((n for n in counts if wasted(n) <= LITTLE_WASTE), min(counts, key=wasted))
     blocks = max(1, PICTURE_LANES // threads) if light else 1
     return _walk(picture, at_once, (("kThreads", threads), ("kBlocks", blocks)))
 
