@@ -24,9 +24,10 @@ FEW_ROWS, SHORT = 8, 131072
 FEW_BLOCKS, SHORT_COLUMN = 1 / 6, 4096
 WINDOW_THREADS = 256
 # Of a picture: threads at most, and those of a multiprocessor where each has few totals; more than
-# a few, and so many that a thread can load no more than four vectors beside them.
+# a few, and so many that a thread can load no more than four vectors beside them. Floats that a
+# thread has registers for, if there are so many threads; loads that may be too many.
 PICTURE_THREADS, PICTURE_LANES, FEW_TOTALS, MANY_TOTALS = 512, 768, 16, 40
-LITTLE_WASTE = 1.15
+PICTURE_FLOATS, LITTLE_WASTE = 96, 1.15
 CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
@@ -223,7 +224,9 @@ def _pictures(graph: Graph, program: Program) -> Config:
     picture = picture_of(graph, program)
     light = picture.totals <= FEW_TOTALS
     at_once = min(8 if picture.totals <= MANY_TOTALS else 4, picture.lines)
-    most = PICTURE_THREADS // 2 if light else PICTURE_THREADS
+    floats = picture.totals + math.prod(picture.windows) + at_once * picture.width
+    half = light or floats > PICTURE_FLOATS
+    most = PICTURE_THREADS // 2 if half else PICTURE_THREADS
     columns = math.ceil((picture.phase + picture.line) / picture.width)
 
     def wasted(threads: int) -> float:
