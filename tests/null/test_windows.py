@@ -317,3 +317,35 @@ def test_windows_that_are_neighbours_in_memory_are_stored_in_whole_vectors(
     problem = problem_from_module(module, (torch.randn(64, side, side, 64),))
     (kernel,) = compile_problem(problem, target="cuda", policy=ALWAYS).kernels
     assert kernel.config.windows[-2:] == (1, together)  # channels lie along neighbouring threads
+
+
+# ---- large windows ---------------------------------------------------------------------------
+
+LARGE: dict[str, tuple[Forward, tuple[int, ...], tuple[int, ...]]] = {
+    "average": (lambda m, x: F.avg_pool2d(x, (18, 17), 1), (20, 20), (3, 4)),
+    "largest, stepped": (lambda m, x: F.max_pool2d(x, 30, 2) * 2, (36, 34), (4, 3)),
+    "padded": (lambda m, x: F.avg_pool2d(x, 20, 1, 1), (20, 20), (3, 3)),
+    "volume": (lambda m, x: F.avg_pool3d(x, (8, 9, 10), 1), (10, 11, 12), (3, 3, 3)),
+    "line": (lambda m, x: F.avg_pool1d(x, 300, 2), (310,), (6,)),
+    "small": (lambda m, x: F.avg_pool2d(x, 5, 1), (7, 7), ()),
+    "many": (lambda m, x: F.avg_pool2d(x, 20, 1), (28, 28), ()),
+    "side by side": (lambda m, x: F.avg_pool2d(x, 20), (40, 40), ()),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", LARGE)
+def test_few_large_windows_are_made_in_one_walk(kind: str, target: str) -> None:
+    forward, space, windows = LARGE[kind]
+    (kernel,) = check(forward, 2, 3, *space, target=target).kernels
+    assert (kernel.config.shape == "pictures") == bool(windows)
+    if windows:
+        assert kernel.config.windows == windows
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_mean_of_a_convolution_reads_its_input_once(target: str) -> None:
+    conv = nn.Conv2d(3, 4, 3, padding=1)
+    compiled = check(lambda m, x: m.c(x).mean((2, 3)), 2, 3, 40, 40, target=target, c=conv)
+    shapes = [k.config.shape for k in compiled.kernels if "x" in k.reads]
+    assert shapes == ["pictures"]
