@@ -18,7 +18,7 @@ batch_size = 4
 in_channels = 3
 out_channels = 8
 kernel_size = 3
-EXPECTED = {"kernels": 4, "aten": ["conv2d"]}
+EXPECTED = {"kernels": 2, "aten": ["conv2d"]}
 
 
 def get_inputs():

@@ -310,7 +310,11 @@ struct NearlyAll {
 
   template <int V>
   KW_FN static Vec<V> seen(Stage<0>, const Args& a, const Picture&, const Spot<2>& at) {
-    return load_row<V>(a.x + at.picture * 208 + at.from[0] * 16 + at.from[1]);
+    const auto row = load_row<V>(a.x + at.picture * 208 + at.from[0] * 16 + at.from[1]);
+    Vec<V> out;
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = row[v];
+    return out;
   }
 
   template <int L>
