@@ -235,16 +235,8 @@ struct Windows {
   }
 
   template <int I>
-  KW_FN static Vec<V> combined(const Vec<V>& x, const Vec<V>& y) {
-    Vec<V> out;
-    KW_LANES
-    for (int v = 0; v < V; ++v) out[v] = combine<P::kCombine[I]>(x[v], y[v]);
-    return out;
-  }
-
-  template <int I>
   KW_FN void add(int run, const Vec<V>& x) {
-    total[run] = combined<I>(total[run], x);
+    total[run] = combined<P::kCombine[I]>(total[run], x);
   }
 
   // One line of taps: what is new to all windows, then the taps one by one.
@@ -289,7 +281,7 @@ struct Windows {
         lines[kLine] = under<0>(line);
         each<B::kLast.taps - 1>([&](auto tap) {
           const Vec<V> seen = under<decltype(tap)::value + 1>(line);
-          lines[kLine] = combined<I>(lines[kLine], seen);
+          lines[kLine] = combined<P::kCombine[I]>(lines[kLine], seen);
         });
       }
     });

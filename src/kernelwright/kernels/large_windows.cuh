@@ -79,15 +79,8 @@ struct LargeWindows {
     }
     each<kOver>([&](auto over) {
       constexpr int kOwn = decltype(over)::value;
-      fold(kOwn, combined(shared, sums[kOwn]), column);
+      fold(kOwn, combined<kOp>(shared, sums[kOwn]), column);
     });
-  }
-
-  KW_FN static Vec<V> combined(const Vec<V>& x, const Vec<V>& y) {
-    Vec<V> out;
-    KW_LANES
-    for (int v = 0; v < V; ++v) out[v] = combine<kOp>(x[v], y[v]);
-    return out;
   }
 
   KW_FN void add(Vec<V>& shared, Vec<V> (&sums)[kOver], const Vec<V>& seen,
@@ -100,7 +93,7 @@ struct LargeWindows {
       by_all = by_all && static_cast<unsigned>(at.from[decltype(i)::value] - kReach) < kCore;
     });
     if (by_all) {
-      shared = combined(shared, seen);
+      shared = combined<kOp>(shared, seen);
       return;
     }
     each<kOver>([&](auto over) {
@@ -113,7 +106,7 @@ struct LargeWindows {
         rest /= kAxis.size;
       });
       Vec<V>& sum = sums[decltype(over)::value];
-      if (inside) sum = combined(sum, seen);
+      if (inside) sum = combined<kOp>(sum, seen);
     });
   }
 

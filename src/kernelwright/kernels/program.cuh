@@ -57,6 +57,14 @@ KW_FN Vec<V> everywhere(float x) {
   return out;
 }
 
+template <Combine C, int V>
+KW_FN Vec<V> combined(const Vec<V>& x, const Vec<V>& y) {
+  Vec<V> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out[v] = combine<C>(x[v], y[v]);
+  return out;
+}
+
 // Whether a program leaves before it loads where nothing is to be loaded: padding. On the GPU it
 // loads something else instead, so that nobody waits for one load before the next is made.
 #ifdef __CUDACC__
