@@ -225,6 +225,9 @@ template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvDense>(const Con
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvBoxed>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
+template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvOwn>(const ConvOperands&,
+                                                                       const ConvKept::Args&,
+                                                                       cudaStream_t);
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvDense>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);

@@ -13,11 +13,15 @@ struct alignas(8) ConvStage {
   float doubt;
 };
 
-// Stages are full or empty; boxes of the input have come, and have been read.
+// Stages are full or empty, and so are each warpgroup's own weights; boxes of the input have come,
+// and have been read.
 template <class S>
 struct ConvBarriers {
+  static constexpr int kOwn = S::kOwnRing != 0 ? S::kOwnRing : 1;
   hopper::Barrier full[S::kStages];
   hopper::Barrier empty[S::kStages];
+  hopper::Barrier own_full[2][kOwn];
+  hopper::Barrier own_empty[2][kOwn];
   hopper::Barrier weights;
   hopper::Barrier come[S::kAhead];
   hopper::Barrier read[S::kAhead];
@@ -31,11 +35,15 @@ struct ConvMemory {
   // A tile of several stages goes through them again for every phase.
   static constexpr bool kRevisits = S::kPhases > 1 && S::kSteps > 1;
   static constexpr int kVisits = kRevisits ? S::kPhases : 1;
-  static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kBlockChannels * 16;
-  static constexpr int kWeightsStep = Loop::kPlanes * kWeightsPlane;  // of one stage, all phases
+  static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kWeightRows * 16;
+  static constexpr int kWeightsRun = Loop::kPlanes * kWeightsPlane;
+  static constexpr int kWeightsRuns = S::kBlockChannels / S::kWeightRows;
+  static constexpr int kWeightsStep = kWeightsRuns * kWeightsRun;  // of one stage, all phases
   static constexpr int kRingPlane =
-      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kBlockChannels * 16;
+      2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kWeightRows * 16;
   static constexpr int kRing = Loop::kPlanes * kRingPlane;
+  static constexpr int kRings =  // of what is not resident
+      S::kOwnRing != 0 ? kWeightsRuns * S::kOwnRing : S::kStages;
 
   // Input on its way: boxes of it, or what each thread copies for itself.
   static constexpr bool kBoxed = Loop::kScaled && S::kBoxed != 0;
@@ -65,7 +73,7 @@ struct ConvMemory {
 
   static constexpr int kWeightsAt = S::kStages * kStage;
   static constexpr int kWeightsEnd =
-      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : S::kStages * kRing);
+      kWeightsAt + (S::kResident != 0 ? S::kSteps * kWeightsStep : kRings * kRing);
   static constexpr int kRawAt = (kWeightsEnd + 127) / 128 * 128;
   static constexpr int kTilesAt = kRawAt + kRaw;
   static constexpr int kFactorsAt = kTilesAt + kUnits * kTile;

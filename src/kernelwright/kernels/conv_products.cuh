@@ -6,6 +6,12 @@
 
 namespace kw::hopper {
 
+// Whether there is a product of so many columns, here or in hopper.cuh.
+KW_FN constexpr bool is_width(int columns) {
+  if (columns <= 64) return columns % 8 == 0;
+  return columns < 128 ? columns % 16 == 0 : columns % 64 == 0 && columns <= 256;
+}
+
 #ifdef KW_HOPPER
 #define KW_NARROW_PRODUCTS(element, types)                                                         \
   KW_PRODUCT(element, 8, types, "%0, %1, %2, %3", "%4", "%5", "%6", "%7", "%8", KW_IN_4(0))        \

@@ -9,8 +9,8 @@
 // One block per multiprocessor stays for the whole launch. Its first warpgroup feeds
 // (conv_feed.cuh); two more multiply, each its own places or channels of the tile, and run the
 // epilogue. Weights lie in shared memory for the whole launch (kResident), or come with every
-// stage. They are the rows of the products and places the columns, or, for few channels, the other
-// way around (kPixelsOnM).
+// stage, or each warpgroup fetches those of its own channels (kOwnRing). They are the rows of the
+// products and places the columns, or, for few channels, the other way around (kPixelsOnM).
 //
 // Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
 // cores truncate. The warpgroups take turns, so that one multiplies while the other adds or is in
@@ -605,6 +605,7 @@ struct ConvConsumer {
       hopper::sync_threads<256>(6);
     }
     if (S::kResident != 0) hopper::wait(sums.barriers.weights, 0);
+    if constexpr (S::kOwnRing != 0) sums.own.begin();
   }
 
   __device__ __forceinline__ void run() {
@@ -617,7 +618,7 @@ struct ConvConsumer {
     for (int64_t index = hopper::block_index(); index < items; index += hopper::block_count()) {
       const ConvItem item = ConvItem::at(index, S{});
       if constexpr (S::kPhases == 1) {
-        sums.sum(0);
+        sums.sum(index, 0);
         if constexpr (S::kEdges) {
           ConvWindows<S, Sums>{sums, hopper::lane() % 4}.leave_out_edges(item);
         }
@@ -636,19 +637,19 @@ struct ConvConsumer {
           hand_over(item, slice, to, bad, 0, reduced);
         }
       } else {
-        run_phases(item, to);
+        run_phases(index, item, to);
       }
     }
   }
 
   // The phases of a tile meet in its slice. For the largest of them, the last one knows of doubts.
-  __device__ __forceinline__ void run_phases(const ConvItem& item, float* to) {
+  __device__ __forceinline__ void run_phases(int64_t index, const ConvItem& item, float* to) {
     bool bad = false;
     float doubt = 0.0f;
     float most_down = 0.0f;
 #pragma unroll 1
     for (int phase = 0; phase < S::kPhases; ++phase) {
-      sums.sum(phase);
+      sums.sum(index, phase);
       sums.doubt = doubt = maximum(doubt, sums.doubt);
       sums.most_down = most_down = fmaxf(most_down, sums.most_down);
       const bool found = write(row_scales(item) + sums.channels(), to, 0, phase, true);
@@ -674,8 +675,12 @@ __global__ void __launch_bounds__(384, 1)
   __shared__ ConvVote vote;
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
-      hopper::init(barriers.full[s], S::kResident != 0 ? 1 : 2);
+      hopper::init(barriers.full[s], S::kResident != 0 || S::kOwnRing != 0 ? 1 : 2);
       hopper::init(barriers.empty[s], 8);
+    }
+    for (int s = 0; s < 2 * S::kOwnRing; ++s) {
+      hopper::init(barriers.own_full[s % 2][s / 2], 1);
+      hopper::init(barriers.own_empty[s % 2][s / 2], 4);
     }
     hopper::init(barriers.weights, 1);
     for (int s = 0; M::kBoxed && s < S::kAhead; ++s) {
@@ -704,7 +709,9 @@ __global__ void __launch_bounds__(384, 1)
     ConvFeeder<Loop, S>{g, &map, shared, barriers, stages, vote, items}.run();
   } else {
     hopper::take_registers<208>();
-    ConvConsumer<Loop, P, S>{g, a, items, {shared, barriers, stages, warpgroup - 1}}.run();
+    ConvConsumer<Loop, P, S>{
+        g, a, items, {shared, barriers, stages, warpgroup - 1, g.packed, items}}
+        .run();
   }
 #endif
 }

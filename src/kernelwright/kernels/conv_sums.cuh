@@ -10,6 +10,74 @@
 
 namespace kw {
 
+// The weights that a warpgroup fetches for itself, kOwnRing stages of them ahead of its products.
+template <class Loop, class S>
+struct ConvOwnWeights {
+  using M = ConvMemory<Loop, S>;
+
+  uint8_t* const shared;
+  ConvBarriers<S>& barriers;
+  const void* const packed;
+  const int64_t items;
+  const int group;
+
+  // Of the stage that is next.
+  int slot = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ uint8_t* place(int slot) const {
+    return shared + M::kWeightsAt + (group * S::kOwnRing + slot) * M::kRing;
+  }
+  __device__ __forceinline__ const uint8_t* at() const { return place(slot); }
+
+  __device__ __forceinline__ static void next(int& slot, uint32_t& parity) {
+    if (++slot == S::kOwnRing) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+
+  // The weights of a stage of the tile, or of the next tile if it has no such stage; by one thread.
+  __device__ __forceinline__ void fetch(int to, int64_t index, int step) const {
+    if (step >= S::kSteps) {
+      step -= S::kSteps;
+      index += hopper::block_count();
+    }
+    if (index >= items) return;
+    const int64_t tile = static_cast<int64_t>(static_cast<uint32_t>(index) % S::kChannelTiles);
+    const auto* const from = static_cast<const uint8_t*>(packed) +
+                             (tile * S::kSteps + step) * M::kWeightsStep + group * M::kWeightsRun;
+    hopper::Barrier& full = barriers.own_full[group][to];
+    hopper::arrive_expecting(full, M::kWeightsRun);
+    detail::copy_bytes(place(to), from, M::kWeightsRun, full);
+  }
+
+  __device__ __forceinline__ void begin() const {
+    if (threadIdx.x % 128 == 0) {
+      for (int s = 0; s < S::kOwnRing; ++s) fetch(s, hopper::block_index(), s);
+    }
+    __syncwarp();
+  }
+  __device__ __forceinline__ void wait() const {
+    hopper::wait(barriers.own_full[group][slot], parity);
+  }
+  __device__ __forceinline__ void advance() { next(slot, parity); }
+
+  // When the products of a stage before this one, or before all others of the next tile, are done,
+  // which all warps say: its place is for the weights that come kOwnRing stages later.
+  __device__ __forceinline__ void refill(int64_t index, int step) const {
+    const bool wraps = slot == 0;
+    const int free = wraps ? S::kOwnRing - 1 : slot - 1;
+    hopper::Barrier& empty = barriers.own_empty[group][free];
+    if (threadIdx.x % 32 == 0) detail::arrive(empty);
+    if (threadIdx.x % 128 == 0) {
+      hopper::wait(empty, wraps ? parity ^ 1 : parity);
+      fetch(free, index, step + S::kOwnRing);
+    }
+    __syncwarp();
+  }
+};
+
 template <class Loop, class S>
 struct ConvSums {
   using M = ConvMemory<Loop, S>;
@@ -30,16 +98,44 @@ struct ConvSums {
   // writes.
   static constexpr bool kByTiles = kOneStage && S::kPhases == 1;
   static constexpr bool kByGroups = kPromotes && !kByTiles;
+  static constexpr bool kByStages = !kOneStage && !kPromotes && S::kPhases == 1;
   // Partial sums at once: those of one part are promoted while those of the next one are made.
   static constexpr int kPartials = kByTiles && (kParts + 2) * kPer <= kMostSums ? 2 : 1;
-  using Product =
-      hopper::Product<Loop::kElement, kColumns, hopper::Major::kDepth, hopper::Major::kDepth>;
+
+  // How far the next eight places are, and where a part of the tile begins in the halo.
+  static constexpr int kNextEight = kAlongX ? 8 : S::kRowPitch * S::kStepY;
+  KW_FN static constexpr int part_places(int part) {
+    const int block = part / kHigh;
+    const int bx = block % S::kBlocksX;
+    const int by = block / S::kBlocksX % S::kBlocksY;
+    const int bz = block / (S::kBlocksX * S::kBlocksY);
+    const int x = kAlongX ? bx * S::kRows * 8 : bx * 8;
+    const int y = kAlongX ? by : by * S::kRows;
+    return (bz * S::kStepZ * S::kHaloH + y * S::kStepY) * S::kRowPitch + x;
+  }
+  // Parts that are one product, because one begins where the eights of the other end: the weights
+  // are read once for all of them. Partial sums are made part by part.
+  static constexpr int kJoined = [] {
+    int most = 1;
+    for (int n = 2; !kPixels && !kPromotes && kHigh == 1 && n <= kParts; ++n) {
+      bool fits = kParts % n == 0 && hopper::is_width(n * kColumns);
+      for (int part = 1; part < kParts; ++part) {
+        const int on = part_places(part) - part_places(part - 1);
+        fits = fits && (part % n == 0 || on == S::kRows * kNextEight);
+      }
+      most = fits ? n : most;
+    }
+    return most;
+  }();
+  using Product = hopper::Product<Loop::kElement, kJoined * kColumns, hopper::Major::kDepth,
+                                  hopper::Major::kDepth>;
   static_assert(kPixels ? S::kRows == 8 : S::kChannels % 64 == 0, "64 rows to a product");
 
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
   const ConvStage* const stages;
   const int group;  // the warpgroup, 0 or 1
+  ConvOwnWeights<Loop, S> own;
 
   int at = 0;  // the stage
   uint32_t parity = 0;
@@ -67,8 +163,17 @@ struct ConvSums {
     return S::kSplitC > 1 ? group * S::kChannels : 0;
   }
 
+  __device__ __forceinline__ ConvSums(uint8_t* shared, ConvBarriers<S>& barriers,
+                                      const ConvStage* stages, int group, const void* packed,
+                                      int64_t items)
+      : shared(shared),
+        barriers(barriers),
+        stages(stages),
+        group(group),
+        own{shared, barriers, packed, items, group} {}
+
   __device__ __forceinline__ void begin() const {
-    if ((kOneStage || kPromotes) && group == 1) hopper::arrive_threads<256>(1);
+    if ((kOneStage || kPromotes || kByStages) && group == 1) hopper::arrive_threads<256>(1);
   }
   __device__ __forceinline__ void take_turn() const { hopper::sync_threads<256>(1 + group); }
   __device__ __forceinline__ void end_turn() const { hopper::arrive_threads<256>(2 - group); }
@@ -83,17 +188,6 @@ struct ConvSums {
     if (threadIdx.x % 32 == 0) detail::arrive(barriers.empty[stage]);
   }
 
-  // Where a part of the tile begins in the halo.
-  KW_FN static constexpr int part_places(int part) {
-    const int block = part / kHigh;
-    const int bx = block % S::kBlocksX;
-    const int by = block / S::kBlocksX % S::kBlocksY;
-    const int bz = block / (S::kBlocksX * S::kBlocksY);
-    const int x = kAlongX ? bx * S::kRows * 8 : bx * 8;
-    const int y = kAlongX ? by : by * S::kRows;
-    return (bz * S::kStepZ * S::kHaloH + y * S::kStepY) * S::kRowPitch + x;
-  }
-
   // The low words of descriptors: of the first places and of the first weights.
   struct Base {
     uint32_t places;
@@ -102,20 +196,21 @@ struct ConvSums {
 
   __device__ __forceinline__ Base base(int step, int before) const {
     const int first = (deep() * S::kStepZ * S::kHaloH + tall() * S::kStepY) * S::kRowPitch + wide();
-    const uint8_t* const from =
+    const uint8_t* from =
         shared + M::kWeightsAt + (S::kResident != 0 ? step * M::kWeightsStep : at * M::kRing);
-    const int skipped = M::kRevisits && S::kResident == 0 ? 0 : before * 2 * S::kBlockChannels;
+    if constexpr (S::kOwnRing != 0) from = own.at();
+    const int skipped = M::kRevisits && S::kResident == 0 ? 0 : before * 2 * S::kWeightRows;
+    const int above = S::kOwnRing != 0 ? 0 : channels();
     return {(hopper::shared_address(shared + at * M::kStage) >> 4) + static_cast<uint32_t>(first),
-            (hopper::shared_address(from) >> 4) + static_cast<uint32_t>(channels() + skipped) +
-                (static_cast<uint32_t>(S::kBlockChannels) << 16)};
+            (hopper::shared_address(from) >> 4) + static_cast<uint32_t>(above + skipped) +
+                (static_cast<uint32_t>(S::kWeightRows) << 16)};
   }
 
   // One depth step of parts kFirst to kLast; `places` says where its places are.
   template <int kFirst, int kLast>
   __device__ __forceinline__ static void multiply_step(float (*d)[kPer], const Base& base, int term,
                                                        int step, uint32_t places, int add) {
-    constexpr uint32_t kRowsOn = kAlongX ? 8 : static_cast<uint32_t>(S::kRowPitch * S::kStepY);
-    constexpr uint64_t kPlacesDown = uint64_t{kRowsOn} << 32;
+    constexpr uint64_t kPlacesDown = uint64_t{static_cast<uint32_t>(kNextEight)} << 32;
     constexpr uint64_t kWeightsDown = uint64_t{128 / 16} << 32;
     constexpr int kWeightsPlane = (S::kResident != 0 ? M::kWeightsPlane : M::kRingPlane) / 16;
     constexpr int kPlacesPlane = S::kChunks * S::kPlane;
@@ -123,16 +218,17 @@ struct ConvSums {
     const int weights_low = Loop::kPlanes == 2 && term == 0 ? kWeightsPlane : 0;
     const int places_low = Loop::kPlanes == 2 && term == 1 ? kPlacesPlane : 0;
 #pragma unroll
-    for (int part = kFirst; part < kLast; ++part) {
+    for (int part = kFirst; part < kLast; part += kJoined) {
+      auto& sums = reinterpret_cast<float (&)[kJoined * kPer]>(d[part - kFirst]);
       const uint64_t p = kPlacesDown | (base.places + places +
                                         static_cast<uint32_t>(part_places(part) + places_low));
       const uint64_t w =
-          kWeightsDown | (base.weights + static_cast<uint32_t>(step * 2 * S::kBlockChannels +
+          kWeightsDown | (base.weights + static_cast<uint32_t>(step * 2 * S::kWeightRows +
                                                                part % kHigh * 64 + weights_low));
       if constexpr (kPixels) {
-        Product::run(d[part - kFirst], p, w, add);
+        Product::run(sums, p, w, add);
       } else {
-        Product::run(d[part - kFirst], w, p, add);
+        Product::run(sums, w, p, add);
       }
     }
   }
@@ -362,7 +458,7 @@ struct ConvSums {
   }
 
   // A phase of a tile of several stages.
-  __device__ __forceinline__ void sum_stages(int phase) {
+  __device__ __forceinline__ void sum_stages(int64_t index, int phase) {
     const Steps steps = steps_of(phase);
     if constexpr (kPromotes) clear();
     int before = at;
@@ -379,30 +475,36 @@ struct ConvSums {
           multiply_sums(down / stage.down);
         }
         down = stage.down;
+        if constexpr (S::kOwnRing != 0) own.wait();
+        if constexpr (kByStages) take_turn();
         multiply_all(steps, step, step > 0);
+        if constexpr (kByStages) end_turn();
         if (step > 0) {
           hopper::wait_products<1>();
           release(before);
+          if constexpr (S::kOwnRing != 0) own.refill(index, step - 1);
         }
+        if constexpr (S::kOwnRing != 0) own.advance();
         before = at;
       }
     }
     if constexpr (!kPromotes) {
       finish_products();
       release(before);
+      if constexpr (S::kOwnRing != 0) own.refill(index, S::kSteps - 1);
       if (S::kSomeEmpty && steps.count == 0) clear();
     }
   }
 
   // All products of a phase of the next tile.
-  __device__ __forceinline__ void sum(int phase) {
+  __device__ __forceinline__ void sum(int64_t index, int phase) {
     down = 1.0f;
     doubt = 0.0f;
     most_down = 0.0f;
     if constexpr (kOneStage) {
       sum_stage(phase);
     } else {
-      sum_stages(phase);
+      sum_stages(index, phase);
     }
   }
 };

@@ -1,11 +1,12 @@
 // The weights of a convolution as its tensor cores read them.
 //
-// [channel tile][stage][plane][chunk][channel of the tile][8 halves]: what a tile multiplies in one
-// stage is one run of memory. float32 weights are scaled by a power of two for each output channel
-// and split as rows of a product are (split.cuh); what is lost is bounded by 2^-25 for each small
-// element. A block of threads packs one channel; those that a tile has beyond the last one are
-// zero. Where an epilogue is given the largest of several results and wants a channel's smallest
-// (P::turned), its weights and its scale are multiplied by -1.
+// [channel tile][stage][warpgroup][plane][chunk][channel][8 halves]: what a tile multiplies in one
+// stage is one run of memory, or one for each warpgroup that fetches its own. float32 weights are
+// scaled by a power of two for each output channel and split as rows of a product are (split.cuh);
+// what is lost is bounded by 2^-25 for each small element. A block of threads packs one channel;
+// those that a tile has beyond the last one are zero. Where an epilogue is given the largest of
+// several results and wants a channel's smallest (P::turned), its weights and its scale are
+// multiplied by -1.
 #pragma once
 
 #include "conv_shape.cuh"
@@ -135,14 +136,17 @@ __global__ void __launch_bounds__(128)
         planes[pair][0] = uint32_t{x[0].bits} | uint32_t{x[1].bits} << 16;
       }
     }
-    auto* const to =
-        static_cast<uint4*>(g.packed) +
-        (int64_t{tile} * S::kSteps + step) * (Loop::kPlanes * kChunks) * S::kBlockChannels +
-        int64_t{i % kChunks} * S::kBlockChannels + row % S::kBlockChannels;
+    constexpr int kRuns = S::kBlockChannels / S::kWeightRows;
+    const int run = row % S::kBlockChannels / S::kWeightRows;
+    auto* const to = static_cast<uint4*>(g.packed) +
+                     (((int64_t{tile} * S::kSteps + step) * kRuns + run) * Loop::kPlanes * kChunks +
+                      i % kChunks) *
+                         S::kWeightRows +
+                     row % S::kWeightRows;
 #pragma unroll
     for (int p = 0; p < Loop::kPlanes; ++p) {
-      to[int64_t{p} * kChunks * S::kBlockChannels] = {planes[0][p], planes[1][p], planes[2][p],
-                                                      planes[3][p]};
+      to[int64_t{p} * kChunks * S::kWeightRows] = {planes[0][p], planes[1][p], planes[2][p],
+                                                   planes[3][p]};
     }
   }
 }

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from itertools import product as every
 
 import torch
@@ -27,8 +28,13 @@ AXES = "DHW"
 # Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
 PROMOTE = 5
 NO_PROMOTION = 6
+# Where the weights of a stage are: in shared memory for the whole launch, with the stage, or in a
+# ring of the warpgroup that multiplies them.
+WEIGHTS = RESIDENT, STAGED, OWN = "resident", "with every stage", "of each warpgroup"
+OWN_RING = 2
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
+PRODUCTS = (*WIDTHS, 192, 256)  # where parts of a tile are joined
 ROWS = (16, 14, 12, 10, 8, 7, 6, 5, 4)
 BLOCKS = (
     *((1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 1, 4), (1, 2, 2)),
@@ -225,18 +231,26 @@ class Choice:
     channels: int
     split: str
     chunks: int
-    resident: bool
+    weights: str
     along: bool
     pool: Pool
 
     def __str__(self) -> str:
         z, y, x = self.block
         rows = "places" if self.pixels else "weights"
-        weights = "resident" if self.resident else "with every stage"
         return (
             f"{self.block_channels} channels of {z} x {y} x {x} places, {rows} as rows, "
-            f"{8 * self.chunks} channels a stage, weights {weights}"
+            f"{8 * self.chunks} channels a stage, weights {self.weights}"
         )
+
+    @property
+    def resident(self) -> bool:
+        return self.weights == RESIDENT
+
+    @property
+    def own_ring(self) -> int:
+        """Stages of weights that a warpgroup has fetched for itself."""
+        return OWN_RING if self.weights == OWN else 0
 
     @cached_property
     def pack(self) -> int:
@@ -357,6 +371,33 @@ class Choice:
     def accumulators(self) -> int:
         return (self.parts + self.promotes) * self.columns // 2
 
+    def joined(self, halo: Extents) -> int:
+        """Parts of a tile that are one product: one begins where the other ends (conv_sums.cuh)."""
+        if self.pixels or self.promotes or self.channels > 64:
+            return 1
+        deep, down, _ = (axis.step for axis in self.axes)
+        pitch = _row_pitch(self, halo)
+        across, rows = (8 * self.rows, 1) if self.along else (8, self.rows)
+        eights = self.rows * (8 if self.along else pitch * down)
+        begins = [
+            (z * deep * halo[1] + y * rows * down) * pitch + x * across
+            for z, y, x in every(*(range(n) for n in self.blocks))
+        ]
+        fitting = [
+            n
+            for n in range(2, self.parts + 1)
+            if self.parts % n == 0
+            and n * self.columns in PRODUCTS
+            and all(b - a == eights or at % n == 0 for at, (a, b) in enumerate(pairwise(begins), 1))
+        ]
+        return max(fitting, default=1)
+
+    @property
+    def may_own(self) -> bool:
+        """Whether warpgroups have channels of their own, and so many stages that it matters."""
+        several = self.stages_of_tile > 1 and self.phases == 1
+        return several and self.split == "C" and not self.promotes
+
     def refused(self, used: Extents) -> str:
         """Why the tensor cores or the kernel cannot do this."""
         if min(self.advance(used)) < 1:
@@ -432,14 +473,16 @@ def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]
             for blocks, split, along in every(BLOCKS, SPLITS, (False, True)):
                 sample = Choice(
                     *(form, loop, merge, pixels, rows, blocks, channels, split, 1),
-                    resident=True,
+                    weights=RESIDENT,
                     along=along,
                     pool=needs.pool or side_by_side(ONES, form.out_size),
                 )
                 if not _sensible(sample, needs):
                     continue
-                for chunks, resident in every(_stages(sample.all_chunks), (True, False)):
-                    yield replace(sample, chunks=chunks, resident=resident)
+                for chunks, weights in every(_stages(sample.all_chunks), WEIGHTS):
+                    choice = replace(sample, chunks=chunks, weights=weights)
+                    if weights != OWN or choice.may_own:
+                        yield choice
 
 
 def _merges(form: ConvForm) -> list[int]:
@@ -568,6 +611,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         "kBoxDeep": deep,
         "kBoxTall": tall,
         "kResident": int(choice.resident),
+        "kOwnRing": choice.own_ring,
         "kPromote": PROMOTE if choice.promotes else 0,
         "kTileChannels": channels,
         "kTileD": depth,
@@ -718,9 +762,8 @@ class _Memory:
 
     @cached_property
     def stage(self) -> int:
-        z, y, x = self.halo
-        step = self.choice.axes[2].step
-        pitch = -(-x // step) * step
+        z, y, _ = self.halo
+        pitch = _row_pitch(self.choice, self.halo)
         return self.choice.loop.planes * self.choice.chunks * z * y * pitch * 16
 
     @cached_property
@@ -732,7 +775,7 @@ class _Memory:
     @cached_property
     def ring(self) -> int:
         c = self.choice
-        if c.resident:
+        if c.weights != STAGED:
             return 0
         revisits = c.phases > 1 and c.stages_of_tile > 1
         steps = max(c.depth_steps) if revisits else sum(c.depth_steps)
@@ -741,7 +784,7 @@ class _Memory:
     @cached_property
     def fixed(self) -> int:
         c = self.choice
-        kept = c.stages_of_tile * self.weights if c.resident else 0
+        kept = (c.stages_of_tile if c.resident else c.own_ring) * self.weights
         places = math.prod(self.halo) * 8 if self.box is None else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8
@@ -759,6 +802,12 @@ class _Memory:
             if self.total(stages, ahead) <= CONVOLVING.shared_bytes:
                 return stages, ahead
         return 0, 0
+
+
+def _row_pitch(choice: Choice, halo: Extents) -> int:
+    """Of the halo in shared memory: columns that are a stride apart lie side by side."""
+    step = choice.axes[2].step
+    return -(-halo[2] // step) * step
 
 
 def _writing(choice: Choice, used: Extents, width: int) -> float:
@@ -787,10 +836,11 @@ def _tile_time(
 ) -> tuple[float, str]:
     """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
-    width = choice.columns
+    joined = choice.joined(memory.halo)
+    width = choice.columns * joined
     clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
     steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
-    products = 2 * choice.parts * steps * clocks
+    products = 2 * choice.parts / joined * steps * clocks
     visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
     feeding = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
     if memory.box is None:

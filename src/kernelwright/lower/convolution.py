@@ -346,7 +346,8 @@ def _operations(program: Program) -> int:
 def _unrolled(parts: Tiled, vec: int) -> int:
     program = parts.epilogue
     most = LOADING_BODY if program.as_large_as(parts.given) else LOOP_BODY
-    return next((n for n in (8, 4, 2) if n * vec * _operations(program) <= most), 1)
+    turns = (16, 8, 4, 2) if vec == 1 and not program.stages else (8, 4, 2)
+    return next((n for n in turns if n * vec * _operations(program) <= most), 1)
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
