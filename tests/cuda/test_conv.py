@@ -28,20 +28,20 @@ BOUNDS = {"split": 8 * EPS, "rounded": 1.5e-3, "float16": 1e-3, "bfloat16": 8e-3
 
 # Windows that share a row and a column with the next one.
 OVERLAP: dict[str, Any] = {"largest": (1, 3, 3), "apart": (1, 2, 2)}
-DEEP_RING = (("kResident", 0), ("kOwnRing", 0))  # weights come with every stage
+DEEP_RING = (("kResident", 0), ("kWeightRing", 0))  # weights come with every stage
 DENSE = {
     "plain": Conv(8, 64, (37, 45), (3, 3)),
     "padded": Conv(16, 64, (33, 30), (3, 3), pads=1),
     "deep": Conv(64, 128, (30, 34), (3, 3), pads=1),
     "deep_resident": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kResident", 1),)),
     "deep_ring": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=DEEP_RING),
-    "deep_own": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kOwnRing", 2),)),
-    "own_channels": Conv(40, 200, (30, 33), (3, 3), loop="rounded", where=(("kOwnRing", 2),)),
-    "own_halves": Conv(64, 128, (30, 34), (3, 3), loop="bfloat16", where=(("kOwnRing", 2),)),
+    "deep_own": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kWeightRing", 2),)),
+    "own_channels": Conv(40, 200, (30, 33), (3, 3), loop="rounded", where=(("kWeightRing", 2),)),
+    "own_halves": Conv(64, 128, (30, 34), (3, 3), loop="bfloat16", where=(("kWeightRing", 2),)),
     "joined": Conv(
         *(64, 128, (21, 64), (3, 3)),
         loop="rounded",
-        where=(("kAlongX", 1), ("kBlocksY", 2), ("kChannels", 64), ("kSplitC", 2), ("kOwnRing", 2)),
+        where=(("kAlongX", 1), ("kBlocksY", 2), ("kChannels", 64), ("kSplitC", 2), ("kWeightRing", 2)),
     ),
     "joined_rows": Conv(
         *(24, 64, (40, 30), (3, 3)),

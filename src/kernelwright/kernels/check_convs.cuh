@@ -42,7 +42,7 @@ struct ConvDense {
   static constexpr int kWindowPadD = 0, kWindowPadH = 0, kWindowPadW = 0;
   static constexpr int kSeenD = 1, kSeenH = 21, kSeenW = 19;
   static constexpr int kChunks = 2, kStages = 2, kAhead = 4, kResident = 0, kPromote = 4;
-  static constexpr int kOwnRing = 0;
+  static constexpr int kWeightRing = 0;
   static constexpr int kTileChannels = 8, kTileD = 1, kTileH = 4, kTileW = 8, kTilePitch = 40;
   static constexpr int kEpilogueThreads = 32, kUnscaled = 1;
   static constexpr int kBoxed = 0, kBoxDeep = 1, kBoxTall = 1;
@@ -59,7 +59,7 @@ struct ConvOwn : ConvDense {
   static constexpr int kCout = 128, kInW = 64, kOutW = 62, kSeenW = 62, kPadW = 0;
   static constexpr int kAlongX = 1, kBlocksY = 2, kChannels = 64, kTall = 2, kWide = 62;
   static constexpr int kSplitC = 2, kSplitY = 1, kChunks = 1, kStages = 3, kPromote = 0;
-  static constexpr int kOwnRing = 2, kTileH = 2, kTileW = 62, kTilePitch = 136;
+  static constexpr int kWeightRing = 2, kTileH = 2, kTileW = 62, kTilePitch = 136;
   static constexpr int kBoxed = 1, kBoxTall = 2;
 };
 

@@ -253,7 +253,7 @@ struct ConvFeeder {
         const int visit = turn_of / S::kSteps;
         const int step = turn_of % S::kSteps;
         hopper::wait(barriers.empty[at], phase);
-        if (S::kResident == 0 && S::kOwnRing == 0 && thread == 0) {
+        if (S::kResident == 0 && S::kWeightRing == 0 && thread == 0) {
           if (is_first) await_turn();
           fetch_weights(at, item, visit, step);
         }

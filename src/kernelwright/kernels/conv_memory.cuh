@@ -13,15 +13,15 @@ struct alignas(8) ConvStage {
   float doubt;
 };
 
-// Stages are full or empty, and so are each warpgroup's own weights; boxes of the input have come,
-// and have been read.
+// Stages are full or empty, and so are each warpgroup's own weights (conv_ring.cuh); boxes of the
+// input have come, and have been read.
 template <class S>
 struct ConvBarriers {
-  static constexpr int kOwn = S::kOwnRing != 0 ? S::kOwnRing : 1;
+  static constexpr int kRing = S::kWeightRing != 0 ? S::kWeightRing : 1;
   hopper::Barrier full[S::kStages];
   hopper::Barrier empty[S::kStages];
-  hopper::Barrier own_full[2][kOwn];
-  hopper::Barrier own_empty[2][kOwn];
+  hopper::Barrier ring_full[2][kRing];
+  hopper::Barrier ring_empty[2][kRing];
   hopper::Barrier weights;
   hopper::Barrier come[S::kAhead];
   hopper::Barrier read[S::kAhead];
@@ -43,7 +43,7 @@ struct ConvMemory {
       2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kWeightRows * 16;
   static constexpr int kRing = Loop::kPlanes * kRingPlane;
   static constexpr int kRings =  // of what is not resident
-      S::kOwnRing != 0 ? kWeightsRuns * S::kOwnRing : S::kStages;
+      S::kWeightRing != 0 ? kWeightsRuns * S::kWeightRing : S::kStages;
 
   // Input on its way: boxes of it, or what each thread copies for itself.
   static constexpr bool kBoxed = Loop::kScaled && S::kBoxed != 0;

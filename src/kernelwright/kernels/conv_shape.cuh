@@ -15,11 +15,11 @@
 // kKernel, kStride, kPad, kDilation; kTransposed. The tile of a warpgroup: kChannels channels and
 // kDeep x kTall x kWide places, multiplied in kBlocksZ x kBlocksY x kBlocksX blocks of kRows rows
 // of eight places; kAlongX: the eights lie in one row. The block's two warpgroups lie side by side
-// along the axis whose kSplit is 2. A stage: kChunks chunks of channels. kOwnRing: so many stages
-// of weights each warpgroup fetches ahead for itself. What the epilogue is
-// given: kTile..., kEpilogueThreads; kUnscaled: sums without their channels' scales. kWindow...: it
-// wants the largest of each window of so many results, and kTile... counts windows: kSeen... of
-// them, kWindowStep... apart, of which the first begins kWindowPad... before the output. Where they
+// along the axis whose kSplit is 2. A stage: kChunks chunks of channels. kWeightRing: so many
+// stages of weights each warpgroup fetches ahead for itself. What the epilogue is given: kTile...,
+// kEpilogueThreads; kUnscaled: sums without their channels' scales. kWindow...: it wants the
+// largest of each window of so many results, and kTile... counts windows: kSeen... of them,
+// kWindowStep... apart, of which the first begins kWindowPad... before the output. Where they
 // overlap, tiles do: a window is one warpgroup's. kPhaseMax: it wants the largest result of the
 // phases of each place, and kOut counts places.
 #pragma once
@@ -185,7 +185,7 @@ struct ConvShape : ConvAxes<Config> {
   // A block's tile, in channels and places, and how many there are.
   static constexpr int kBlockChannels = C::kChannels * C::kSplitC;
   // Channels whose weights lie side by side: a warpgroup's, if it fetches them for itself.
-  static constexpr int kWeightRows = C::kOwnRing != 0 ? C::kChannels : kBlockChannels;
+  static constexpr int kWeightRows = C::kWeightRing != 0 ? C::kChannels : kBlockChannels;
   static constexpr int kBlockD = kAdvanceZ * (C::kSplitZ - 1) + C::kDeep;
   static constexpr int kBlockH = kAdvanceY * (C::kSplitY - 1) + C::kTall;
   static constexpr int kBlockW = kAdvanceX * (C::kSplitX - 1) + C::kWide;

@@ -9,8 +9,8 @@
 // One block per multiprocessor stays for the whole launch. Its first warpgroup feeds
 // (conv_feed.cuh); two more multiply, each its own places or channels of the tile, and run the
 // epilogue. Weights lie in shared memory for the whole launch (kResident), or come with every
-// stage, or each warpgroup fetches those of its own channels (kOwnRing). They are the rows of the
-// products and places the columns, or, for few channels, the other way around (kPixelsOnM).
+// stage, or each warpgroup fetches those of its own channels (kWeightRing). They are the rows of
+// the products and places the columns, or, for few channels, the other way around (kPixelsOnM).
 //
 // Split float32 adds partial sums of kPromote depth steps in float32 registers, because the tensor
 // cores truncate. The warpgroups take turns, so that one multiplies while the other adds or is in
@@ -605,7 +605,7 @@ struct ConvConsumer {
       hopper::sync_threads<256>(6);
     }
     if (S::kResident != 0) hopper::wait(sums.barriers.weights, 0);
-    if constexpr (S::kOwnRing != 0) sums.own.begin();
+    if constexpr (S::kWeightRing != 0) sums.ring.begin();
   }
 
   __device__ __forceinline__ void run() {
@@ -675,12 +675,12 @@ __global__ void __launch_bounds__(384, 1)
   __shared__ ConvVote vote;
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::kStages; ++s) {
-      hopper::init(barriers.full[s], S::kResident != 0 || S::kOwnRing != 0 ? 1 : 2);
+      hopper::init(barriers.full[s], S::kResident != 0 || S::kWeightRing != 0 ? 1 : 2);
       hopper::init(barriers.empty[s], 8);
     }
-    for (int s = 0; s < 2 * S::kOwnRing; ++s) {
-      hopper::init(barriers.own_full[s % 2][s / 2], 1);
-      hopper::init(barriers.own_empty[s % 2][s / 2], 4);
+    for (int s = 0; s < 2 * S::kWeightRing; ++s) {
+      hopper::init(barriers.ring_full[s % 2][s / 2], 1);
+      hopper::init(barriers.ring_empty[s % 2][s / 2], 4);
     }
     hopper::init(barriers.weights, 1);
     for (int s = 0; M::kBoxed && s < S::kAhead; ++s) {

@@ -5,78 +5,10 @@
 // are a base and constants; long ones, and those of phases, are read from shared memory.
 #pragma once
 
-#include "conv_feed.cuh"
 #include "conv_products.cuh"
+#include "conv_ring.cuh"
 
 namespace kw {
-
-// The weights that a warpgroup fetches for itself, kOwnRing stages of them ahead of its products.
-template <class Loop, class S>
-struct ConvOwnWeights {
-  using M = ConvMemory<Loop, S>;
-
-  uint8_t* const shared;
-  ConvBarriers<S>& barriers;
-  const void* const packed;
-  const int64_t items;
-  const int group;
-
-  // Of the stage that is next.
-  int slot = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ uint8_t* place(int slot) const {
-    return shared + M::kWeightsAt + (group * S::kOwnRing + slot) * M::kRing;
-  }
-  __device__ __forceinline__ const uint8_t* at() const { return place(slot); }
-
-  __device__ __forceinline__ static void next(int& slot, uint32_t& parity) {
-    if (++slot == S::kOwnRing) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-
-  // The weights of a stage of the tile, or of the next tile if it has no such stage; by one thread.
-  __device__ __forceinline__ void fetch(int to, int64_t index, int step) const {
-    if (step >= S::kSteps) {
-      step -= S::kSteps;
-      index += hopper::block_count();
-    }
-    if (index >= items) return;
-    const int64_t tile = static_cast<int64_t>(static_cast<uint32_t>(index) % S::kChannelTiles);
-    const auto* const from = static_cast<const uint8_t*>(packed) +
-                             (tile * S::kSteps + step) * M::kWeightsStep + group * M::kWeightsRun;
-    hopper::Barrier& full = barriers.own_full[group][to];
-    hopper::arrive_expecting(full, M::kWeightsRun);
-    detail::copy_bytes(place(to), from, M::kWeightsRun, full);
-  }
-
-  __device__ __forceinline__ void begin() const {
-    if (threadIdx.x % 128 == 0) {
-      for (int s = 0; s < S::kOwnRing; ++s) fetch(s, hopper::block_index(), s);
-    }
-    __syncwarp();
-  }
-  __device__ __forceinline__ void wait() const {
-    hopper::wait(barriers.own_full[group][slot], parity);
-  }
-  __device__ __forceinline__ void advance() { next(slot, parity); }
-
-  // When the products of a stage before this one, or before all others of the next tile, are done,
-  // which all warps say: its place is for the weights that come kOwnRing stages later.
-  __device__ __forceinline__ void refill(int64_t index, int step) const {
-    const bool wraps = slot == 0;
-    const int free = wraps ? S::kOwnRing - 1 : slot - 1;
-    hopper::Barrier& empty = barriers.own_empty[group][free];
-    if (threadIdx.x % 32 == 0) detail::arrive(empty);
-    if (threadIdx.x % 128 == 0) {
-      hopper::wait(empty, wraps ? parity ^ 1 : parity);
-      fetch(free, index, step + S::kOwnRing);
-    }
-    __syncwarp();
-  }
-};
 
 template <class Loop, class S>
 struct ConvSums {
@@ -134,8 +66,8 @@ struct ConvSums {
   uint8_t* const shared;
   ConvBarriers<S>& barriers;
   const ConvStage* const stages;
-  const int group;  // the warpgroup, 0 or 1
-  ConvOwnWeights<Loop, S> own;
+  const int group;               // the warpgroup, 0 or 1
+  ConvWeightRing<Loop, S> ring;  // of weights, if it has one
 
   int at = 0;  // the stage
   uint32_t parity = 0;
@@ -170,7 +102,7 @@ struct ConvSums {
         barriers(barriers),
         stages(stages),
         group(group),
-        own{shared, barriers, packed, items, group} {}
+        ring{shared, barriers, packed, items, group} {}
 
   __device__ __forceinline__ void begin() const {
     if ((kOneStage || kPromotes || kByStages) && group == 1) hopper::arrive_threads<256>(1);
@@ -198,9 +130,9 @@ struct ConvSums {
     const int first = (deep() * S::kStepZ * S::kHaloH + tall() * S::kStepY) * S::kRowPitch + wide();
     const uint8_t* from =
         shared + M::kWeightsAt + (S::kResident != 0 ? step * M::kWeightsStep : at * M::kRing);
-    if constexpr (S::kOwnRing != 0) from = own.at();
+    if constexpr (S::kWeightRing != 0) from = ring.at();
     const int skipped = M::kRevisits && S::kResident == 0 ? 0 : before * 2 * S::kWeightRows;
-    const int above = S::kOwnRing != 0 ? 0 : channels();
+    const int above = S::kWeightRing != 0 ? 0 : channels();
     return {(hopper::shared_address(shared + at * M::kStage) >> 4) + static_cast<uint32_t>(first),
             (hopper::shared_address(from) >> 4) + static_cast<uint32_t>(above + skipped) +
                 (static_cast<uint32_t>(S::kWeightRows) << 16)};
@@ -475,23 +407,23 @@ struct ConvSums {
           multiply_sums(down / stage.down);
         }
         down = stage.down;
-        if constexpr (S::kOwnRing != 0) own.wait();
+        if constexpr (S::kWeightRing != 0) ring.wait();
         if constexpr (kByStages) take_turn();
         multiply_all(steps, step, step > 0);
         if constexpr (kByStages) end_turn();
         if (step > 0) {
           hopper::wait_products<1>();
           release(before);
-          if constexpr (S::kOwnRing != 0) own.refill(index, step - 1);
+          if constexpr (S::kWeightRing != 0) ring.refill(index, step - 1);
         }
-        if constexpr (S::kOwnRing != 0) own.advance();
+        if constexpr (S::kWeightRing != 0) ring.advance();
         before = at;
       }
     }
     if constexpr (!kPromotes) {
       finish_products();
       release(before);
-      if constexpr (S::kOwnRing != 0) own.refill(index, S::kSteps - 1);
+      if constexpr (S::kWeightRing != 0) ring.refill(index, S::kSteps - 1);
       if (S::kSomeEmpty && steps.count == 0) clear();
     }
   }

@@ -31,7 +31,7 @@ NO_PROMOTION = 6
 # Where the weights of a stage are: in shared memory for the whole launch, with the stage, or in a
 # ring of the warpgroup that multiplies them.
 WEIGHTS = RESIDENT, STAGED, OWN = "resident", "with every stage", "of each warpgroup"
-OWN_RING = 2
+WEIGHT_RING = 2
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 PRODUCTS = (*WIDTHS, 192, 256)  # where parts of a tile are joined
@@ -248,9 +248,9 @@ class Choice:
         return self.weights == RESIDENT
 
     @property
-    def own_ring(self) -> int:
+    def weight_ring(self) -> int:
         """Stages of weights that a warpgroup has fetched for itself."""
-        return OWN_RING if self.weights == OWN else 0
+        return WEIGHT_RING if self.weights == OWN else 0
 
     @cached_property
     def pack(self) -> int:
@@ -611,7 +611,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         "kBoxDeep": deep,
         "kBoxTall": tall,
         "kResident": int(choice.resident),
-        "kOwnRing": choice.own_ring,
+        "kWeightRing": choice.weight_ring,
         "kPromote": PROMOTE if choice.promotes else 0,
         "kTileChannels": channels,
         "kTileD": depth,
@@ -784,7 +784,7 @@ class _Memory:
     @cached_property
     def fixed(self) -> int:
         c = self.choice
-        kept = (c.stages_of_tile if c.resident else c.own_ring) * self.weights
+        kept = (c.stages_of_tile if c.resident else c.weight_ring) * self.weights
         places = math.prod(self.halo) * 8 if self.box is None else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8

@@ -179,7 +179,7 @@ struct Conv2dMinTanhConfig {
   static constexpr int kBoxDeep = 1;
   static constexpr int kBoxTall = 1;
   static constexpr int kResident = 1;
-  static constexpr int kOwnRing = 0;
+  static constexpr int kWeightRing = 0;
   static constexpr int kPromote = 0;
   static constexpr int kTileChannels = 8;
   static constexpr int kTileD = 1;
