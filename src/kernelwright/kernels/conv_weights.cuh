@@ -5,7 +5,8 @@
 // and split as rows of a product are (split.cuh); what is lost is bounded by 2^-25 for each small
 // element. A block of threads packs one channel; those that a tile has beyond the last one are
 // zero. Where an epilogue is given the largest of several results and wants a channel's smallest
-// (P::turned), its weights and its scale are multiplied by -1.
+// (P::turned), its weights and its scale are multiplied by -1. Where it is given means of results,
+// a packed weight is a sum of weights in memory (kMean in conv_shape.cuh).
 #pragma once
 
 #include "conv_shape.cuh"
@@ -42,13 +43,49 @@ struct ConvOperands {
 
 namespace detail {
 
-// Where a channel's weight for one input channel and tap is.
+// Where a channel's weights for one input channel begin.
 template <class S>
-__device__ __forceinline__ int64_t weight_at(int out, int in, int tap) {
+__device__ __forceinline__ int64_t weights_at(int out, int in) {
   constexpr int kIn = S::kCin / S::kGroups;
   constexpr int kOut = S::kCout / S::kGroups;
-  if constexpr (S::kTransposed != 0) return (int64_t{in} * kOut + out % kOut) * S::kTaps + tap;
-  return (int64_t{out} * kIn + in % kIn) * S::kTaps + tap;
+  if constexpr (S::kOwnTransposed != 0) return (int64_t{in} * kOut + out % kOut) * S::kOwnTaps;
+  return (int64_t{out} * kIn + in % kIn) * S::kOwnTaps;
+}
+
+// Calls f with the place of each weight in memory that a tap is the sum of.
+template <class S, class F>
+__device__ __forceinline__ void each_weight(int out, int in, int tap, const F& f) {
+  const int64_t at = weights_at<S>(out, in);
+  if constexpr (S::kMean == 1) {
+    f(at + tap);
+  } else {
+    constexpr ConvTaps kZ = S::z_taps(), kY = S::y_taps(), kX = S::x_taps();
+    const int tap_z = tap / (S::kKernelH * S::kKernelW);
+    const int tap_y = tap / S::kKernelW % S::kKernelH;
+    const int begin = kX.begin(tap % S::kKernelW), end = kX.end(tap % S::kKernelW);
+#pragma unroll 1
+    for (int z = kZ.begin(tap_z); z < kZ.end(tap_z); ++z) {
+#pragma unroll 1
+      for (int y = kY.begin(tap_y); y < kY.end(tap_y); ++y) {
+        const int64_t row = at + (z * S::kOwnKernelH + y) * S::kOwnKernelW;
+#pragma unroll
+        for (int n = 0; n < kX.most(); ++n) {
+          if (begin + n < end) f(row + begin + n);
+        }
+      }
+    }
+  }
+}
+
+template <class S, class Input>
+__device__ __forceinline__ Input weight_of(const Input* weight, int out, int in, int tap) {
+  if constexpr (S::kMean == 1) {
+    return weight[weights_at<S>(out, in) + tap];
+  } else {
+    float sum = 0.0f;
+    each_weight<S>(out, in, tap, [&](int64_t at) { sum += weight[at]; });
+    return sum * (1.0f / S::kMean);
+  }
 }
 
 template <class Loop, class P, class S>
@@ -69,6 +106,7 @@ __global__ void __launch_bounds__(128)
   const int first_in = exists ? out / kOut * kIn : 0;  // of the channel's own group
 
   static_assert(Loop::kScaled || !P::kTurns, "the scale brings the sign back");
+  static_assert(Loop::kScaled || S::kMean == 1, "sums of weights are float32, and so is repairing");
   float up = 1.0f;
   if constexpr (Loop::kScaled) {
     float sign = 1.0f;
@@ -77,7 +115,7 @@ __global__ void __launch_bounds__(128)
     const int count = exists ? kIn * S::kTaps : 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
       const int in = first_in + i / S::kTaps;
-      extent.add(weight[weight_at<S>(out, in, i % S::kTaps)]);
+      extent.add(weight_of<S>(weight, out, in, i % S::kTaps));
     }
     __shared__ uint32_t mosts[4];
     __shared__ unsigned smalls;
@@ -92,7 +130,7 @@ __global__ void __launch_bounds__(128)
       unsigned own = 0;
       for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
         const int in = first_in + i / S::kTaps;
-        const float x = weight[weight_at<S>(out, in, i % S::kTaps)];
+        const float x = weight_of<S>(weight, out, in, i % S::kTaps);
         own += (__float_as_uint(x) & 0x7fffffffu) - 1 < bound ? 1 : 0;
       }
       atomicAdd(&smalls, own);
@@ -127,7 +165,7 @@ __global__ void __launch_bounds__(128)
         const bool there = exists && chunk.exists && in < S::kGroupIn && tap_x < S::kKernelW &&
                            from / kIn == out / kOut;
         const int tap = (chunk.tap[0] * S::kKernelH + chunk.tap[1]) * S::kKernelW + tap_x;
-        x[half] = there ? weight[weight_at<S>(out, from, tap)] : Input{};
+        x[half] = there ? weight_of<S>(weight, out, from, tap) : Input{};
       }
       if constexpr (Loop::kScaled) {
         split::split_pair<Loop::kPlanes>(float2{x[0] * up, x[1] * up}, planes[pair]);

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -37,8 +38,17 @@ CERTAIN = 2.5
 CLOSE = 1.25
 SURE = 0.85
 
+
+
+class ConvTimed(NamedTuple):
+    """Microseconds of a generated convolution, and the form of the results that it makes."""
+
+    time: float
+    form: ConvForm
+
+
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
-ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
+ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], ConvTimed | None]
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,9 @@ class _Seating:
         return found
 
     def time(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        return self.timed(contraction, reader, way).time
+
+    def timed(self, contraction: Region, reader: Region, way: ConvWay) -> ConvTimed:
         """Of the convolution with the reader in its epilogue, if it can run there."""
         value = contraction.outputs[0].name
         if reader.gemm is not None or reader.conv is not None:
@@ -219,7 +232,7 @@ class _Seating:
         threads to wait for that.
         """
         (reader,) = readers
-        ours = self.time(contraction, reader, way)
+        ours, form = self.timed(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
         count = self.operators(contraction, reader)
         code = Code.CONV if count else Code.CONV_ALONE
@@ -237,6 +250,9 @@ class _Seating:
         if overlaps or beside:
             code = Code.CONV_OVERLAP if overlaps else Code.CONV_CHANNELS
             more = {"count": count, "once": once}
+        if form.mean is not None:
+            code = Code.CONV_MEAN
+            more = {"count": count, "window": form.by(form.kernel), "stride": form.by(form.stride)}
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
@@ -366,7 +382,7 @@ class _Seating:
         program, value = self.storing_alone(contraction), contraction.outputs[0].name
         walked = walk(program, value, way.form, self.graph)
         found = self.conv_time(walked, way.form, way.loop, way.samples)
-        return math.inf if found is None else found
+        return math.inf if found is None else found.time
 
     def alone(self, contraction: Region, way: ConvWay) -> None:
         """A convolution that is stored as it is."""
