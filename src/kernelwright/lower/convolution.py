@@ -23,6 +23,7 @@ from kernelwright.plan import (
     Buffer,
     Conv,
     ConvForm,
+    ConvTimed,
     Program,
     Region,
     Tiled,
@@ -31,7 +32,6 @@ from kernelwright.plan import (
     walk,
 )
 from kernelwright.plan.averages import averaged
-from kernelwright.plan.conv_seats import ConvTimed
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split

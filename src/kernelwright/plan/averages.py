@@ -79,6 +79,19 @@ def mean_of(form: ConvForm, window: Extents) -> ConvForm | None:
     )
 
 
+def pooled_first(form: ConvForm, window: Extents) -> ConvForm:
+    """The convolution that makes the same of an input which is averaged at every place."""
+    extents = zip(form.in_size, form.padding, window, strict=True)
+    z, y, x = (n + 2 * pad - p + 1 for n, pad, p in extents)
+    return replace(
+        form,
+        in_size=(z, y, x),
+        out_size=side_by_side(window, form.out_size).count,
+        stride=window,
+        padding=(0, 0, 0),
+    )
+
+
 def _composed(form: ConvForm, axis: int, window: int) -> _Axis | None:
     extents = (form.kernel, form.stride, form.padding, form.dilation)
     kernel, stride, padding, dilation = (extent[axis] for extent in extents)

@@ -104,6 +104,12 @@ class Code(Enum):
         " pool is folded into the weights as they are packed: window {window}, stride {stride};"
         " estimated {ours:.3g} us, with the library and a kernel after it {library:.3g}"
     )
+    CONV_FOLDED = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue; its average"
+        " pool is folded into the weights as they are packed: window {window}, stride {stride};"
+        " estimated {ours:.3g} us, {first:.3g} if its input were pooled first, with the library and"
+        " a kernel after it {library:.3g}"
+    )
     CONV_ROWS = (
         "a generated convolution ({loop}) with {count} operator(s) in its epilogue, on tiles that"
         " hold whole rows: estimated {ours:.3g} us, {parts:.3g} if rows were in parts and a kernel"
