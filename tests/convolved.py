@@ -50,8 +50,8 @@ class Conv:
     """A convolution of `size` places; tuples are along the axes that it has.
 
     Of the results the `largest` of windows of such extents is taken, which lie side by side or
-    `apart`, and begin `before` the first; or the `mean` of such windows. `pick` counts the configurations, the best one first;
-    `where` filters them by their constants.
+    `apart`, and begin `before` the first; or the `mean` of such windows. `pick` counts the
+    configurations, the best one first; `where` filters them by their constants.
     """
 
     cin: int

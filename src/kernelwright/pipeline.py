@@ -243,9 +243,7 @@ def _front(
     accuracies: Accuracies | None,
     rules: tuple[Rule, ...],
 ) -> Front:
-    captured, rewritten, rewrites, primitives = _primitives(
-        problem, report, machine, policy, rules
-    )
+    captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy, rules)
     needed = sizes_to_hold(primitives, machine, problem.precision, problem.batch, policy)
     if needed:
         inputs = [node.name for node in captured if node.op == "input"]

@@ -25,8 +25,8 @@
 // A convolution may be another one with the mean of each window of its results, kMean... of them
 // along an axis (plan/averages.py). The weights in memory are the other one's: kOwnKernel... taps,
 // which lie as a transposed one's do if kOwnTransposed is set. Tap r is the sum of those from
-// kOwnFirst... + r * kOwnStep... on, as many as the window has, as far as they exist, divided by the
-// window's size. Without windows there is one: the tap itself.
+// kOwnFirst... + r * kOwnStep... on, as many as the window has, as far as they exist, divided by
+// the window's size. Without windows there is one: the tap itself.
 #pragma once
 
 #include <cstdint>

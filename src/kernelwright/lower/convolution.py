@@ -175,7 +175,8 @@ def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> ConvT
 class Cut:
     """A tile, the walk that is cut to it, and what of the results the walk is given.
 
-    `form` is that of the results, which may be means of the convolution's (averages.py). `early`: reductions over places may be done where the sums are; `across`: those over channels.
+    `form` is that of the results, which may be means of the convolution's (averages.py). `early`:
+    reductions over places may be done where the sums are; `across`: those over channels.
     """
 
     walk: Walk

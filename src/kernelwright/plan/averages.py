@@ -6,9 +6,10 @@ pool is linear, so it is one more convolution, and two are one: along an axis
 
     y[j] = 1/p sum_{u < p} z[p j + u],   z[m] = sum_t w[t] x[m + t - pad]
 
-has the taps w'[r] = 1/p sum of w[t] for t from r - (p - 1) to r, a stride of p and the same padding.
-Of a transposed convolution z[m] = sum_i x[i] w[m + pad - s i], whose stride divides p, what is left
-is a convolution with the stride p / s: x[j p/s + r] meets all t from pad - s r on, p of them.
+has the taps w'[r] = 1/p sum of w[t] for t from r - (p - 1) to r, a stride of p and the same
+padding. Of a transposed convolution z[m] = sum_i x[i] w[m + pad - s i], whose stride divides p,
+what is left is a convolution with the stride p / s: x[j p/s + r] meets all t from pad - s r on, p
+of them.
 
 The weights are not summed here. An infinity of x times weights of either sign is NaN in eager, and
 an infinity with their sum: so the kernel sums them up where it packs them, and multiplies one by

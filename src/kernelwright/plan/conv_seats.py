@@ -40,7 +40,6 @@ CLOSE = 1.25
 SURE = 0.85
 
 
-
 class ConvTimed(NamedTuple):
     """Microseconds of a generated convolution, and the form of the results that it makes."""
 
