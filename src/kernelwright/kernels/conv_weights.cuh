@@ -6,10 +6,10 @@
 // element. A block of threads packs one channel; those that a tile has beyond the last one are
 // zero. Where an epilogue is given the largest of several results and wants a channel's smallest
 // (P::turned), its weights and its scale are multiplied by -1. Where it is given means of results,
-// a packed weight is a sum of weights in memory (kMean in conv_shape.cuh).
+// a packed weight is a sum of weights in memory (conv_taps.cuh).
 #pragma once
 
-#include "conv_shape.cuh"
+#include "conv_taps.cuh"
 #include "split.cuh"
 
 namespace kw {
@@ -42,51 +42,6 @@ struct ConvOperands {
 };
 
 namespace detail {
-
-// Where a channel's weights for one input channel begin.
-template <class S>
-__device__ __forceinline__ int64_t weights_at(int out, int in) {
-  constexpr int kIn = S::kCin / S::kGroups;
-  constexpr int kOut = S::kCout / S::kGroups;
-  if constexpr (S::kOwnTransposed != 0) return (int64_t{in} * kOut + out % kOut) * S::kOwnTaps;
-  return (int64_t{out} * kIn + in % kIn) * S::kOwnTaps;
-}
-
-// Calls f with the place of each weight in memory that a tap is the sum of.
-template <class S, class F>
-__device__ __forceinline__ void each_weight(int out, int in, int tap, const F& f) {
-  const int64_t at = weights_at<S>(out, in);
-  if constexpr (S::kMean == 1) {
-    f(at + tap);
-  } else {
-    constexpr ConvTaps kZ = S::z_taps(), kY = S::y_taps(), kX = S::x_taps();
-    const int tap_z = tap / (S::kKernelH * S::kKernelW);
-    const int tap_y = tap / S::kKernelW % S::kKernelH;
-    const int begin = kX.begin(tap % S::kKernelW), end = kX.end(tap % S::kKernelW);
-#pragma unroll 1
-    for (int z = kZ.begin(tap_z); z < kZ.end(tap_z); ++z) {
-#pragma unroll 1
-      for (int y = kY.begin(tap_y); y < kY.end(tap_y); ++y) {
-        const int64_t row = at + (z * S::kOwnKernelH + y) * S::kOwnKernelW;
-#pragma unroll
-        for (int n = 0; n < kX.most(); ++n) {
-          if (begin + n < end) f(row + begin + n);
-        }
-      }
-    }
-  }
-}
-
-template <class S, class Input>
-__device__ __forceinline__ Input weight_of(const Input* weight, int out, int in, int tap) {
-  if constexpr (S::kMean == 1) {
-    return weight[weights_at<S>(out, in) + tap];
-  } else {
-    float sum = 0.0f;
-    each_weight<S>(out, in, tap, [&](int64_t at) { sum += weight[at]; });
-    return sum * (1.0f / S::kMean);
-  }
-}
 
 template <class Loop, class P, class S>
 __global__ void __launch_bounds__(128)
