@@ -1,4 +1,4 @@
-"""An average pool behind a convolution is one convolution: its taps, strides and padding."""
+"""An average pool behind a convolution is one convolution: its taps, and where it is made."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from convolved import Conv
-from torch import Tensor
+from corpus_tiles import EAGER, Everywhere
+from torch import Tensor, nn
+from written import Written
 
+from kernelwright.lower import ConvKernel
+from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan.averages import mean_of, pooled_first
 from kernelwright.plan.convolutions import ConvForm
+from kernelwright.plan.reasons import Code
+from kernelwright.problem import problem_from_module
+from kernelwright.rules import POOL_FIRST
 
 DENSE = {
     "line": (Conv(3, 4, (41,), (5,)), (1, 1, 3)),
@@ -126,3 +133,49 @@ def test_others_are_none(conv: Conv, window: tuple[int, int, int]) -> None:
 def test_means_of_means_are_none() -> None:
     form = mean_of(replace(Conv(3, 4, (20, 20), (3, 3))).form, (1, 2, 2))
     assert form is not None and mean_of(form, (1, 2, 2)) is None
+
+
+# ---- where it is made ------------------------------------------------------------------------
+
+
+def planned(layer: nn.Module, pool: int, side: int, target: str, eager: str) -> Compiled:
+    channels = int(layer.in_channels)  # type: ignore[arg-type]
+    module = Written(lambda m, x: F.elu(F.avg_pool2d(m.c(x), pool)), c=layer)
+    problem = problem_from_module(module, (torch.randn(32, channels, side, side),))
+    return compile_problem(problem, target=target, accuracies=Everywhere(EAGER[eager]))
+
+
+def goes_first(made: Compiled) -> bool:
+    return any(POOL_FIRST in law for law in made.rewrites)
+
+
+def test_the_faster_of_two_ways() -> None:
+    """Packed weights of 6 x 6 taps are few enough for one product, not for three."""
+    layer = nn.Conv2d(24, 48, 3)
+    folded = planned(layer, 4, 127, "cuda", "rounded")
+    (region,) = folded.planned.regions
+    numbers = dict(region.why.numbers)
+    assert region.why.code is Code.CONV_FOLDED and not goes_first(folded)
+    assert float(str(numbers["ours"])) <= float(str(numbers["first"]))
+    assert any("the pool is folded into the weights" in why for why in folded.refusals)
+    (row,) = (row for row in folded.ledger if row.op == "avg_pool2d")
+    assert "window 6 x 6, stride 4 x 4" in row.why and "if its input were pooled first" in row.why
+    (kernel,) = (k for k in folded.kernels if isinstance(k, ConvKernel))
+    constants = dict(kernel.tile.constants)
+    assert [constants[f"kMean{axis}"] for axis in "DHW"] == [1, 4, 4]
+    assert [constants[f"kOwnKernel{axis}"] for axis in "DHW"] == [1, 3, 3]
+    assert goes_first(planned(layer, 4, 127, "cuda", "exact"))
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80"])
+def test_without_generated_convolutions_the_input_is_averaged(target: str) -> None:
+    assert goes_first(planned(nn.Conv2d(24, 48, 3), 4, 67, target, "rounded"))
+
+
+@pytest.mark.parametrize("eager", EAGER)
+def test_a_pool_undoes_the_stride(eager: str) -> None:
+    layer = nn.ConvTranspose2d(32, 64, 3, stride=2, padding=1, output_padding=1)
+    made = planned(layer, 2, 96, "cuda", eager)
+    (region,) = made.planned.regions
+    assert region.why.code is Code.CONV_MEAN
+    assert [r.kind for r in made.planned.library] == ["contract", "rowwise"]

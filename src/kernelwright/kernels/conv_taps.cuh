@@ -28,16 +28,16 @@ __device__ __forceinline__ void each_weight(int out, int in, int tap, const F& f
     constexpr ConvTaps kZ = S::z_taps(), kY = S::y_taps(), kX = S::x_taps();
     const int tap_z = tap / (S::kKernelH * S::kKernelW);
     const int tap_y = tap / S::kKernelW % S::kKernelH;
-    const int begin = kX.begin(tap % S::kKernelW), end = kX.end(tap % S::kKernelW);
-#pragma unroll 1
-    for (int z = kZ.begin(tap_z); z < kZ.end(tap_z); ++z) {
-#pragma unroll 1
-      for (int y = kY.begin(tap_y); y < kY.end(tap_y); ++y) {
-        const int64_t row = at + (z * S::kOwnKernelH + y) * S::kOwnKernelW;
-#pragma unroll
-        for (int n = 0; n < kX.most(); ++n) {
-          if (begin + n < end) f(row + begin + n);
-        }
+    const int tap_x = tap % S::kKernelW;
+    constexpr int kAll = kZ.most() * kY.most() * kX.most();
+    constexpr int kAtOnce = kAll <= 32 ? kAll : 1;  // loads that do not wait for one another
+#pragma unroll kAtOnce
+    for (int n = 0; n < kAll; ++n) {
+      const int z = kZ.begin(tap_z) + n / (kY.most() * kX.most());
+      const int y = kY.begin(tap_y) + n / kX.most() % kY.most();
+      const int x = kX.begin(tap_x) + n % kX.most();
+      if (z < kZ.end(tap_z) && y < kY.end(tap_y) && x < kX.end(tap_x)) {
+        f(at + (z * S::kOwnKernelH + y) * S::kOwnKernelW + x);
       }
     }
   }
