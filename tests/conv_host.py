@@ -91,7 +91,7 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         phases = form.transposed and max(form.stride) > 1
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
         constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
-        cost = 0.0 if pooled else 1.0
+        cost = 0.0 if pooled or form.mean else 1.0
         config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
         if not needs.fits(config):
             found.append(config)
@@ -144,7 +144,10 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         assert conv is not None and names[region.name] == region.name, "one kernel for each region"
         run = build(driver(compiled, kernel), folder, kernel.name)
         extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
-        product = value_of(conv.product).float().reshape(extents)
+        product = value_of(conv.product).reshape(extents)
+        if kernel.form.mean is not None:
+            product = F.avg_pool3d(product, kernel.form.mean.window)
+        product = product.float()
         if kernel.largest.pool.window != ONES:
             signs = [value_of(s.buffer)[s.first :: s.step].flatten() for s in kernel.largest.signs]
             turned = [torch.ones(conv.form.cout), *(torch.where(s < 0, -1, 1) for s in signs)]

@@ -23,6 +23,8 @@ from handmade import KERNELS, NVCC, STORED
 from torch import Tensor
 
 from kernelwright.lower.conv import ConvConfig, Needs, tiles
+from kernelwright.plan.averages import mean_of
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.walks import Pool, side_by_side
 
 SOURCE = Path(__file__).parent / "cuda" / "conv.cu"
@@ -48,8 +50,8 @@ class Conv:
     """A convolution of `size` places; tuples are along the axes that it has.
 
     Of the results the `largest` of windows of such extents is taken, which lie side by side or
-    `apart`, and begin `before` the first. `pick` counts the configurations, the best one first;
-    `where` filters them by their constants.
+    `apart`, and begin `before` the first; or the `mean` of such windows. `pick` counts the
+    configurations, the best one first; `where` filters them by their constants.
     """
 
     cin: int
@@ -69,6 +71,7 @@ class Conv:
     largest: Three = (1, 1, 1)
     apart: Three | None = None
     before: Three = (0, 0, 0)
+    mean: Three = (1, 1, 1)
     pick: int = 0
     where: tuple[tuple[str, int], ...] = ()
 
@@ -78,7 +81,22 @@ class Conv:
         first, second, third = (*(one,) * (3 - many), *given)
         return first, second, third
 
-    # What lower/conv.py asks of a form.
+    @property
+    def form(self) -> ConvForm:
+        """Of the convolution, whatever is made of its results."""
+        sizes = (self.in_size, self.out_size, self.kernel, self.stride, self.padding)
+        channels = (self.cin, self.cout, self.groups)
+        return ConvForm("x", "weight", 1, *channels, *sizes, self.dilation, self.transposed)
+
+    @property
+    def made(self) -> ConvForm:
+        """That of the results which are handed over."""
+        if max(self.mean) == 1:
+            return self.form
+        found = mean_of(self.form, self.mean)
+        assert found is not None, f"no means of {self}"
+        return found
+
     @property
     def in_size(self) -> Three:
         return self._three(self.size, 1)
@@ -108,7 +126,7 @@ class Conv:
     @property
     def seen_size(self) -> tuple[int, ...]:
         """Along the axes that there are, what is stored."""
-        seen = self.pool.count if self.pool else self.out_size
+        seen = self.pool.count if self.pool else self.made.out_size
         return seen[3 - len(self.size) :]
 
     @property
@@ -136,7 +154,7 @@ class Conv:
     def slices(self) -> int:
         """Those that a channel of a sample falls into."""
         tile = self.config.depth, self.config.height, self.config.width
-        return math.prod(-(-n // t) for n, t in zip(self.out_size, tile, strict=True))
+        return math.prod(-(-n // t) for n, t in zip(self.made.out_size, tile, strict=True))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -151,7 +169,7 @@ class Conv:
             *(self.cout if across else self.together, self.multiple, self._unfit, self.pool),
             *(stores, 2, early, across),
         )
-        found = tiles(self, self.loop, needs)  # type: ignore[arg-type]
+        found = tiles(self.made, self.loop, needs)
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]
 
@@ -179,6 +197,9 @@ class Conv:
             pool = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[len(self.size) - 1]
             axes = (self.pool.window, self.pool.step, self.pool.before)
             found = pool(found, *(n[3 - len(self.size) :] for n in axes))
+        if max(self.mean) > 1:
+            means = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(self.size) - 1]
+            found = means(found, self.mean[3 - len(self.size) :])
         return found
 
 

@@ -28,7 +28,7 @@ from kernelwright.graph import Graph, hint
 from kernelwright.ledger import LedgerRow, ledger, render
 from kernelwright.live import instantiate
 from kernelwright.lower import Kernel, Lowered, Panel, Tile, conv_time, lower
-from kernelwright.pattern import Rewrite, refusals, rewrite
+from kernelwright.pattern import Rewrite, Rule, refusals, rewrite
 from kernelwright.plan import (
     WHERE_IT_PAYS,
     Layouts,
@@ -43,6 +43,7 @@ from kernelwright.plan import (
     copies,
     dense,
     few_rows,
+    folded,
     from_statistics,
     hold_rows,
     in_channels_last,
@@ -58,7 +59,7 @@ from kernelwright.plan import (
     with_channels_last,
 )
 from kernelwright.problem import Problem
-from kernelwright.rules import ALL_RULES
+from kernelwright.rules import ALL_RULES, POOL_FIRST, unless_folded
 from kernelwright.targets import Target, target_for, target_of
 
 Progress = Callable[[str, str], None]
@@ -187,7 +188,7 @@ def compile_problem(
     source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in front.rewrites)
-    refused = tuple(str(r) for r in refusals(front.rewritten, ALL_RULES))
+    refused = tuple(str(r) for r in refusals(front.rewritten, front.rules))
     return Compiled(
         *(problem, front.captured, front.primitives, machine, planned, lowered),
         *(laws, refused, rows, source),
@@ -196,8 +197,12 @@ def compile_problem(
 
 @dataclass(frozen=True)
 class Front:
-    """What the passes before lower leave: the graphs, the laws that fired, and the plan."""
+    """What the passes before lower leave: the graphs, the laws that fired, and the plan.
 
+    `rules` are those that were tried.
+    """
+
+    rules: tuple[Rule, ...]
     captured: Graph
     rewritten: Graph
     rewrites: tuple[Rewrite, ...]
@@ -212,14 +217,41 @@ def plan_problem(
     policy: Policy = WHERE_IT_PAYS,
     accuracies: Accuracies | None = None,
 ) -> Front:
-    """The passes up to the plan."""
-    captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy)
+    """The passes up to the plan.
+
+    A convolution may take the average pool behind it into its weights, or into its input by a law.
+    Which is better the plan says, so the first one has none of the latter.
+    """
+
+    def front(rules: tuple[Rule, ...]) -> Front:
+        return _front(problem, report, machine, policy, accuracies, rules)
+
+    if not machine.conv_loops:
+        return front(ALL_RULES)
+    found = front(unless_folded(ALL_RULES, lambda conv: True))
+    kept = folded(found.planned)
+    rules = unless_folded(ALL_RULES, lambda conv: not kept.isdisjoint(conv.sources))
+    _, laws = rewrite(counted(found.captured), rules)
+    return front(rules) if any(law.rule == POOL_FIRST for law in laws) else found
+
+
+def _front(
+    problem: Problem,
+    report: Progress,
+    machine: Target,
+    policy: Policy,
+    accuracies: Accuracies | None,
+    rules: tuple[Rule, ...],
+) -> Front:
+    captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy, rules)
     needed = sizes_to_hold(primitives, machine, problem.precision, problem.batch, policy)
     if needed:
         inputs = [node.name for node in captured if node.op == "input"]
         held = frozenset(i for i, name in enumerate(inputs) if name in needed)
         problem = replace(problem, held=held)
-        captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy)
+        captured, rewritten, rewrites, primitives = _primitives(
+            problem, report, machine, policy, rules
+        )
     if accuracies is None:
         accuracies = gauge.measure(captured, primitives, problem)
         if accuracies:
@@ -231,11 +263,11 @@ def plan_problem(
         planned = leave_alone(return_biases(planned), rewritten, policy)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
-    return Front(captured, rewritten, (*rewrites, *laws), primitives, planned)
+    return Front(rules, captured, rewritten, (*rewrites, *laws), primitives, planned)
 
 
 def _primitives(
-    problem: Problem, report: Progress, machine: Target, policy: Policy
+    problem: Problem, report: Progress, machine: Target, policy: Policy, rules: tuple[Rule, ...]
 ) -> tuple[Graph, Graph, tuple[Rewrite, ...], Graph]:
     """The graph as it was captured, as the laws leave it, and in primitives."""
     captured = capture(problem)
@@ -243,7 +275,7 @@ def _primitives(
     fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
     report("capture", f"{_count(captured)} operators, {captured.mode} mode{fixed}")
 
-    rewritten, rewrites = rewrite(counted(captured), ALL_RULES)
+    rewritten, rewrites = rewrite(counted(captured), rules)
     spec.check_graph(rewritten, "rewrite")
     report("rewrite", f"{len(rewrites)} laws applied")
 

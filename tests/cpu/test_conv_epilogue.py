@@ -249,6 +249,63 @@ OVERLAPPING = {
 }
 
 
+# Average pools that are folded into the weights, and what stands on either side of them.
+UP = {"stride": 2, "padding": 1, "output_padding": 1}
+AVERAGED = {
+    "pool": Case(lambda m, x: F.avg_pool2d(m.c(x), 2) * 2 + m.p, c=conv(padding=1), p=each(20)),
+    "pool alone": Case(lambda m, x: F.avg_pool2d(m.c(x), (4, 3)), c=conv(bias=False)),
+    "scaled": Case(
+        lambda m, x: F.elu(F.avg_pool2d(1 - (m.c(x) + 2) * m.p / 3, 2)), c=conv(), p=each(20)
+    ),
+    "line": Case(lambda m, x: torch.tanh(F.avg_pool1d(m.c(x), 3)), 2, 3, 50, c=nn.Conv1d(3, 9, 5)),
+    "groups": Case(
+        lambda m, x: F.avg_pool2d(m.c(x), 2).square(),
+        *(2, 16, 19, 36),
+        c=nn.Conv2d(16, 24, 3, groups=2),
+    ),
+    "volume": Case(
+        lambda m, x: F.avg_pool3d(m.c(x), (1, 2, 3)) + 1, 2, 3, 6, 9, 11, c=nn.Conv3d(3, 20, 3)
+    ),
+    "the stride": Case(
+        lambda m, x: F.selu(F.avg_pool2d(m.c(x), 2)),
+        *(2, 3, 9, 17),
+        c=nn.ConvTranspose2d(3, 12, 3, **UP),
+    ),
+    "two strides": Case(
+        lambda m, x: F.avg_pool2d(m.c(x), 4).exp(),
+        *(2, 3, 9, 17),
+        c=nn.ConvTranspose2d(3, 12, 5, stride=2, padding=1),
+    ),
+    "a stride of one": Case(
+        lambda m, x: F.avg_pool2d(m.c(x), (3, 2)).exp(),
+        *(2, 3, 9, 17),
+        c=nn.ConvTranspose2d(3, 12, 3, padding=1),
+    ),
+    "least channel": Case(
+        lambda m, x: torch.tanh(F.avg_pool3d(m.c(x), 2)).amin(1),
+        *(2, 3, 3, 4, 9),
+        kinds="conv rowwise",
+        c=nn.ConvTranspose3d(3, 12, 3, **UP),
+    ),
+}
+# And such as are not.
+UNAVERAGED = {
+    "gelu": Case(lambda m, x: F.avg_pool2d(F.gelu(m.c(x)), 2), c=conv()),
+    "squares": Case(lambda m, x: F.avg_pool2d(m.c(x) * m.c(x), 2), c=conv()),
+    "other at each place": Case(
+        lambda m, x: F.avg_pool2d(m.c(x) + m.p, 2),
+        **{"c": conv(), "p": nn.Parameter(torch.randn(17, 35))},
+    ),
+    "no multiple of the stride": Case(
+        lambda m, x: F.avg_pool2d(m.c(x), 3).exp(),
+        *(2, 3, 9, 17),
+        c=nn.ConvTranspose2d(3, 12, 3, stride=2),
+    ),
+    "strided": Case(lambda m, x: F.avg_pool2d(m.c(x), 2).exp(), c=conv(stride=2)),
+    "variance": Case(lambda m, x: torch.var(m.c(x).unflatten(3, (7, 5)), 4), c=conv()),
+}
+
+
 def compiled(case: Case, target: Any, train: bool = False) -> Compiled:
     module = Written(case.forward, **copy.deepcopy(case.parts)).train(train)
     problem = problem_from_module(module, (torch.randn(*case.shape),))
@@ -355,6 +412,43 @@ def test_a_kernel_hands_over_the_largest_of_windows() -> None:
     for name, window in (("max pool", (1, 4, 4)), ("wide windows", (1, 6, 2))):
         (kernel,) = (k for k in compiled(CASES[name], ONCE).kernels if isinstance(k, ConvKernel))
         assert kernel.largest.pool.window == window, name
+
+
+@pytest.mark.parametrize("name", AVERAGED)
+def test_average_pools_are_folded_into_the_weights(name: str, tmp_path: Path) -> None:
+    """The epilogue is given means, and nothing is left to sum up."""
+    case = AVERAGED[name]
+    made = compiled(case, ONCE)
+    assert [r.kind for r in made.planned.regions] == case.kinds
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    up = kernel.conv.form.transposed
+    assert kernel.region.why.code is (Code.CONV_MEAN if up else Code.CONV_FOLDED)
+    assert kernel.form.mean is not None and kernel.form.mean.kernel == kernel.conv.form.kernel
+    assert not kernel.program.stages and "is folded into the weights" in str(kernel.region.why)
+    x = torch.randn(*case.shape).double()
+    x[0, 1].view(-1)[::53] = torch.nan
+    check(made, x, tmp_path)
+
+
+@pytest.mark.parametrize("name", UNAVERAGED)
+def test_others_are_given_results(name: str, tmp_path: Path) -> None:
+    case = UNAVERAGED[name]
+    made = compiled(case, ONCE)
+    kernels = [k for k in made.kernels if isinstance(k, ConvKernel)]
+    assert kernels and all(k.form == k.conv.form for k in kernels)
+    check(made, torch.randn(*case.shape).double(), tmp_path)
+
+
+def test_halves_have_no_folded_pools() -> None:
+    """Their results are not computed again, product by product, where infinities are."""
+    half = Case(
+        lambda m, x: F.avg_pool2d(m.c(x), 2), c=nn.ConvTranspose2d(3, 12, 3, **UP).bfloat16()
+    )
+    module = Written(half.forward, **half.parts)
+    problem = problem_from_module(module, (torch.randn(*SHAPE).bfloat16(),))
+    made = compile_problem(problem, target=ONCE, policy=ALWAYS)
+    kernels = [k for k in made.kernels if isinstance(k, ConvKernel)]
+    assert kernels and all(k.form.mean is None for k in kernels)
 
 
 @pytest.mark.parametrize("more", [0, 1], ids=["odd", "even"])

@@ -23,6 +23,10 @@ pytestmark = pytest.mark.skipif(
         ("conv2d_log_sum_exp_gelu_bias", "rounded"),  # those of tiles in doubt alone
         ("conv2d_overlapping_max_pool_square", "rounded"),  # tiles that overlap
         ("conv2d_dropout_relu_max_pool", "exact"),  # a mask of truth values beside the tile
+        ("conv2d_average_pool_elu", "rounded"),  # means of results, of stride 4
+        ("conv2d_relu_conv2d_average_pool", "exact"),
+        ("conv_transpose2d_average_pool_selu", "rounded"),
+        ("conv_transpose3d_average_pool_tanh_min_channels", "exact"),
     ],
 )
 def test_tiles_of_full_size(chain: str, eager: str) -> None:

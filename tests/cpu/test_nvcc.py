@@ -32,7 +32,13 @@ FLAGS = [
 MODELS = [*checking.MODELS, *checking.EXAMPLES]
 GROUPS = 6
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "corpus"
-DROPOUT = CORPUS / "conv2d_dropout_relu_max_pool.py"
+CHAINS = (
+    "conv2d_dropout_relu_max_pool",  # reads the mask of a dropout
+    "conv2d_average_pool_elu",  # these four have means of results
+    "conv2d_relu_conv2d_average_pool",
+    "conv_transpose2d_average_pool_selu",
+    "conv_transpose3d_average_pool_tanh_min_channels",
+)
 # Rows of segments bound their registers for the sake of occupancy; a register or four may not fit.
 FEW_BYTES = 40
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -101,9 +107,10 @@ def full_size(path: Path, tmp_path: Path) -> Compiled:
     return compile_problem(load_problem(copy, "cpu"), target="cuda", policy=ALWAYS)
 
 
-def test_a_convolution_that_reads_the_mask_of_a_dropout(tmp_path: Path) -> None:
-    compiled = compile_problem(load_problem(DROPOUT, "cpu"), target="sm_90")
-    source = tmp_path / "dropout.cu"
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_convolution_at_its_own_size(chain: str, tmp_path: Path) -> None:
+    compiled = compile_problem(load_problem(CORPUS / f"{chain}.py", "cpu"), target="sm_90")
+    source = tmp_path / "chain.cu"
     source.write_text(checking.kernel_text(compiled))
     check_registers(compile_cuda(source))
 

@@ -188,7 +188,7 @@ template <class Loop, class C>
 void convolution(int64_t batch, float odd, const char* what) {
   using S = kw::ConvShape<C>;
   const size_t inputs = static_cast<size_t>(batch) * S::kCin * S::kInD * S::kInH * S::kInW;
-  const size_t weights = static_cast<size_t>(S::kCin) * S::kCout / S::kGroups * S::kTaps;
+  const size_t weights = static_cast<size_t>(S::kCin) * S::kCout / S::kGroups * S::kOwnTaps;
   const size_t outputs = static_cast<size_t>(batch) * S::kCout * S::kOutD * S::kOutH * S::kOutW;
   const size_t packed = static_cast<size_t>(S::kChannelTiles) * S::kSteps *
                         kw::ConvMemory<Loop, S>::kWeightsStep;
@@ -213,6 +213,7 @@ void convolutions() {
   convolution<kw::ConvBfloat16, ConvDense>(3, 0.5f, "bfloat16 convolution");
   convolution<kw::ConvSplitFloat, ConvPlaces>(3, 1e-9f, "places as rows");
   convolution<kw::ConvSplitFloat, ConvStrided>(50, nan, "strided");
+  convolution<kw::ConvSplitFloat, ConvMeans>(50, nan, "means");
   convolution<kw::ConvRoundedFloat, ConvPhases>(3, nan, "phases");
   convolution<kw::ConvFloat16, ConvPhases>(3, 0.5f, "phases, float16");
   convolution<kw::ConvSplitFloat, ConvLargest>(3, nan, "the largest of the phases");

@@ -209,6 +209,34 @@ GROUPED = {
     "tiny_groups": Conv(24, 48, (20, 21), (3, 3), groups=12),
     "up_groups": Conv(32, 32, (12, 11), (3, 3), steps=2, groups=2, transposed=True),
 }
+# Means of results, of whose weights there are sums alone.
+MEANS = {
+    "means": Conv(8, 64, (37, 46), (3, 3), mean=(1, 2, 2)),
+    "means_wide": Conv(24, 48, (41, 43), (3, 3), pads=1, mean=(1, 4, 4), loop="rounded"),
+    "means_three": Conv(3, 32, (41, 43), (3, 3), pads=1, mean=(1, 2, 3)),
+    "means_deep": Conv(64, 128, (30, 34), (3, 3), pads=1, mean=(1, 2, 2)),
+    "means_line": Conv(16, 40, (1001,), (5,), mean=(1, 1, 4)),
+    "means_volume": Conv(16, 32, (9, 17, 15), (3, 3, 3), mean=(2, 2, 2)),
+    "means_groups": Conv(32, 64, (20, 21), (3, 3), pads=1, groups=8, mean=(1, 2, 2)),
+    "means_up": Conv(
+        *(32, 64, (14, 17), (3, 3)), steps=2, pads=1, extra=1, transposed=True, mean=(1, 2, 2)
+    ),
+    "means_up_twice": Conv(
+        *(24, 48, (19, 22), (4, 4)), steps=2, pads=1, transposed=True, mean=(1, 4, 4)
+    ),
+    "means_up_volume": Conv(
+        *(24, 48, (6, 9, 9), (3, 3, 3)),
+        steps=2,
+        pads=1,
+        extra=1,
+        transposed=True,
+        mean=(2, 2, 2),
+        loop="rounded",
+    ),
+    "means_up_groups": Conv(
+        *(32, 32, (12, 11), (5, 3)), steps=2, groups=2, transposed=True, mean=(1, 2, 2)
+    ),
+}
 ALL_OF_A_CHANNEL = {
     "moments": Conv(8, 64, (37, 45), (3, 3), program="Moments"),
     "moments_even": Conv(8, 64, (34, 34), (3, 3), program="Moments", where=(("kTall", 8),)),
@@ -253,10 +281,11 @@ ALL_OF_A_PLACE = {
         "across_planes": Conv(3, 24, (9, 21, 34), (3, 3, 3), where=(("kDeep", 2),)),
         "across_up": Conv(16, 32, (20, 19), (3, 3), transposed=True, pads=1),
         "across_groups": Conv(32, 64, (20, 21), (3, 3), groups=8, loop="rounded"),
+        "across_means": Conv(16, 24, (20, 30), (3, 3), pads=1, mean=(1, 2, 2)),
         "across_halves": Conv(32, 64, (30, 31), (3, 3), loop="float16"),
     }.items()
 }
-KINDS = DENSE | TRANSPOSED | GROUPED
+KINDS = DENSE | TRANSPOSED | GROUPED | MEANS
 # Rows that are multiples of 16 bytes come in boxes; what each thread copies for itself are others.
 BOXED = {
     f"{name}_boxed": replace(conv, size=(*conv.size[:-1], -(-conv.size[-1] // 4) * 4))
@@ -271,9 +300,9 @@ def both(*names: str) -> list[str]:
     return [*names, *(boxed for name in names if (boxed := f"{name}_boxed") in BOXED)]
 
 
-ACCURATE = both("plain", "deep", "strided", "volume", "up", "up_volume")
+ACCURATE = both("plain", "deep", "strided", "volume", "up", "up_volume", "means", "means_up")
 FOR_BATCHES = both("plain", "deep", "deep_resident", "up", "groups")
-POOLED = ("windows", "overlap_padded", "overlap_deep")
+POOLED = ("windows", "overlap_padded", "overlap_deep", "means", "means_up")
 FOR_SCALES = both("plain", "deep", "three", "up", "deep_resident", *POOLED, "odd_channels")
 FOR_MAGNITUDES = both("plain", "deep", "deep_resident", "up", *POOLED)
 FOR_SPECIALS = both("plain", "deep", "deep_resident", "up", "together", *POOLED, "odd_channels")
@@ -363,6 +392,21 @@ def test_non_finite(convs: dict[str, Built], name: str, value: float) -> None:
     assert torch.equal(out[special].nan_to_num(), wanted[special].nan_to_num())
     most = conv.reference(x.double().abs(), weight.double().abs())[~special]
     assert ((out - wanted)[~special].abs() <= BOUNDS[conv.loop] * most).all()
+
+
+@pytest.mark.parametrize("name", both("plain", "up", "means", "means_up"))
+@pytest.mark.parametrize("value", [INF, NAN, 1e30])
+def test_non_finite_weights(convs: dict[str, Built], name: str, value: float) -> None:
+    """One alone, and one of each sign for the same channel: no sum of them may be seen."""
+    conv = convs[name].conv
+    x, weight = operands(conv)
+    weight[0, 3].view(-1)[4] = value
+    weight[1, 5].view(-1)[:2] = torch.tensor([value, -value], device=DEVICE)
+    out = convs[name](x, weight).double()
+    wanted = conv.reference(x.double(), weight.double())
+    special = ~wanted.isfinite()
+    assert torch.equal(out.isnan(), wanted.isnan())
+    assert torch.equal(out[special].nan_to_num(), wanted[special].nan_to_num())
 
 
 @pytest.mark.parametrize("name", FOR_BITS)

@@ -131,8 +131,8 @@ def test_weights_are_packed_for_the_first_pass() -> None:
     assert not replace(first, config=other).goes_on(first)
     turned = replace(first, largest=replace(first.largest, signs=("a sign",)))
     assert not turned.goes_on(turned)
-    elsewhere = replace(first.conv, form=replace(first.conv.form, weight="other"))
-    assert not replace(first, conv=elsewhere).goes_on(first)
+    elsewhere = replace(first.form, weight="other")
+    assert not replace(first, form=elsewhere).goes_on(first)
 
 
 def test_below_some_samples_the_library_is_as_accurate_as_eager() -> None:

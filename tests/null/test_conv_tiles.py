@@ -59,7 +59,7 @@ def test_a_warpgroups_tile_is_whole_slices(name: str) -> None:
 
 def test_every_refusal_says_why() -> None:
     form = FORMS["volume"]
-    found = list(candidates(form, form.loop, _needs(form)))
+    found = list(candidates(form.made, form.loop, _needs(form)))
     refused = [c for c in found if c.config is None]
     assert refused and all(c.refused and c.what for c in refused)
     assert any(c.config is not None for c in found)
@@ -70,20 +70,20 @@ def test_a_stage_is_within_reach_of_its_offsets() -> None:
     form = Conv(64, 64, (4096, 4096), (3, 3))
     assert {dict(config.constants)["kChunks"] for config in _tiles(form)} == {1, 2, 3}
     larger = replace(form, size=(8192, 8192))
-    assert not tiles(larger, larger.loop, _needs(larger))
+    assert not tiles(larger.made, larger.loop, _needs(larger))
 
 
 def test_an_epilogue_may_refuse() -> None:
     form = FORMS["plain"]
     needs = replace(_needs(form), fits=lambda config: "" if config.width == 16 else "too wide")
-    assert {c.width for c in tiles(form, form.loop, needs)} == {16}
+    assert {c.width for c in tiles(form.made, form.loop, needs)} == {16}
 
 
 def test_the_largest_of_phases_counts_places() -> None:
     form = FORMS["up_volume"]
     pool = side_by_side((2, 2, 2), form.out_size)
     needs = Needs(48, (3, 3, 3), lambda config: "", pool)
-    constants = dict(tiles(form, form.loop, needs)[0].constants)
+    constants = dict(tiles(form.made, form.loop, needs)[0].constants)
     assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
 
@@ -92,7 +92,7 @@ def test_channels_that_are_reduced_in_registers_make_places_rows() -> None:
     """They need no slice there."""
     form = Conv(8, 64, (128, 128), (3, 3))
     needs = Needs(64, (1, 1, 1), lambda config: "", stores=False, operations=31)
-    slices, across = (tiles(form, "split", replace(needs, across=n))[0] for n in (0, 32))
+    slices, across = (tiles(form.made, "split", replace(needs, across=n))[0] for n in (0, 32))
     rows = [dict(config.constants)["kPixelsOnM"] for config in (slices, across)]
     assert rows == [0, 1] and across.time(64) < slices.time(64)
 
@@ -101,7 +101,7 @@ def test_reductions_in_registers_leave_room_for_themselves() -> None:
     """Three products of 96 channels side by side have 144 sums a thread."""
     form = Conv(8, 96, (128, 128), (3, 3))
     needs = Needs(96, (1, 1, 1), lambda config: "", stores=False, across=14)
-    refused = {c.refused for c in candidates(form, "rounded", needs)}
+    refused = {c.refused for c in candidates(form.made, "rounded", needs)}
     assert "too many accumulators to be reduced beside one another" in refused
 
 
@@ -129,7 +129,7 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
     form = OVERLAPS[name]
     pool = form.pool
     assert pool is not None
-    for config in tiles(form, form.loop, replace(_needs(form), pool=pool))[:50]:
+    for config in tiles(form.made, form.loop, replace(_needs(form), pool=pool))[:50]:
         constants = dict(config.constants)
         held = [constants[name] for name in ("kDeep", "kTall", "kWide")]
         windows = [
@@ -156,8 +156,8 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
 )
 def test_windows_of_columns_that_no_warp_has(form: Conv) -> None:
     needs = replace(_needs(form), pool=form.pool)
-    assert not tiles(form, form.loop, needs)
-    refused = {c.refused for c in candidates(form, form.loop, needs)}
+    assert not tiles(form.made, form.loop, needs)
+    refused = {c.refused for c in candidates(form.made, form.loop, needs)}
     assert "a warp does not have whole windows" in refused
 
 
@@ -166,7 +166,7 @@ def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
     form = OVERLAPS["stem"]
     beside = side_by_side((1, 2, 2), form.out_size)
     times = [
-        tiles(form, form.loop, replace(_needs(form), pool=pool, stores=False))[0].time(64)
+        tiles(form.made, form.loop, replace(_needs(form), pool=pool, stores=False))[0].time(64)
         for pool in (beside, form.pool)
     ]
     assert times[0] < 0.9 * times[1]
@@ -175,7 +175,7 @@ def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
 def test_room_is_that_of_the_packed_weights() -> None:
     form = FORMS["deep"]
     config = _tiles(form)[0]
-    packed, scales = room(form, config, form.loop)
+    packed, scales = room(form.made, config, form.loop)
     assert packed.shape == (config.packed_bytes,)
     least = form.cin * form.cout * 9 * 2 * ARITHMETIC[form.loop].planes
     assert least <= config.packed_bytes <= 2 * least
@@ -192,6 +192,6 @@ def _needs(form: Conv) -> Needs:
 
 
 def _tiles(form: Conv) -> list:
-    found = tiles(form, form.loop, _needs(form))
+    found = tiles(form.made, form.loop, _needs(form))
     assert found
     return found

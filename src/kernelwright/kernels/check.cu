@@ -246,6 +246,9 @@ template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvPlaces>(const Co
 template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvStrided>(const ConvOperands&,
                                                                          const ConvKept::Args&,
                                                                          cudaStream_t);
+template cudaError_t kw::conv<kw::ConvSplitFloat, ConvKept, ConvMeans>(const ConvOperands&,
+                                                                       const ConvKept::Args&,
+                                                                       cudaStream_t);
 template cudaError_t kw::conv<kw::ConvRoundedFloat, ConvKept, ConvPhases>(const ConvOperands&,
                                                                           const ConvKept::Args&,
                                                                           cudaStream_t);

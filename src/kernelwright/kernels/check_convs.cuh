@@ -33,6 +33,10 @@ struct ConvDense {
   static constexpr int kStrideD = 1, kStrideH = 1, kStrideW = 1;
   static constexpr int kPadD = 0, kPadH = 1, kPadW = 1;
   static constexpr int kDilationD = 1, kDilationH = 1, kDilationW = 1;
+  static constexpr int kMeanD = 1, kMeanH = 1, kMeanW = 1, kOwnTransposed = 0;
+  static constexpr int kOwnKernelD = 1, kOwnKernelH = 3, kOwnKernelW = 3;
+  static constexpr int kOwnFirstD = 0, kOwnFirstH = 0, kOwnFirstW = 0;
+  static constexpr int kOwnStepD = 1, kOwnStepH = 1, kOwnStepW = 1;
   static constexpr int kPack = 1, kPhaseMax = 0, kPixelsOnM = 0, kAlongX = 0;
   static constexpr int kRows = 8, kBlocksZ = 1, kBlocksY = 1, kBlocksX = 1, kChannels = 128;
   static constexpr int kDeep = 1, kTall = 8, kWide = 8;
@@ -97,9 +101,16 @@ struct ConvStrided : ConvPlaces {
   static constexpr int kSeenH = 11, kSeenW = 10;
 };
 
+// The same as means of 2 x 2 results of windows of 2 x 2.
+struct ConvMeans : ConvStrided {
+  static constexpr int kMeanH = 2, kMeanW = 2, kOwnKernelH = 2, kOwnKernelW = 2;
+  static constexpr int kOwnFirstH = -1, kOwnFirstW = -1;
+};
+
 // Transposed by phases, in two groups.
 struct ConvPhases : ConvPlaces {
   static constexpr int kCin = 16, kCout = 32, kGroups = 2, kChannels = 16, kTransposed = 1;
+  static constexpr int kOwnTransposed = 1;
   static constexpr int kStrideH = 2, kStrideW = 2, kOutH = 42, kOutW = 38, kUnscaled = 0;
   static constexpr int kSeenH = 42, kSeenW = 38;
   static constexpr int kChunks = 1, kTileChannels = 16, kTileH = 16, kTileW = 16;

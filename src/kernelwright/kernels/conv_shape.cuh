@@ -22,6 +22,12 @@
 // kWindowStep... apart, of which the first begins kWindowPad... before the output. Where they
 // overlap, tiles do: a window is one warpgroup's. kPhaseMax: it wants the largest result of the
 // phases of each place, and kOut counts places.
+//
+// A convolution may be another one with the mean of each window of its results, kMean... of them
+// along an axis (plan/averages.py). The weights in memory are the other one's: kOwnKernel... taps,
+// which lie as a transposed one's do if kOwnTransposed is set. Tap r is the sum of those from
+// kOwnFirst... + r * kOwnStep... on, as many as the window has, as far as they exist, divided by
+// the window's size. Without windows there is one: the tap itself.
 #pragma once
 
 #include <cstdint>
@@ -94,6 +100,21 @@ struct ConvAxis {
   }
 };
 
+// The taps in memory that a tap of an axis is the sum of.
+struct ConvTaps {
+  int first, step, window, kernel;
+
+  KW_FN constexpr int begin(int tap) const {
+    const int at = first + tap * step;
+    return at < 0 ? 0 : at;
+  }
+  KW_FN constexpr int end(int tap) const {
+    const int at = first + tap * step + window;
+    return at < kernel ? at : kernel;
+  }
+  KW_FN constexpr int most() const { return window < kernel ? window : kernel; }
+};
+
 // A chunk of a stage: where its places begin in the halo, which channels and which tap it is.
 struct ConvChunk {
   int offset;
@@ -116,6 +137,15 @@ struct ConvAxes : C {
   KW_FN static constexpr ConvAxis x_axis() {
     return {C::kInW,       C::kOutW, C::kKernelW,         C::kStrideW,      C::kPadW,
             C::kDilationW, C::kPack, C::kTransposed != 0, C::kPhaseMax != 0};
+  }
+  KW_FN static constexpr ConvTaps z_taps() {
+    return {C::kOwnFirstD, C::kOwnStepD, C::kMeanD, C::kOwnKernelD};
+  }
+  KW_FN static constexpr ConvTaps y_taps() {
+    return {C::kOwnFirstH, C::kOwnStepH, C::kMeanH, C::kOwnKernelH};
+  }
+  KW_FN static constexpr ConvTaps x_taps() {
+    return {C::kOwnFirstW, C::kOwnStepW, C::kMeanW, C::kOwnKernelW};
   }
 };
 
@@ -164,6 +194,8 @@ struct ConvShape : ConvAxes<Config> {
       C::kWindowPadD + C::kWindowPadH + C::kWindowPadW > 0 || kBeyondZ || kBeyondY || kBeyondX;
   static constexpr int kPack = C::kPack;
   static constexpr int kTaps = C::kKernelD * C::kKernelH * C::kKernelW;
+  static constexpr int kOwnTaps = C::kOwnKernelD * C::kOwnKernelH * C::kOwnKernelW;
+  static constexpr int kMean = C::kMeanD * C::kMeanH * C::kMeanW;
 
   // Groups that are multiplied, each with so many channels.
   static constexpr int kDenseGroups = C::kGroups / C::kMerge;

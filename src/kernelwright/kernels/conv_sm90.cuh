@@ -58,7 +58,8 @@ __device__ __forceinline__ void sync_epilogue(int barrier) {
 }
 
 // One result in float32, by a warp. What is outside of the input counts as zeros where a
-// convolution pads; a transposed one has nothing there.
+// convolution pads; a transposed one has nothing there. Weights that were summed up for a mean are
+// multiplied one by one: an infinity times weights of either sign is NaN.
 template <class S>
 __device__ __forceinline__ float recompute(const ConvOperands& g, int64_t sample, int channel,
                                            int z, int y, int x) {
@@ -84,11 +85,13 @@ __device__ __forceinline__ float recompute(const ConvOperands& g, int64_t sample
     const int ix = coordinate(S::x_axis(), x, tap % S::kKernelW);
     const bool inside = static_cast<unsigned>(iz) < S::kInD &&
                         static_cast<unsigned>(iy) < S::kInH && static_cast<unsigned>(ix) < S::kInW;
-    if (S::kTransposed != 0 && !inside) continue;
+    if (S::kOwnTransposed != 0 && !inside) continue;
     const int64_t at = ((int64_t{in} * S::kInD + iz) * S::kInH + iy) * S::kInW + ix;
-    sum = fmaf(inside ? input[at] : 0.0f, weight[weight_at<S>(channel, first + in, tap)], sum);
+    const float met = inside ? input[at] : 0.0f;
+    each_weight<S>(channel, first + in, tap,
+                   [&](int64_t own) { sum = fmaf(met, weight[own], sum); });
   }
-  return reduce_threads<Combine::kSum, 32>(sum);
+  return reduce_threads<Combine::kSum, 32>(sum) * (1.0f / S::kMean);
 }
 
 }  // namespace detail

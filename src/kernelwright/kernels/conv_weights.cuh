@@ -6,10 +6,11 @@
 // what is lost is bounded by 2^-25 for each small element. A block of threads packs one channel;
 // those that a tile has beyond the last one are zero. Where an epilogue is given the largest of
 // several results and wants a channel's smallest (P::turned), its weights and its scale are
-// multiplied by -1.
+// multiplied by -1. Where it is given means of results, a packed weight is a sum of weights in
+// memory (conv_taps.cuh).
 #pragma once
 
-#include "conv_shape.cuh"
+#include "conv_taps.cuh"
 #include "split.cuh"
 
 namespace kw {
@@ -43,15 +44,6 @@ struct ConvOperands {
 
 namespace detail {
 
-// Where a channel's weight for one input channel and tap is.
-template <class S>
-__device__ __forceinline__ int64_t weight_at(int out, int in, int tap) {
-  constexpr int kIn = S::kCin / S::kGroups;
-  constexpr int kOut = S::kCout / S::kGroups;
-  if constexpr (S::kTransposed != 0) return (int64_t{in} * kOut + out % kOut) * S::kTaps + tap;
-  return (int64_t{out} * kIn + in % kIn) * S::kTaps + tap;
-}
-
 template <class Loop, class P, class S>
 __global__ void __launch_bounds__(128)
     pack_weights(const ConvOperands g, const typename P::Args a) {
@@ -70,6 +62,7 @@ __global__ void __launch_bounds__(128)
   const int first_in = exists ? out / kOut * kIn : 0;  // of the channel's own group
 
   static_assert(Loop::kScaled || !P::kTurns, "the scale brings the sign back");
+  static_assert(Loop::kScaled || S::kMean == 1, "sums of weights are float32, and so is repairing");
   float up = 1.0f;
   if constexpr (Loop::kScaled) {
     float sign = 1.0f;
@@ -78,7 +71,7 @@ __global__ void __launch_bounds__(128)
     const int count = exists ? kIn * S::kTaps : 0;
     for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
       const int in = first_in + i / S::kTaps;
-      extent.add(weight[weight_at<S>(out, in, i % S::kTaps)]);
+      extent.add(weight_of<S>(weight, out, in, i % S::kTaps));
     }
     __shared__ uint32_t mosts[4];
     __shared__ unsigned smalls;
@@ -93,7 +86,7 @@ __global__ void __launch_bounds__(128)
       unsigned own = 0;
       for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
         const int in = first_in + i / S::kTaps;
-        const float x = weight[weight_at<S>(out, in, i % S::kTaps)];
+        const float x = weight_of<S>(weight, out, in, i % S::kTaps);
         own += (__float_as_uint(x) & 0x7fffffffu) - 1 < bound ? 1 : 0;
       }
       atomicAdd(&smalls, own);
@@ -128,7 +121,7 @@ __global__ void __launch_bounds__(128)
         const bool there = exists && chunk.exists && in < S::kGroupIn && tap_x < S::kKernelW &&
                            from / kIn == out / kOut;
         const int tap = (chunk.tap[0] * S::kKernelH + chunk.tap[1]) * S::kKernelW + tap_x;
-        x[half] = there ? weight[weight_at<S>(out, from, tap)] : Input{};
+        x[half] = there ? weight_of<S>(weight, out, from, tap) : Input{};
       }
       if constexpr (Loop::kScaled) {
         split::split_pair<Loop::kPlanes>(float2{x[0] * up, x[1] * up}, planes[pair]);

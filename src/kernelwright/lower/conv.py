@@ -20,7 +20,7 @@ from itertools import product as every
 import torch
 
 from kernelwright.plan import Buffer, ConvForm
-from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.convolutions import Extents, Mean
 from kernelwright.plan.walks import Pool, side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
@@ -567,6 +567,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
     deep, tall, _ = memory.box or ONES
     times = dict(zip("ZYX", choice.times, strict=True))
     windows = choice.windows
+    mean = form.mean or Mean(ONES, form.kernel, (0, 0, 0), ONES, form.transposed)
     each = {
         f"k{name}{axis}": numbers[at]
         for name, numbers in (
@@ -576,6 +577,10 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
             ("Stride", form.stride),
             ("Pad", form.padding),
             ("Dilation", form.dilation),
+            ("Mean", mean.window),
+            ("OwnKernel", mean.kernel),
+            ("OwnFirst", mean.first),
+            ("OwnStep", mean.step),
             ("Window", windows.window),
             ("WindowStep", windows.step),
             ("WindowPad", windows.before),
@@ -590,6 +595,7 @@ def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> 
         "kMerge": choice.merge,
         **each,
         "kTransposed": int(form.transposed),
+        "kOwnTransposed": int(mean.transposed),
         "kPack": choice.pack,
         "kPhaseMax": int(choice.of_phases),
         "kPixelsOnM": int(choice.pixels),

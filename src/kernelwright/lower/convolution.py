@@ -13,17 +13,17 @@ from functools import cache, lru_cache
 
 import torch
 
-from kernelwright.expr import OPS, Expr, cost, leaves, load, postorder
+from kernelwright.expr import OPS, Expr, cost, load, postorder
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule, stores_first
 from kernelwright.plan import (
-    Access,
     Buffer,
     Conv,
     ConvForm,
+    ConvTimed,
     Program,
     Region,
     Tiled,
@@ -31,6 +31,7 @@ from kernelwright.plan import (
     tiled,
     walk,
 )
+from kernelwright.plan.averages import averaged
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, is_split
@@ -83,9 +84,13 @@ class Laid:
 
 @dataclass(frozen=True)
 class ConvKernel(Kernel):
-    """A convolution and its epilogue, for which the results are `given` in shared memory."""
+    """A convolution and its epilogue, for which the results are `given` in shared memory.
+
+    `form` is the convolution that the tile is made for: the planned one, or that of means.
+    """
 
     conv: Conv
+    form: ConvForm
     tiled: Tiled
     tile: ConvConfig
     laid: Laid
@@ -102,7 +107,7 @@ class ConvKernel(Kernel):
     @property
     def room(self) -> tuple[Buffer, ...]:
         """Memory that a launch needs besides."""
-        return room(self.conv.form, self.tile, self.conv.loop.name)
+        return room(self.form, self.tile, self.conv.loop.name)
 
     def goes_on(self, before: ConvKernel) -> bool:
         """Whether the weights that the kernel before it has packed are those that it would pack.
@@ -112,7 +117,7 @@ class ConvKernel(Kernel):
         """
         if self.largest.signs or before.largest.signs:
             return False
-        packed = [(k.conv.form, k.conv.loop, k.config.constants) for k in (before, self)]
+        packed = [(k.form, k.conv.loop, k.config.constants) for k in (before, self)]
         return packed[0] == packed[1]
 
     @property
@@ -148,6 +153,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             Config("conv_sm90", tile.constants, tile.why),
             TEMPLATES["conv_sm90"],
             conv,
+            found.form,
             parts,
             tile,
             laid,
@@ -159,20 +165,22 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     return kernels
 
 
-def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> float | None:
-    """Microseconds of a generated convolution with this epilogue; None: it has no tile."""
+def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> ConvTimed | None:
+    """What a generated convolution takes with this epilogue; None: it has no tile."""
     found = tile_of(walked, form, loop)
-    return None if found is None else found.tile.time(batch)
+    return None if found is None else ConvTimed(found.tile.time(batch), found.form)
 
 
 @dataclass(frozen=True)
 class Cut:
     """A tile, the walk that is cut to it, and what of the results the walk is given.
 
-    `early`: reductions over places may be done where the sums are; `across`: those over channels.
+    `form` is that of the results, which may be means of the convolution's (averages.py). `early`:
+    reductions over places may be done where the sums are; `across`: those over channels.
     """
 
     walk: Walk
+    form: ConvForm
     tile: ConvConfig
     largest: Largest
     early: bool
@@ -182,17 +190,26 @@ class Cut:
 @lru_cache(maxsize=64)
 def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     """The best tile that the program can be cut to."""
-    ways = [] if walked.pool else [(walked, Largest(side_by_side(ONES, form.out_size)))]
+    ways = [] if walked.pool else [(walked, form, _each(form))]
     alone = largest(walked, form)
     # Weights that are multiplied as they are in memory have no scale that could bring a sign back.
     if alone is not None and (loop.dtype == torch.float32 or not alone.signs):
-        ways.append((over_windows(walked, alone.pool), alone))
+        ways.append((over_windows(walked, alone.pool), form, alone))
+    # Nor are their results computed again.
+    means = averaged(walked, form) if loop.dtype == torch.float32 else None
+    if means is not None:
+        ways.append((*means, _each(means[1])))
     found = [
-        Cut(w, tile, some, _reductions(w, form, some) > 0, _across(w, form, some) > 0)
-        for w, some in ways
-        if (tile := _tile(w, form, loop, some))
+        Cut(w, f, tile, some, _reductions(w, f, some) > 0, _across(w, f, some) > 0)
+        for w, f, some in ways
+        if (tile := _tile(w, f, loop, some))
     ]
     return min(found, key=lambda cut: cut.tile.time(TYPICAL_BATCH), default=None)
+
+
+def _each(form: ConvForm) -> Largest:
+    """Of one result alone."""
+    return Largest(side_by_side(ONES, form.out_size))
 
 
 def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvConfig | None:
@@ -257,16 +274,8 @@ def _across(walked: Walk, form: ConvForm, some: Largest) -> int:
 def _reducing(walked: Walk) -> int:
     """Operations of an element in all stages."""
     exprs = [stage.expr for stage in walked.program.stages]
-    each = [e for e in postorder(*exprs) if _reads(walked, e)]
+    each = [e for e in postorder(*exprs) if walked.is_read_by(e)]
     return len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
-
-
-def _reads(walked: Walk, expr: Expr) -> bool:
-    """Whether it is another one for every result."""
-    return any(
-        isinstance(leaf.value, Access) and leaf.value.buffer == walked.value
-        for leaf in leaves(expr, "load")
-    )
 
 
 def _box(tile: ConvConfig) -> Box:

@@ -4,6 +4,7 @@ from kernelwright.plan.alone import leave_alone
 from kernelwright.plan.attention import attend, attended, attends
 from kernelwright.plan.biases import return_biases
 from kernelwright.plan.channels import with_channels_last
+from kernelwright.plan.conv_seats import ConvTimed, folded
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
@@ -46,6 +47,7 @@ __all__ = [
     "Buffer",
     "Conv",
     "ConvForm",
+    "ConvTimed",
     "Coordinate",
     "Gemm",
     "Layouts",
@@ -73,6 +75,7 @@ __all__ = [
     "dense",
     "element_type",
     "few_rows",
+    "folded",
     "from_statistics",
     "hold_rows",
     "in_channels_last",

@@ -13,13 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
 from kernelwright.accuracy import Accuracy
 from kernelwright.expr import load
-from kernelwright.graph import SOURCES, Graph, Node, as_dim, hint
-from kernelwright.plan.convolutions import ConvForm, conv_form
+from kernelwright.graph import SOURCES, Graph, Node, Shape, as_dim, hint
+from kernelwright.plan.averages import pooled_first
+from kernelwright.plan.convolutions import ConvForm, Extents, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.model import Access, Conv, Plan, Program, Region, Store
@@ -37,8 +39,16 @@ CERTAIN = 2.5
 CLOSE = 1.25
 SURE = 0.85
 
+
+class ConvTimed(NamedTuple):
+    """Microseconds of a generated convolution, and the form of the results that it makes."""
+
+    time: float
+    form: ConvForm
+
+
 # What a kernel takes that walks over a convolution's result, for a batch; None: it has no tile.
-ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], float | None]
+ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], ConvTimed | None]
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,9 @@ class _Seating:
         return found
 
     def time(self, contraction: Region, reader: Region, way: ConvWay) -> float:
+        return self.timed(contraction, reader, way).time
+
+    def timed(self, contraction: Region, reader: Region, way: ConvWay) -> ConvTimed:
         """Of the convolution with the reader in its epilogue, if it can run there."""
         value = contraction.outputs[0].name
         if reader.gemm is not None or reader.conv is not None:
@@ -219,7 +232,7 @@ class _Seating:
         threads to wait for that.
         """
         (reader,) = readers
-        ours = self.time(contraction, reader, way)
+        ours, form = self.timed(contraction, reader, way)
         library = way.library_time + self.after(reader, way)
         count = self.operators(contraction, reader)
         code = Code.CONV if count else Code.CONV_ALONE
@@ -237,6 +250,12 @@ class _Seating:
         if overlaps or beside:
             code = Code.CONV_OVERLAP if overlaps else Code.CONV_CHANNELS
             more = {"count": count, "once": once}
+        if form.mean is not None:
+            code = Code.CONV_MEAN
+            more = {"count": count, "window": form.by(form.kernel), "stride": form.by(form.stride)}
+            if not form.mean.transposed:
+                code = Code.CONV_FOLDED
+                more["first"] = self.pooled_first_time(form.mean.window, way)
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
@@ -353,20 +372,30 @@ class _Seating:
             bytes=as_dim(first.bytes + self.node(contraction).type.numel * value.dtype.itemsize),
         )
 
-    def storing_alone(self, contraction: Region) -> Program:
-        own = self.node(contraction)
-        atoms = Atoms()
-        layout = atoms.layout(own.type.shape)
-        access = atoms.access(contraction.outputs[0].name, own.type.shape, layout)
-        store = Store(load(access), access, "element")
-        return Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
-
     def stored_time(self, contraction: Region, way: ConvWay) -> float:
         """Of the convolution stored as it is; infinite where it has no tile."""
-        program, value = self.storing_alone(contraction), contraction.outputs[0].name
-        walked = walk(program, value, way.form, self.graph)
-        found = self.conv_time(walked, way.form, way.loop, way.samples)
-        return math.inf if found is None else found
+        value, shape = contraction.outputs[0].name, self.node(contraction).type.shape
+        return self.bare_time(value, shape, way.form, way)
+
+    def bare_time(self, value: str, shape: Shape, form: ConvForm, way: ConvWay) -> float:
+        walked = walk(_stored(value, shape), value, form, self.graph)
+        found = self.conv_time(walked, form, way.loop, way.samples)
+        return math.inf if found is None else found.time
+
+    def pooled_first_time(self, window: Extents, way: ConvWay) -> float:
+        """With an average pool of the input in the place of one of the results (rules/spaces.py).
+
+        A kernel that makes the input would average it besides.
+        """
+        form = pooled_first(way.form, window)
+        elements = form.inputs(way.samples)
+        moved = way.read + float(elements) * way.loop.dtype.itemsize
+        pooling = way.loop.pass_time(moved, float(elements * math.prod(window)))
+        inside = [r for r in self.regions if form.input in {b.name for b in r.outputs}]
+        if any(r.kind == "rowwise" for r in inside):
+            pooling = 0.0
+        shape = (form.batch, form.cout, *form.out_size)
+        return pooling + self.bare_time(form.input, shape, form, way)
 
     def alone(self, contraction: Region, way: ConvWay) -> None:
         """A convolution that is stored as it is."""
@@ -380,7 +409,7 @@ class _Seating:
             return
         why = reason(Code.CONV_ALONE, loop=way.text, ours=ours, library=library)
         stored = as_dim(2 * own.type.numel * own.type.dtype.itemsize)
-        program = self.storing_alone(contraction)
+        program = _stored(contraction.outputs[0].name, own.type.shape)
         single = replace(contraction, program=program, nodes=(), bytes=stored, flops=0)
         self.put({id(contraction): [self.conv(contraction, single, way, why, (contraction,))]})
 
@@ -418,3 +447,22 @@ class _Seating:
 
     def put(self, changed: dict[int, list[Region]]) -> None:
         self.regions = [r for old in self.regions for r in changed.get(id(old), [old])]
+
+
+def _stored(value: str, shape: Shape) -> Program:
+    """What stores a convolution as it is."""
+    atoms = Atoms()
+    layout = atoms.layout(shape)
+    access = atoms.access(value, shape, layout)
+    store = Store(load(access), access, "element")
+    return Program(atoms.sizes, (), (), tuple(flat(layout)), (), (store,), False)
+
+
+def folded(plan: Plan) -> frozenset[str]:
+    """The captured convolutions whose average pool is better behind them, in their weights.
+
+    It is no worse than a pool of the input by the estimates.
+    """
+    told = [(r, dict(r.why.numbers)) for r in plan.regions if r.why.code is Code.CONV_FOLDED]
+    kept = [r for r, own in told if float(str(own["ours"])) <= float(str(own["first"]))]
+    return frozenset(s for r in kept if r.conv for s in plan.graph[r.conv.product].sources)

@@ -18,11 +18,28 @@ DIMENSIONS = 3
 
 
 @dataclass(frozen=True)
+class Mean:
+    """Results are means of `window` results of another convolution, whose weight is in memory.
+
+    Along an axis, tap r is the sum of that one's taps from `first + r * step` on, as many as the
+    window has, of the `kernel` that there are, over the window's size. `transposed`: as its weight
+    lies.
+    """
+
+    window: Extents
+    kernel: Extents
+    first: Extents
+    step: Extents
+    transposed: bool
+
+
+@dataclass(frozen=True)
 class ConvForm:
     """`batch` samples of `cin` channels become as many of `cout`; both lie dense, channels outside.
 
     `padding` are places before the first one. Of the weight, a transposed convolution's lies
-    [cin][cout / groups][window], any other's [cout][cin / groups][window].
+    [cin][cout / groups][window], any other's [cout][cin / groups][window]. Where results are a
+    `mean`, the weight is the other convolution's (averages.py).
     """
 
     input: str
@@ -38,6 +55,7 @@ class ConvForm:
     padding: Extents
     dilation: Extents
     transposed: bool
+    mean: Mean | None = None
 
     @property
     def taps(self) -> int:
@@ -71,12 +89,13 @@ class ConvForm:
         return 2.0 * self.outputs(samples) * self.depth
 
     def __str__(self) -> str:
-        def by(extents: Extents) -> str:
-            return " x ".join(str(n) for n in extents[DIMENSIONS - max(1, self.spatial) :])
-
         kind = "transposed " if self.transposed else ""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
-        return f"{kind}{self.cin} to {self.cout} channels{groups}, window {by(self.kernel)}"
+        return f"{kind}{self.cin} to {self.cout} channels{groups}, window {self.by(self.kernel)}"
+
+    def by(self, extents: Extents) -> str:
+        """In words, along the dimensions that there are."""
+        return " x ".join(str(n) for n in extents[DIMENSIONS - max(1, self.spatial) :])
 
 
 def conv_form(graph: Graph, node: Node) -> ConvForm | None:

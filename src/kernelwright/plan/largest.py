@@ -71,7 +71,7 @@ def largest(walk: Walk, form: ConvForm) -> Largest | None:
 
 
 def over_windows(walk: Walk, pool: Pool) -> Walk:
-    """The same walk where the kernel hands over the largest result of each window alone."""
+    """The same walk where the kernel hands over one number for each window alone."""
     program, digits = walk.program, list(walk.digits)
     for axis, (width, step) in enumerate(zip(pool.window, pool.step, strict=True), 2):
         if width == 1:
@@ -122,7 +122,7 @@ def _signs(walk: Walk) -> tuple[ByChannel, ...]:
     if not stages or stages[0].kind != "max" or walk.program.segmented:
         raise _Unordered
     others = [s.expr for s in stages[1:]] + [s.expr for s in stores]
-    if any(_reads(walk, expr) for expr in others) or any(s.level != "row" for s in stores):
+    if any(walk.is_read_by(expr) for expr in others) or any(s.level != "row" for s in stores):
         raise _Unordered
     found = _Order(walk)
     found.follow(stages[0].expr)
@@ -131,11 +131,6 @@ def _signs(walk: Walk) -> tuple[ByChannel, ...]:
     if found.signs and not found.normalises:
         raise _Unordered
     return tuple(found.signs)
-
-
-def _reads(walk: Walk, expr: Expr) -> bool:
-    accesses = [e.value for e in leaves(expr, "load")]
-    return any(isinstance(a, Access) and a.buffer == walk.value for a in accesses)
 
 
 class _Order:
@@ -148,7 +143,7 @@ class _Order:
 
     def follow(self, expr: Expr) -> None:
         while expr.op != "load":
-            inside = [arg for arg in expr.args if _reads(self.walk, arg)]
+            inside = [arg for arg in expr.args if self.walk.is_read_by(arg)]
             if len(inside) != 1:
                 raise _Unordered
             others = [arg for arg in expr.args if arg is not inside[0]]

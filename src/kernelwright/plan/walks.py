@@ -92,6 +92,10 @@ class Walk:
         """Whether each element reads the result at its own place alone."""
         return self.reads == (0,)
 
+    def is_read_by(self, expr: Expr) -> bool:
+        accesses = [leaf.value for leaf in leaves(expr, "load")]
+        return any(isinstance(a, Access) and a.buffer == self.value for a in accesses)
+
     def of(self, axis: int) -> list[Digit]:
         return [d for d in self.digits if d.axis == axis]
 

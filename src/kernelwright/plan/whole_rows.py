@@ -81,7 +81,8 @@ def _time(plan: Plan, other: Plan, way: ConvWay, conv_time: ConvTime) -> float:
         conv, program = region.conv, region.program
         if conv is not None and program is not None:
             walked = walk(program, conv.product, conv.form, plan.graph)
-            total += conv_time(walked, conv.form, conv.loop, conv.typical) or 0.0
+            timed = conv_time(walked, conv.form, conv.loop, conv.typical)
+            total += timed.time if timed is not None else 0.0
         elif region.kind == "rowwise":
             moved, operations = (float(hint(n, way.batch)) for n in (region.bytes, region.flops))
             total += way.loop.pass_time(moved, operations)

@@ -18,6 +18,9 @@ from kernelwright.rules import (
     spaces,
     sums,
 )
+from kernelwright.rules.spaces import POOL_FIRST, unless_folded
+
+__all__ = ["ALL_RULES", "POOL_FIRST", "unless_folded"]
 
 ALL_RULES: tuple[Rule, ...] = (
     *constants.RULES,

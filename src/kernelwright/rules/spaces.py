@@ -17,14 +17,16 @@ place, has p^d times fewer products than the convolution before its pool.
 
 Inputs are summed, weights never: each product x * W of eager's is in exactly one sum, so NaN and
 infinities of x land where eager puts them. (Composed kernels, of the size k + p - 1, add weights of
-either sign, which turns eager's inf - inf = NaN into an infinity; they also multiply more.)
+either sign, which turns eager's inf - inf = NaN into an infinity. A kernel that knows of it and
+multiplies such products one by one may have them, and reads the input once: plan/averages.py. So
+the law is `unless_folded` where the planner has found that one faster.)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from kernelwright.graph import Graph, Node, Ref, Shape, TensorType
 from kernelwright.pattern import Builder, Exactness, Match, Opt, Pat, Rule, Var, all_of
@@ -259,6 +261,19 @@ def _pool_input(match: Match, builder: Builder) -> Ref:
     return builder.like(conv, *strided, shape=root.type.shape, own=True)
 
 
+def unless_folded(rules: Sequence[Rule], folds: Callable[[Node], bool]) -> tuple[Rule, ...]:
+    """The rules where some convolutions have the pool that follows in their weights."""
+
+    def waits(match: Match) -> str | None:
+        return "the pool is folded into the weights" if folds(match.node("conv")) else None
+
+    return tuple(
+        replace(rule, when=all_of(rule.when, waits)) if rule.name == POOL_FIRST else rule
+        for rule in rules
+    )
+
+
+POOL_FIRST = "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)"
 DENSE = tuple(op for op in CONVOLUTIONS if not op.startswith("conv_transpose"))
 
 RULES = (
@@ -275,7 +290,7 @@ RULES = (
         when=all_of(floating, wide, _has_a_batch, _shrinks),
     ),
     Rule(
-        "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)",
+        POOL_FIRST,
         Pat(AVG_POOLS, Pat(DENSE, Var("x"), Var("W"), Opt("b"), ..., name="conv"), ...),
         _pool_input,
         Exactness.REASSOCIATES,

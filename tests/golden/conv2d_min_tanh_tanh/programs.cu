@@ -143,6 +143,18 @@ struct Conv2dMinTanhConfig {
   static constexpr int kDilationD = 1;
   static constexpr int kDilationH = 1;
   static constexpr int kDilationW = 1;
+  static constexpr int kMeanD = 1;
+  static constexpr int kMeanH = 1;
+  static constexpr int kMeanW = 1;
+  static constexpr int kOwnKernelD = 1;
+  static constexpr int kOwnKernelH = 3;
+  static constexpr int kOwnKernelW = 3;
+  static constexpr int kOwnFirstD = 0;
+  static constexpr int kOwnFirstH = 0;
+  static constexpr int kOwnFirstW = 0;
+  static constexpr int kOwnStepD = 1;
+  static constexpr int kOwnStepH = 1;
+  static constexpr int kOwnStepW = 1;
   static constexpr int kWindowD = 1;
   static constexpr int kWindowH = 1;
   static constexpr int kWindowW = 1;
@@ -156,6 +168,7 @@ struct Conv2dMinTanhConfig {
   static constexpr int kSeenH = 7;
   static constexpr int kSeenW = 7;
   static constexpr int kTransposed = 0;
+  static constexpr int kOwnTransposed = 0;
   static constexpr int kPack = 2;
   static constexpr int kPhaseMax = 0;
   static constexpr int kPixelsOnM = 1;
