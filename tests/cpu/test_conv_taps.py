@@ -99,9 +99,7 @@ def test_taps_are_sums_of_those_in_memory(name: str, tmp_path: Path) -> None:
     weight = torch.randn(conv.weight_shape())
     wanted = packed(conv.made, weight)
     out, counts = torch.full(wanted.shape, torch.nan), torch.zeros(wanted.shape, dtype=torch.int32)
-    ctypes.CDLL(str(library)).pack(
-        *(ctypes.c_void_p(t.data_ptr()) for t in (weight, out, counts))
-    )
+    ctypes.CDLL(str(library)).pack(*(ctypes.c_void_p(t.data_ptr()) for t in (weight, out, counts)))
     torch.testing.assert_close(out.double(), wanted.double(), rtol=1e-5, atol=1e-6)
     # Each weight in memory is in as many taps as places of a window meet it at other places of x.
     own = conv.form.stride if conv.transposed else (1, 1, 1)
