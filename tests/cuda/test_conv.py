@@ -41,7 +41,7 @@ DENSE = {
     "joined": Conv(
         *(64, 128, (21, 64), (3, 3)),
         loop="rounded",
-        where=(("kAlongX", 1), ("kBlocksY", 2), ("kChannels", 64), ("kSplitC", 2), ("kWeightRing", 2)),
+        where=(("kAlongX", 1), ("kBlocksY", 2), ("kChannels", 64), ("kWeightRing", 2)),
     ),
     "joined_rows": Conv(
         *(24, 64, (40, 30), (3, 3)),
