@@ -3,6 +3,7 @@
 #pragma once
 
 #include "hopper.cuh"
+#include "scalar.cuh"
 
 namespace kw::hopper {
 
