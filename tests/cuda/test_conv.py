@@ -43,11 +43,6 @@ DENSE = {
         loop="rounded",
         where=(("kAlongX", 1), ("kBlocksY", 2), ("kChannels", 64), ("kWeightRing", 2)),
     ),
-    "joined_rows": Conv(
-        *(24, 64, (40, 30), (3, 3)),
-        loop="rounded",
-        where=(("kAlongX", 0), ("kBlocksY", 2), ("kBlocksX", 1), ("kPixelsOnM", 0)),
-    ),
     "odd_channels": Conv(13, 70, (29, 31), (3, 3), pads=1),
     "three": Conv(3, 32, (41, 43), (3, 3)),
     "three_rounded": Conv(3, 24, (41, 43), (3, 3), loop="rounded"),

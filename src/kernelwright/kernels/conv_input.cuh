@@ -397,12 +397,13 @@ struct ConvBoxes {
           units[n] = unit(box, ways[round + n], channels);
           to[n] = (first + static_cast<int>(ways[round + n] >> 16)) * 16;
         }
-        if (round + count == kRounds) {  // all of the box is in registers
-          __syncwarp();
-          if (thread % 32 == 0) detail::arrive(barriers.read[slot]);
-        }
         take(to, units, count);
       }
+      // Not as soon as its last elements have been asked for: where products keep shared memory
+      // busy, a load takes longer than the box that comes into its place. What was made of them has
+      // been stored, so they have come.
+      __syncwarp();
+      if (thread % 32 == 0) detail::arrive(barriers.read[slot]);
       if (thread / 32 == at % 4) {  // the warps ask in turns
         hopper::wait(barriers.read[slot], parity);
         if (thread % 32 == 0) ask(slot);

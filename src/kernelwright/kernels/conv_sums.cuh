@@ -49,7 +49,7 @@ struct ConvSums {
   // are read once for all of them. Partial sums are made part by part.
   static constexpr int kJoined = [] {
     int most = 1;
-    for (int n = 2; !kPixels && !kPromotes && kHigh == 1 && n <= kParts; ++n) {
+    for (int n = 2; kAlongX && !kPixels && !kPromotes && kHigh == 1 && n <= kParts; ++n) {
       bool fits = kParts % n == 0 && hopper::is_width(n * kColumns);
       for (int part = 1; part < kParts; ++part) {
         const int on = part_places(part) - part_places(part - 1);

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from itertools import product as every
 
 import torch
@@ -34,7 +33,6 @@ WEIGHTS = RESIDENT, STAGED, OWN = "resident", "with every stage", "of each warpg
 WEIGHT_RING = 2
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
-PRODUCTS = (*WIDTHS, 192, 256)  # where parts of a tile are joined
 ROWS = (16, 14, 12, 10, 8, 7, 6, 5, 4)
 BLOCKS = (
     *((1, 1, 1), (1, 1, 2), (1, 2, 1), (2, 1, 1), (1, 1, 4), (1, 2, 2)),
@@ -370,27 +368,6 @@ class Choice:
     @property
     def accumulators(self) -> int:
         return (self.parts + self.promotes) * self.columns // 2
-
-    def joined(self, halo: Extents) -> int:
-        """Parts of a tile that are one product: one begins where the other ends (conv_sums.cuh)."""
-        if self.pixels or self.promotes or self.channels > 64:
-            return 1
-        deep, down, _ = (axis.step for axis in self.axes)
-        pitch = _row_pitch(self, halo)
-        across, rows = (8 * self.rows, 1) if self.along else (8, self.rows)
-        eights = self.rows * (8 if self.along else pitch * down)
-        begins = [
-            (z * deep * halo[1] + y * rows * down) * pitch + x * across
-            for z, y, x in every(*(range(n) for n in self.blocks))
-        ]
-        fitting = [
-            n
-            for n in range(2, self.parts + 1)
-            if self.parts % n == 0
-            and n * self.columns in PRODUCTS
-            and all(b - a == eights or at % n == 0 for at, (a, b) in enumerate(pairwise(begins), 1))
-        ]
-        return max(fitting, default=1)
 
     @property
     def may_own(self) -> bool:
@@ -768,8 +745,9 @@ class _Memory:
 
     @cached_property
     def stage(self) -> int:
-        z, y, _ = self.halo
-        pitch = _row_pitch(self.choice, self.halo)
+        z, y, x = self.halo
+        step = self.choice.axes[2].step
+        pitch = -(-x // step) * step
         return self.choice.loop.planes * self.choice.chunks * z * y * pitch * 16
 
     @cached_property
@@ -810,12 +788,6 @@ class _Memory:
         return 0, 0
 
 
-def _row_pitch(choice: Choice, halo: Extents) -> int:
-    """Of the halo in shared memory: columns that are a stride apart lie side by side."""
-    step = choice.axes[2].step
-    return -(-halo[2] // step) * step
-
-
 def _writing(choice: Choice, used: Extents, width: int) -> float:
     """Clocks to write a tile's results.
 
@@ -842,11 +814,10 @@ def _tile_time(
 ) -> tuple[float, str]:
     """Microseconds that a block's tile takes with so many stages, and what bounds it."""
     m = CONVOLVING
-    joined = choice.joined(memory.halo)
-    width = choice.columns * joined
+    width = choice.columns
     clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
     steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
-    products = 2 * choice.parts / joined * steps * clocks
+    products = 2 * choice.parts * steps * clocks
     visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
     feeding = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
     if memory.box is None:
