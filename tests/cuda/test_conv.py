@@ -36,7 +36,9 @@ DENSE = {
     "deep_resident": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kResident", 1),)),
     "deep_ring": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=DEEP_RING),
     "deep_own": Conv(64, 128, (30, 34), (3, 3), loop="rounded", where=(("kWeightRing", 2),)),
-    "own_channels": Conv(40, 200, (30, 33), (3, 3), loop="rounded", where=(("kWeightRing", 2),)),
+    "own_channels": Conv(
+        *(40, 200, (30, 33), (3, 3)), loop="rounded", where=(("kWeightRing", 2), ("kRows", 8))
+    ),
     "own_halves": Conv(64, 128, (30, 34), (3, 3), loop="bfloat16", where=(("kWeightRing", 2),)),
     "joined": Conv(
         *(64, 128, (21, 64), (3, 3)),
