@@ -776,6 +776,9 @@ cudaError_t conv(const ConvOperands& g, const typename P::Args& a, cudaStream_t 
   static_assert(S::kPack == 1 || (S::kChunks == 1 && S::kSteps == 1 && S::kTransposed == 0),
                 "taps are packed where one chunk has all channels");
   static_assert(S::kResident == 0 || S::kChannelTiles <= 64, "a block keeps its channels");
+  static_assert(S::kWeightRing == 0 || (S::kSplitC == 2 && S::kResident == 0 && S::kSteps > 1 &&
+                                        S::kPhases == 1 && S::kPromote == 0),
+                "a ring is for the stages of a warpgroup's own channels");
   if (g.batch == 0) return cudaSuccess;
   if (!g.goes_on) {
     const Grid packing{static_cast<unsigned>(S::kChannelTiles * S::kBlockChannels), 128, stream};

@@ -25,9 +25,9 @@ struct ConvSums {
 
   // The warpgroups take turns. One multiplies while the other is in its epilogue: if both
   // multiplied at once they would also be in their epilogues at once, and the tensor cores idle.
-  // Where a tile has several stages, which come to both at the same time, or several phases, which
-  // a warpgroup writes into its slice in between, one multiplies while the other promotes or
-  // writes.
+  // Where a tile has several stages, which come to both at the same time, turns are stages, and one
+  // is ahead of the other by one of them; where it has several phases, which a warpgroup writes
+  // into its slice in between, or partial sums, one multiplies while the other writes or promotes.
   static constexpr bool kByTiles = kOneStage && S::kPhases == 1;
   static constexpr bool kByGroups = kPromotes && !kByTiles;
   static constexpr bool kByStages = !kOneStage && !kPromotes && S::kPhases == 1;
