@@ -23,7 +23,7 @@ demo: $(SETUP)
 	$(PY) examples/demo.py
 
 test: $(SETUP)
-	$(PY) -m pytest -n $(JOBS) tests
+	$(PY) -m pytest -n $(JOBS) --durations 25 tests
 
 # What needs no compiler and no GPU, and the linters: the minutes before a commit.
 check: $(SETUP) lint
