@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -223,34 +224,41 @@ def plan_problem(
     Which is better the plan says, so the first one has none of the latter.
     """
 
+    @cache  # a second plan begins with the same graph
+    def captured(held: frozenset[int]) -> Graph:
+        return _captured(replace(problem, held=held), report)
+
     def front(rules: tuple[Rule, ...]) -> Front:
-        return _front(problem, report, machine, policy, accuracies, rules)
+        return _front(problem, captured, report, machine, policy, accuracies, rules)
 
     if not machine.conv_loops:
         return front(ALL_RULES)
     found = front(unless_folded(ALL_RULES, lambda conv: True))
     kept = folded(found.planned)
     rules = unless_folded(ALL_RULES, lambda conv: not kept.isdisjoint(conv.sources))
-    _, laws = rewrite(counted(found.captured), rules)
-    return front(rules) if any(law.rule == POOL_FIRST for law in laws) else found
+    _, laws = rewrite(found.rewritten, [rule for rule in rules if rule.name == POOL_FIRST])
+    return front(rules) if laws else found
 
 
 def _front(
     problem: Problem,
+    capture_of: Callable[[frozenset[int]], Graph],
     report: Progress,
     machine: Target,
     policy: Policy,
     accuracies: Accuracies | None,
     rules: tuple[Rule, ...],
 ) -> Front:
-    captured, rewritten, rewrites, primitives = _primitives(problem, report, machine, policy, rules)
+    captured = capture_of(problem.held)
+    rewritten, rewrites, primitives = _primitives(captured, problem, report, machine, policy, rules)
     needed = sizes_to_hold(primitives, machine, problem.precision, problem.batch, policy)
     if needed:
         inputs = [node.name for node in captured if node.op == "input"]
         held = frozenset(i for i, name in enumerate(inputs) if name in needed)
         problem = replace(problem, held=held)
-        captured, rewritten, rewrites, primitives = _primitives(
-            problem, report, machine, policy, rules
+        captured = capture_of(held)
+        rewritten, rewrites, primitives = _primitives(
+            captured, problem, report, machine, policy, rules
         )
     if accuracies is None:
         accuracies = gauge.measure(captured, primitives, problem)
@@ -266,15 +274,23 @@ def _front(
     return Front(rules, captured, rewritten, (*rewrites, *laws), primitives, planned)
 
 
-def _primitives(
-    problem: Problem, report: Progress, machine: Target, policy: Policy, rules: tuple[Rule, ...]
-) -> tuple[Graph, Graph, tuple[Rewrite, ...], Graph]:
-    """The graph as it was captured, as the laws leave it, and in primitives."""
+def _captured(problem: Problem, report: Progress) -> Graph:
     captured = capture(problem)
     spec.check_graph(captured, "capture")
     fixed = f", for these sizes alone: {captured.contract.fixed}" if captured.contract.fixed else ""
     report("capture", f"{_count(captured)} operators, {captured.mode} mode{fixed}")
+    return captured
 
+
+def _primitives(
+    captured: Graph,
+    problem: Problem,
+    report: Progress,
+    machine: Target,
+    policy: Policy,
+    rules: tuple[Rule, ...],
+) -> tuple[Graph, tuple[Rewrite, ...], Graph]:
+    """The captured graph as the laws leave it, and in primitives."""
     rewritten, rewrites = rewrite(counted(captured), rules)
     spec.check_graph(rewritten, "rewrite")
     report("rewrite", f"{len(rewrites)} laws applied")
@@ -284,7 +300,7 @@ def _primitives(
     primitives = expand(rewritten, opened if machine.attending else None, drops=on_gpu)
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
-    return captured, rewritten, rewrites, primitives
+    return rewritten, rewrites, primitives
 
 
 def _planned(

@@ -17,11 +17,11 @@ struct alignas(8) ConvStage {
 // input have come, and have been read.
 template <class S>
 struct ConvBarriers {
-  static constexpr int kRing = S::kWeightRing != 0 ? S::kWeightRing : 1;
+  static constexpr int kSlots = S::kWeightRing != 0 ? S::kWeightRing : 1;
   hopper::Barrier full[S::kStages];
   hopper::Barrier empty[S::kStages];
-  hopper::Barrier ring_full[2][kRing];
-  hopper::Barrier ring_empty[2][kRing];
+  hopper::Barrier ring_full[2][kSlots];
+  hopper::Barrier ring_empty[2][kSlots];
   hopper::Barrier weights;
   hopper::Barrier come[S::kAhead];
   hopper::Barrier read[S::kAhead];
@@ -37,13 +37,12 @@ struct ConvMemory {
   static constexpr int kVisits = kRevisits ? S::kPhases : 1;
   static constexpr int kWeightsPlane = 2 * S::kDepthSteps * S::kWeightRows * 16;
   static constexpr int kWeightsRun = Loop::kPlanes * kWeightsPlane;
-  static constexpr int kWeightsRuns = S::kBlockChannels / S::kWeightRows;
-  static constexpr int kWeightsStep = kWeightsRuns * kWeightsRun;  // of one stage, all phases
+  static constexpr int kWeightsStep = S::kWeightRuns * kWeightsRun;  // of one stage, all phases
   static constexpr int kRingPlane =
       2 * (kRevisits ? S::kMostDepthSteps : S::kDepthSteps) * S::kWeightRows * 16;
   static constexpr int kRing = Loop::kPlanes * kRingPlane;
   static constexpr int kRings =  // of what is not resident
-      S::kWeightRing != 0 ? kWeightsRuns * S::kWeightRing : S::kStages;
+      S::kWeightRing != 0 ? S::kWeightRuns * S::kWeightRing : S::kStages;
 
   // Input on its way: boxes of it, or what each thread copies for itself.
   static constexpr bool kBoxed = Loop::kScaled && S::kBoxed != 0;

@@ -30,44 +30,40 @@ struct ConvWeightRing {
   }
   __device__ __forceinline__ const uint8_t* at() const { return place(slot); }
 
-  __device__ __forceinline__ static void next(int& slot, uint32_t& parity) {
-    if (++slot == S::kWeightRing) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-
   // The weights of a stage of the tile, or of the next tile if it has no such stage; by one thread.
-  // Accumulators leave few registers, so numbers have 32 bits.
-  __device__ __forceinline__ void fetch(int to, uint32_t index, int step) const {
+  __device__ __forceinline__ void fetch(int to, int64_t index, int step) const {
     if (step >= S::kSteps) {
       step -= S::kSteps;
-      index += static_cast<uint32_t>(hopper::block_count());
+      index += hopper::block_count();
     }
-    if (index >= static_cast<uint32_t>(items)) return;
-    const uint32_t from =
-        (index % S::kChannelTiles * S::kSteps + static_cast<uint32_t>(step)) * M::kWeightsStep +
-        static_cast<uint32_t>(group) * M::kWeightsRun;
+    if (index >= items) return;
+    const int64_t tile = static_cast<int64_t>(static_cast<uint32_t>(index) % S::kChannelTiles);
+    const auto* const from = static_cast<const uint8_t*>(packed) +
+                             (tile * S::kSteps + step) * M::kWeightsStep + group * M::kWeightsRun;
     hopper::Barrier& full = barriers.ring_full[group][to];
     hopper::arrive_expecting(full, M::kWeightsRun);
-    detail::copy_bytes(place(to), static_cast<const uint8_t*>(packed) + from, M::kWeightsRun, full);
+    detail::copy_bytes(place(to), from, M::kWeightsRun, full);
   }
 
   __device__ __forceinline__ void begin() const {
     if (threadIdx.x % 128 == 0) {
-      for (int s = 0; s < S::kWeightRing; ++s)
-        fetch(s, static_cast<uint32_t>(hopper::block_index()), s);
+      for (int s = 0; s < S::kWeightRing; ++s) fetch(s, hopper::block_index(), s);
     }
     __syncwarp();
   }
   __device__ __forceinline__ void wait() const {
     hopper::wait(barriers.ring_full[group][slot], parity);
   }
-  __device__ __forceinline__ void advance() { next(slot, parity); }
+  __device__ __forceinline__ void advance() {
+    if (++slot == S::kWeightRing) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
 
   // When the products of a stage before this one, or before all others of the next tile, are done,
   // which all warps say: its place is for the weights that come kWeightRing stages later.
-  __device__ __forceinline__ void refill(uint32_t index, int step) const {
+  __device__ __forceinline__ void refill(int64_t index, int step) const {
     const bool wraps = slot == 0;
     const int free = wraps ? S::kWeightRing - 1 : slot - 1;
     hopper::Barrier& empty = barriers.ring_empty[group][free];

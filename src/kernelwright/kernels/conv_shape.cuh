@@ -218,6 +218,7 @@ struct ConvShape : ConvAxes<Config> {
   static constexpr int kBlockChannels = C::kChannels * C::kSplitC;
   // Channels whose weights lie side by side: a warpgroup's, if it fetches them for itself.
   static constexpr int kWeightRows = C::kWeightRing != 0 ? C::kChannels : kBlockChannels;
+  static constexpr int kWeightRuns = kBlockChannels / kWeightRows;
   static constexpr int kBlockD = kAdvanceZ * (C::kSplitZ - 1) + C::kDeep;
   static constexpr int kBlockH = kAdvanceY * (C::kSplitY - 1) + C::kTall;
   static constexpr int kBlockW = kAdvanceX * (C::kSplitX - 1) + C::kWide;

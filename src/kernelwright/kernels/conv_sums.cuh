@@ -414,7 +414,7 @@ struct ConvSums {
         if (step > 0) {
           hopper::wait_products<1>();
           release(before);
-          if constexpr (S::kWeightRing != 0) ring.refill(static_cast<uint32_t>(index), step - 1);
+          if constexpr (S::kWeightRing != 0) ring.refill(index, step - 1);
         }
         if constexpr (S::kWeightRing != 0) ring.advance();
         before = at;
@@ -423,7 +423,7 @@ struct ConvSums {
     if constexpr (!kPromotes) {
       finish_products();
       release(before);
-      if constexpr (S::kWeightRing != 0) ring.refill(static_cast<uint32_t>(index), S::kSteps - 1);
+      if constexpr (S::kWeightRing != 0) ring.refill(index, S::kSteps - 1);
       if (S::kSomeEmpty && steps.count == 0) clear();
     }
   }

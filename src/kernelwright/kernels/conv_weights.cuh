@@ -129,13 +129,13 @@ __global__ void __launch_bounds__(128)
         planes[pair][0] = uint32_t{x[0].bits} | uint32_t{x[1].bits} << 16;
       }
     }
-    constexpr int kRuns = S::kBlockChannels / S::kWeightRows;
     const int run = row % S::kBlockChannels / S::kWeightRows;
-    auto* const to = static_cast<uint4*>(g.packed) +
-                     (((int64_t{tile} * S::kSteps + step) * kRuns + run) * Loop::kPlanes * kChunks +
-                      i % kChunks) *
-                         S::kWeightRows +
-                     row % S::kWeightRows;
+    auto* const to =
+        static_cast<uint4*>(g.packed) +
+        (((int64_t{tile} * S::kSteps + step) * S::kWeightRuns + run) * Loop::kPlanes * kChunks +
+         i % kChunks) *
+            S::kWeightRows +
+        row % S::kWeightRows;
 #pragma unroll
     for (int p = 0; p < Loop::kPlanes; ++p) {
       to[int64_t{p} * kChunks * S::kWeightRows] = {planes[0][p], planes[1][p], planes[2][p],
