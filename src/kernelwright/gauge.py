@@ -26,7 +26,7 @@ from kernelwright.notebook import Notebook
 from kernelwright.problem import Problem
 
 SAMPLES = 2
-BATCHES = (1, 2, 16)
+BATCHES = (1, 2, 5, 16)
 NOTEBOOK = Notebook(cache.accuracies_file, "accuracies", format=1)
 
 

@@ -1,8 +1,9 @@
-// What the cases of sanitized.cu share: a count of what went wrong, and device memory. What kernels
-// read is filled; what they write is not, so that initcheck sees whoever reads it before.
+// What the programs for compute-sanitizer share. They run every CUDA template and every main loop on
+// small, awkward sizes; the values are checked elsewhere. What kernels read is filled; what they
+// write is not, so that initcheck sees whoever reads it before.
 #pragma once
 
-#include "check.cu"
+#include "check_configs.cuh"
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,16 +13,15 @@ namespace sanitized {
 
 using namespace kw::check;
 
-inline int failures = 0;
-
 // To be met on the paths for what cannot be split, rounded or padded.
 inline const float kNaN = __builtin_nanf("");
 
+// The program ends at the first failure.
 inline void expect(cudaError_t error, const char* what) {
   if (error == cudaSuccess) error = cudaDeviceSynchronize();
   if (error == cudaSuccess) return;
   std::printf("%s: %s\n", what, cudaGetErrorString(error));
-  ++failures;
+  std::exit(1);  // a fault stays: whatever comes after it fails too
 }
 
 // Device memory that knows its exact size, so that a step behind it is seen.

@@ -97,6 +97,7 @@ SPECS = {
     "long": Spec(PLAIN, 300, 417, 64, 64),
     "wide": Spec(PLAIN, 130, 70, 64, 48),
     "odd": Spec(BIASED, 5, 131, 19, 7),
+    "narrow": Spec(PLAIN, 20, 30, 12, 20),  # pairs of a depth that fills no step
     "one": Spec(PLAIN, 1, 9, 8, 8),
     "masked": Spec(MASKED, 70, 100, 16, 40),
     "capped": Spec(CAPPED, 33, 65, 40, 16),

@@ -34,7 +34,7 @@ class Model(nn.Module):
         )
 
 
-batch_size = 3
+batch_size = 6
 channels = 12
 filters = 20
 

@@ -169,7 +169,8 @@ struct Staged : T {
     for (int i = 0; i < kEach; ++i) {
       const int2 n = place(i);
       const int r = T::kWholeRows && kEven ? n.x : min(n.x, rows - 1);
-      const int d = T::kWholeDepth && kEven ? 2 * n.y : min(2 * n.y, depth - 1);
+      const int last = T::kVec == 2 ? (depth - 1) / 2 * 2 : depth - 1;  // pairs begin at even ones
+      const int d = T::kWholeDepth && kEven ? 2 * n.y : min(2 * n.y, last);
       const Element* x = source.at + r * row + d * column;
       if constexpr (T::kVec == 2) {
         at[i] = read_only(reinterpret_cast<const Pack<Element, 2>*>(x));

@@ -150,7 +150,8 @@ struct ConvTotals {
   KW_FN static int channel(const At& at) { return at.row; }
   KW_FN static bool live(const At&) { return true; }
   KW_FN static bool whole(const At& at) {
-    return at.y + C::kTileH <= C::kOutH && at.x + C::kTileW <= C::kOutW && has_row(at);
+    return at.y + C::kTileH <= C::kOutH && at.x + C::kTileW <= C::kOutW &&
+           at.channel + C::kTileChannels <= C::kCout;
   }
   KW_FN static bool has_row(const At& at) { return at.channel + at.row < C::kCout; }
   KW_FN static bool has_element(const At& at) { return y(at) < C::kOutH && x(at) < C::kOutW; }

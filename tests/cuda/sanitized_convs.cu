@@ -1,6 +1,4 @@
-// Cases of sanitized.cu: convolutions of each kind.
-#pragma once
-
+// For compute-sanitizer: convolutions of each kind.
 #include "sanitized_memory.cuh"
 
 namespace sanitized {
@@ -90,3 +88,8 @@ inline void convolutions() {
 }
 
 }  // namespace sanitized
+
+int main() {
+  sanitized::convolutions();
+  return 0;
+}

@@ -1,6 +1,4 @@
-// Cases of sanitized.cu: products of matrices, with every main loop and layout.
-#pragma once
-
+// For compute-sanitizer: products of matrices, with every main loop and layout.
 #include "sanitized_memory.cuh"
 
 namespace sanitized {
@@ -144,3 +142,8 @@ inline void products() {
 }
 
 }  // namespace sanitized
+
+int main() {
+  sanitized::products();
+  return 0;
+}

@@ -1,6 +1,4 @@
-// Cases of sanitized.cu: attention.
-#pragma once
-
+// For compute-sanitizer: attention.
 #include "sanitized_memory.cuh"
 
 namespace sanitized {
@@ -45,3 +43,8 @@ inline void attentions() {
 }
 
 }  // namespace sanitized
+
+int main() {
+  sanitized::attentions();
+  return 0;
+}

@@ -1,6 +1,4 @@
-// Cases of sanitized.cu: row programs, whose rows are rows, columns or windows, and masks.
-#pragma once
-
+// For compute-sanitizer: row programs, whose rows are rows, columns or windows, and masks.
 #include "sanitized_memory.cuh"
 
 namespace sanitized {
@@ -120,3 +118,8 @@ inline void rows() {
 }
 
 }  // namespace sanitized
+
+int main() {
+  sanitized::rows();
+  return 0;
+}
