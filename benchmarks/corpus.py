@@ -10,8 +10,10 @@ floor is the larger of two times on the machine's peaks (bench/roofline.py):
                 bytes of inputs, parameters and outputs, once each / bandwidth)
 
 A chain is a collapse where algebra leaves its plan fewer flops of contractions than the model has:
-its floor counts the flops of the plan then, and its speed is reported apart. A chain that is not
-certified, or that fell back to the original while it was timed, counts in no mean.
+its floor counts the flops of the plan then, and its speed is reported apart. What is left of it is
+mostly the input, so it is also held to one reading of all inputs, `torch.sum` of each, in the same
+turns. A chain that is not certified, or that fell back to the original while it was timed, counts
+in no mean.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ SUMMARY = (
     "chains", "count", "certified", "measured", *(f"/ {name}" for name in BASELINES), "/ best",
     "as fast as the best", "over floor",
 )  # fmt: skip
+READING = "reading"
+COLLAPSES = ("chain", "mode", "ours", "inputs read once", "ours / that", "floor", "over floor")
 GROUPS: dict[str, Callable[[Record], bool]] = {
     "led by a convolution": lambda r: corpus_files.convolves(r["chain"]),
     "of these, collapses": lambda r: corpus_files.convolves(r["chain"]) and collapses(r),
@@ -109,19 +113,27 @@ def time_stage(job: Job, source: Path, emitted: Path) -> Record:
             apart = distance(problem.module, candidate, sets[0])
             ways = [direct("eager", problem.module, sets)]
             ways += [direct("ours", candidate, sets)]
+            ways += [direct(READING, read_all, sets)]
             made = [compiled(name, problem, sets) for name in modes_of(job)]
             ways += [way for way in made if isinstance(way, Variant)]
         with device_lock(lock, alone=True):
             times = in_turns(ways, clock, job["rounds"])
             launched = {way.name: kernels_launched(way, problem.device) for way in ways}
+    reading = times.pop(READING)
+    launched.pop(READING)
     return {
         "apart": apart,
+        "reading_ms": reading.ms,
         "ms": {name: taken.ms for name, taken in times.items()},
         "launched": {name: count for name, count in launched.items() if count is not None},
         "notes": {row.name: row.note for row in made if isinstance(row, Timing)},
         "fallbacks": dict(candidate.fallbacks),
         **floors(problem, work),
     }
+
+
+def read_all(*inputs: torch.Tensor) -> list[torch.Tensor]:
+    return [x.sum() for x in inputs]
 
 
 def distance(eager: Any, ours: Any, inputs: Any) -> float:
@@ -247,6 +259,19 @@ def summary(records: Sequence[Record]) -> Sheet:
     return sheet
 
 
+def collapsed(records: Sequence[Record]) -> Sheet:
+    """The collapses that were timed, beside one reading of their inputs."""
+    sheet = Sheet("Collapses, ms", COLLAPSES, left=2)
+    for record in filter(collapses, records):
+        floor = floor_of(record)
+        if "reading_ms" in record and counts(record) and floor:
+            ours, reading = record["ms"]["ours"], record["reading_ms"]
+            row = [record["chain"], record["mode"], f"{ours:.3f}", f"{reading:.3f}"]
+            row += [f"{ours / reading:.2f}x", f"{floor:.3f}", f"{ours / floor:.1f}x"]
+            sheet.add(row, {name: record[name] for name in ("chain", "mode", "reading_ms")})
+    return sheet
+
+
 # ---- the parent ----------------------------------------------------------------------------------
 
 
@@ -281,12 +306,13 @@ def main() -> None:
         for mode in corpus_files.modes(chain)
     ]
     done = [{name: record[name] for name in ("chain", "mode", "size")} for record in sheet.record]
-    means = summary(sheet.record)
-    with published(options, device, "The corpus", means, sheet) as save:
+    means, read = summary(sheet.record), collapsed(sheet.record)
+    with published(options, device, "The corpus", means, sheet, read) as save:
 
         def keep() -> None:
-            made = summary(sheet.record)
-            means.rows, means.record = made.rows, made.record
+            for kept, make in ((means, summary), (read, collapsed)):
+                made = make(sheet.record)
+                kept.rows, kept.record = made.rows, made.record
             save()
             write_chart(stem.with_suffix(".svg"), chart_rows(sheet.record), device_name(device))
 
