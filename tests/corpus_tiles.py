@@ -52,11 +52,16 @@ class Everywhere(Mapping[str, Accuracy]):
 
 
 def error_of(chain: str, training: bool, eager: str) -> float | None:
-    """The relative error of the outputs; None where no convolution is generated."""
+    """The relative error of a chain's outputs; None where no convolution is generated."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = corpus_files.write(chain, small=False, folder=Path(folder))
+        return error_of_file(source, training, eager)
+
+
+def error_of_file(source: Path, training: bool, eager: str) -> float | None:
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as made, torch.no_grad():
         folder = Path(made)
-        source = corpus_files.write(chain, small=False, folder=folder)
         problem = in_mode(load_problem(source, "cpu", "highest"), training)
         measured = Everywhere(EAGER[eager])
         compiled = compile_problem(problem, target="cuda", accuracies=measured)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import conv_host
 import pytest
-from corpus_tiles import BOUND, error_of
+from corpus_tiles import BOUND, error_of, error_of_file
 
 pytestmark = pytest.mark.skipif(
     shutil.which(conv_host.CXX) is None, reason=f"the C++ compiler {conv_host.CXX} is not here"
@@ -31,4 +32,35 @@ pytestmark = pytest.mark.skipif(
 )
 def test_tiles_of_full_size(chain: str, eager: str) -> None:
     error = error_of(chain, training=True, eager=eager)
+    assert error is not None and error <= BOUND
+
+
+# Tiles of four rows, of which vectors of four go through one after the other; two lie beyond the
+# output's last row, and a vector would be in both.
+ODD_ROWS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(6, 32, 3, dilation=2, padding=2)
+        self.norm = nn.InstanceNorm2d(32, affine=True)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+def get_inputs():
+    return [torch.randn(64, 6, 46, 51)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("eager", ["rounded", "exact"])
+def test_rows_of_odd_length_at_an_edge(eager: str, tmp_path: Path) -> None:
+    source = tmp_path / "odd_rows.py"
+    source.write_text(ODD_ROWS)
+    error = error_of_file(source, training=True, eager=eager)
     assert error is not None and error <= BOUND

@@ -365,8 +365,21 @@ def _unrolled(parts: Tiled, vec: int) -> int:
 
 
 def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
-    """Lanes of a chunk, and so many of which none lies beyond an edge when the first does not."""
-    vec = min(vector_width(graph, parts.epilogue)[0], MOST_LANES)
-    lanes = parts.epilogue.lanes
-    ends = [r.high for r in parts.elements if lanes and r.at.stride(lanes[-1]) != 0]
-    return vec, math.gcd(vec, *(int(str(end)) for end in ends))
+    """Lanes of a chunk, and so many of which none lies beyond an edge when the first does not.
+
+    A chunk may go on in the next row of the tile, which may lie beyond an edge.
+    """
+    program = parts.epilogue
+    vec = min(vector_width(graph, program)[0], MOST_LANES)
+    ends: list[int] = []
+    for bound in parts.elements:
+        for i, lane in enumerate(program.lanes):
+            if bound.at.stride(lane) == 0:
+                continue
+            further = program.lanes[i + 1 :]
+            if further:  # all of it on one side of the edge
+                ends.append(int(str(program.count(further))))
+            else:
+                ends.append(int(str(bound.high)))
+                ends += [int(str(program.count((lane,))))] if i > 0 else []
+    return vec, math.gcd(vec, *ends)
