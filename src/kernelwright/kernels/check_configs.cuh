@@ -1,6 +1,8 @@
 // Configurations of each template, for check.cu and the tests.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include "check_attention.cuh"
 #include "check_convs.cuh"
 #include "check_epilogues.cuh"
