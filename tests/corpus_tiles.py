@@ -59,6 +59,12 @@ def error_of(chain: str, training: bool, eager: str) -> float | None:
 
 
 def error_of_file(source: Path, training: bool, eager: str) -> float | None:
+    found = errors_of_file(source, training, eager)
+    return found[0] if found else None
+
+
+def errors_of_file(source: Path, training: bool, eager: str) -> tuple[float, float] | None:
+    """That of the emitted programs, and that of the model in float32 here."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as made, torch.no_grad():
         folder = Path(made)
@@ -68,13 +74,16 @@ def error_of_file(source: Path, training: bool, eager: str) -> float | None:
         if not any(isinstance(kernel, ConvKernel) for kernel in compiled.kernels):
             return None
         inputs = tuple(x[:SAMPLES].double() for x in problem.inputs)
-        exact = copy.deepcopy(problem.module).double()
+        written, exact = copy.deepcopy(problem.module), copy.deepcopy(problem.module).double()
         compiled.problem.module.double()
         torch.manual_seed(1)
         got = conv_host.outputs_of(compiled, inputs, folder)
         torch.manual_seed(1)  # the masks of live dropout are the same on both sides
         wanted = exact(*inputs)
-    return float((got - wanted).norm() / wanted.norm())
+        torch.manual_seed(1)
+        rounded = written(*(x.float() for x in inputs))
+    ours, theirs = (float((x - wanted).norm() / wanted.norm()) for x in (got, rounded))
+    return ours, theirs
 
 
 def main(names: list[str]) -> int:
