@@ -33,6 +33,7 @@ FLAGS = [
 MODELS = [p for p in checking.MODELS if p.stem != "averages_of_convolutions"]
 MODELS += checking.EXAMPLES
 GROUPS = 6
+CUDA = Path(__file__).parents[1] / "cuda"
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "corpus"
 CHAINS = (
     "conv2d_dropout_relu_max_pool",  # reads the mask of a dropout
@@ -129,4 +130,13 @@ def test_header_stands_alone(header: str, tmp_path: Path) -> None:
     command = [NVCC, "-std=c++17", "-arch=sm_90a", "-Werror", "all-warnings", f"-I{KERNELS}"]
     command += ["-ptx", "-o", os.devnull, str(unit)]
     done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["attention", "convs", "products", "rows"])
+def test_programs_for_the_sanitizer(name: str) -> None:
+    """They run on a GPU alone, and would be found broken there; PTX is enough to see that."""
+    source = CUDA / f"sanitized_{name}.cu"
+    command = [NVCC, "-arch=sm_90a", "-std=c++17", "-ptx", f"-I{KERNELS}", "-o", os.devnull]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
