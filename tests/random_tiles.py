@@ -63,8 +63,11 @@ def chain(number: int) -> str:
     cin, out = groups * draw.choice((1, 3, 6, 8, 12)), 8 * draw.choice((1, 2, 3, 4, 6, 8))
     spans = {1: (60, 900), 2: (19, 70), 3: (9, 26)}[dims]
     sizes = [draw.randint(*spans) for _ in range(dims)]
-    kernel = [draw.choice((1, 2, 3, 3, 5)) for _ in range(dims)]
     stride = draw.choice((1, 1, 2)) if not transposed else draw.choice((1, 2, 2))
+    # A transposed window below the stride leaves rows of the bias alone, whose norm is no number to
+    # compare: what is left when they are centred is rounding.
+    least = stride if transposed else 1
+    kernel = [max(least, draw.choice((1, 2, 3, 3, 5))) for _ in range(dims)]
     dilation = draw.choice((1, 1, 2)) if not transposed else 1
     pads = [draw.randint(0, (k - 1) * dilation // 2) for k in kernel]
     name = f"Conv{'Transpose' * transposed}{dims}d"
