@@ -55,16 +55,12 @@ def error_of(chain: str, training: bool, eager: str) -> float | None:
     """The relative error of a chain's outputs; None where no convolution is generated."""
     with tempfile.TemporaryDirectory() as folder:
         source = corpus_files.write(chain, small=False, folder=Path(folder))
-        return error_of_file(source, training, eager)
-
-
-def error_of_file(source: Path, training: bool, eager: str) -> float | None:
-    found = errors_of_file(source, training, eager)
+        found = errors_of_file(source, training, eager)
     return found[0] if found else None
 
 
 def errors_of_file(source: Path, training: bool, eager: str) -> tuple[float, float] | None:
-    """That of the emitted programs, and that of the model in float32 here."""
+    """That of the emitted programs, and that of the model in float32 here; None as above."""
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as made, torch.no_grad():
         folder = Path(made)

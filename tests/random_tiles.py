@@ -74,12 +74,12 @@ def chain(number: int) -> str:
     settings = f"{tuple(kernel)}, stride={stride}, padding={tuple(pads)}, groups={groups}"
     settings += "" if transposed else f", dilation={dilation}"
     space = tuple(range(2, 2 + dims))
-    norms = {
-        f"nn.InstanceNorm{dims}d({out}, affine=True)": "y = self.norm(y)",
-        f"nn.GroupNorm({draw.choice((2, 4))}, {out})": "y = self.norm(y)",
-        f"nn.BatchNorm{dims}d({out})": "y = self.norm(y)",
-    }
-    norm = draw.choice(list(norms))
+    norms = (
+        f"nn.InstanceNorm{dims}d({out}, affine=True)",
+        f"nn.GroupNorm({draw.choice((2, 4))}, {out})",
+        f"nn.BatchNorm{dims}d({out})",
+    )
+    norm = draw.choice(norms)
     window = draw.choice((2, 2, 3))
     ends = (
         f"y = y.mean({space})", f"y = y.amax({space[-1:]})", f"y = y.sum({space})",
@@ -93,7 +93,7 @@ def chain(number: int) -> str:
     if draw.random() < 0.5:
         body.append(draw.choice(POINTWISE))
     if draw.random() < 0.6:
-        body.append(norms[norm])
+        body.append("y = self.norm(y)")
     if draw.random() < 0.6:
         body.append(draw.choice(POINTWISE))
     body.append(draw.choice(ends))

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import checking
@@ -29,11 +30,13 @@ FLAGS = [
     "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror",
     "-Xptxas", "-v", "-c", "-o", os.devnull,
 ]  # fmt: skip
+TO_PTX = ["-std=c++17", "-arch=sm_90a", "-Werror", "all-warnings", f"-I{KERNELS}", "-ptx"]
+TO_PTX += ["-o", os.devnull]
 # Nine convolutions take as long as all other models together, and CHAINS has such ones.
 MODELS = [p for p in checking.MODELS if p.stem != "averages_of_convolutions"]
 MODELS += checking.EXAMPLES
 GROUPS = 6
-CUDA = Path(__file__).parents[1] / "cuda"
+SANITIZED = sorted((Path(__file__).parents[1] / "cuda").glob("sanitized_*.cu"))
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "corpus"
 CHAINS = (
     "conv2d_dropout_relu_max_pool",  # reads the mask of a dropout
@@ -52,9 +55,9 @@ pytestmark = [
 ]
 
 
-def compile_cuda(source: Path) -> str:
+def compile_cuda(source: Path, flags: Sequence[str] = FLAGS) -> str:
     """The report of ptxas; a warning fails the test with the compiler's own text."""
-    done = subprocess.run([NVCC, *FLAGS, str(source)], capture_output=True, text=True)
+    done = subprocess.run([NVCC, *flags, str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -127,16 +130,10 @@ def test_header_stands_alone(header: str, tmp_path: Path) -> None:
     """All of its code is read on the way to PTX; the host compiler has it in other tests."""
     unit = tmp_path / "alone.cu"
     unit.write_text(f'#include "{header}"\n')
-    command = [NVCC, "-std=c++17", "-arch=sm_90a", "-Werror", "all-warnings", f"-I{KERNELS}"]
-    command += ["-ptx", "-o", os.devnull, str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    compile_cuda(unit, TO_PTX)
 
 
-@pytest.mark.parametrize("name", ["attention", "convs", "products", "rows"])
-def test_programs_for_the_sanitizer(name: str) -> None:
+@pytest.mark.parametrize("source", SANITIZED, ids=lambda p: p.stem)
+def test_programs_for_the_sanitizer(source: Path) -> None:
     """They run on a GPU alone, and would be found broken there; PTX is enough to see that."""
-    source = CUDA / f"sanitized_{name}.cu"
-    command = [NVCC, "-arch=sm_90a", "-std=c++17", "-ptx", f"-I{KERNELS}", "-o", os.devnull]
-    done = subprocess.run([*command, str(source)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    compile_cuda(source, TO_PTX)

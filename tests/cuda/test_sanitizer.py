@@ -20,7 +20,7 @@ CUDA = os.environ.get("CUDA_HOME", "/usr/local/cuda")
 NVCC, SANITIZER = (
     shutil.which(tool) or os.path.join(CUDA, "bin", tool) for tool in ("nvcc", "compute-sanitizer")
 )
-PROGRAMS = ("attention", "convs", "products", "rows")
+PROGRAMS = sorted(HERE.glob("sanitized_*.cu"))
 SHOWN = 4000  # of what a tool says, first and last
 
 pytestmark = [
@@ -36,26 +36,27 @@ pytestmark = [
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
     folder = tmp_path_factory.mktemp("sanitized")
     target = "-gencode=arch=compute_90a,code=sm_90a"
     flags = [target, "-std=c++17", "-O3", "-lineinfo", f"-I{KERNELS}"]
 
-    def build(name: str) -> tuple[str, Path]:
-        command = [NVCC, *flags, "-o", str(folder / name), str(HERE / f"sanitized_{name}.cu")]
+    def build(source: Path) -> tuple[Path, Path]:
+        program = folder / source.stem
+        command = [NVCC, *flags, "-o", str(program), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return name, folder / name
+        return source, program
 
     with ThreadPoolExecutor() as pool:
         return dict(pool.map(build, PROGRAMS))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("source", PROGRAMS, ids=lambda p: p.stem)
 @pytest.mark.parametrize("tool", ["plain", "memcheck", "racecheck", "initcheck"])
-def test_clean(programs: dict[str, Path], program: str, tool: str) -> None:
+def test_clean(programs: dict[Path, Path], source: Path, tool: str) -> None:
     under = [] if tool == "plain" else [SANITIZER, "--tool", tool, "--error-exitcode", "7"]
-    command = [*under, str(programs[program])]
+    command = [*under, str(programs[source])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     said = done.stdout
     if len(said) > 2 * SHOWN:

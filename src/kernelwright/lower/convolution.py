@@ -380,6 +380,5 @@ def _vectors(graph: Graph, parts: Tiled) -> tuple[int, int]:
             if further:  # all of it on one side of the edge
                 ends.append(int(str(program.count(further))))
             else:
-                ends.append(int(str(bound.high)))
-                ends += [int(str(program.count((lane,))))] if i > 0 else []
+                ends += [int(str(end)) for end in (bound.high, program.count((lane,)))]
     return vec, math.gcd(vec, *ends)
