@@ -2975,7 +2975,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 17bead342ea8a5dfad3e532660e22bdd297a1299cc6d7ee1a008fc317a4036c3
+# sha256 049f4e716d98cf27084550ebeec313fd3cefb6b1676d6e9d3b0901866e0ce3b2
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3330,7 +3330,9 @@ struct BlockwiseTotal {
   Vec<V> done = identities<C, V>();
   Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
+  Vec<V> rest = identities<C, V>();
   int chunks = 0;
+  int singles = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
@@ -3345,12 +3347,22 @@ struct BlockwiseTotal {
     }
   }
 
-  KW_FN void add_one(float x) { done.lanes[0] = combine<C>(done.lanes[0], x); }
+  // What a run leaves over comes again with every run: added up one by one, it would take as many
+  // steps as there are runs.
+  KW_FN void add_one(float x) {
+    rest.lanes[singles] = x;
+    if (++singles == V) {
+      add(rest);
+      rest = identities<C, V>();
+      singles = 0;
+    }
+  }
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
     accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
+    accumulate<C, V>(total, rest);
     return total;
   }
 };

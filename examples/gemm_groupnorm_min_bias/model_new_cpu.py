@@ -3039,7 +3039,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 46412c9552f20bc0a41941dc99aeed7506ce954e658cb8cc5d81355e2d9543e7
+# sha256 ba7dc44ce2059c6e05f80f44b9d44463bc0081802f828992ef9526c9b4f8a805
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3296,7 +3296,9 @@ struct BlockwiseTotal {
   Vec<V> done = identities<C, V>();
   Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
+  Vec<V> rest = identities<C, V>();
   int chunks = 0;
+  int singles = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
@@ -3311,12 +3313,22 @@ struct BlockwiseTotal {
     }
   }
 
-  KW_FN void add_one(float x) { done.lanes[0] = combine<C>(done.lanes[0], x); }
+  // What a run leaves over comes again with every run: added up one by one, it would take as many
+  // steps as there are runs.
+  KW_FN void add_one(float x) {
+    rest.lanes[singles] = x;
+    if (++singles == V) {
+      add(rest);
+      rest = identities<C, V>();
+      singles = 0;
+    }
+  }
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
     accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
+    accumulate<C, V>(total, rest);
     return total;
   }
 };

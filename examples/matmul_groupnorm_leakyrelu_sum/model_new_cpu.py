@@ -2953,7 +2953,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 68c1288c92f744e5a5671d4d6f4caa58febb8bc37a65dde5adb693b06b625a1b
+# sha256 eed0ec0081cec3171bb156ff707a4038fd167b312b80264ee6e6b44cce0abcbc
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3219,7 +3219,9 @@ struct BlockwiseTotal {
   Vec<V> done = identities<C, V>();
   Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
+  Vec<V> rest = identities<C, V>();
   int chunks = 0;
+  int singles = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
@@ -3234,12 +3236,22 @@ struct BlockwiseTotal {
     }
   }
 
-  KW_FN void add_one(float x) { done.lanes[0] = combine<C>(done.lanes[0], x); }
+  // What a run leaves over comes again with every run: added up one by one, it would take as many
+  // steps as there are runs.
+  KW_FN void add_one(float x) {
+    rest.lanes[singles] = x;
+    if (++singles == V) {
+      add(rest);
+      rest = identities<C, V>();
+      singles = 0;
+    }
+  }
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
     accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
+    accumulate<C, V>(total, rest);
     return total;
   }
 };

@@ -21,6 +21,10 @@ LOST = 2 * torch.finfo(torch.float32).eps / math.sqrt(1e-5)
 CASES = {
     "down the batch": (nn.Sequential(nn.Linear(8, 48), nn.ReLU(), nn.BatchNorm1d(48)), (8192, 8)),
     "along maps": (nn.Sequential(nn.Conv2d(3, 10, 3), nn.InstanceNorm2d(10)), (2, 3, 60, 60)),
+    "along what vectors leave of many maps": (
+        nn.Sequential(nn.Conv1d(3, 10, 1), nn.BatchNorm1d(10)),
+        (500, 3, 31),
+    ),
     "along rows": (nn.Sequential(nn.Conv1d(2, 6, 1), nn.GELU(), nn.GroupNorm(6, 6)), (3, 2, 9001)),
 }
 

@@ -43,7 +43,9 @@ struct BlockwiseTotal {
   Vec<V> done = identities<C, V>();
   Vec<V> blocks = identities<C, V>();
   Vec<V> block = identities<C, V>();
+  Vec<V> rest = identities<C, V>();
   int chunks = 0;
+  int singles = 0;
 
   KW_FN void add(const Vec<V>& x) {
     accumulate<C, V>(block, x);
@@ -58,12 +60,22 @@ struct BlockwiseTotal {
     }
   }
 
-  KW_FN void add_one(float x) { done.lanes[0] = combine<C>(done.lanes[0], x); }
+  // What a run leaves over comes again with every run: added up one by one, it would take as many
+  // steps as there are runs.
+  KW_FN void add_one(float x) {
+    rest.lanes[singles] = x;
+    if (++singles == V) {
+      add(rest);
+      rest = identities<C, V>();
+      singles = 0;
+    }
+  }
 
   KW_FN Vec<V> all() const {
     Vec<V> total = done;
     accumulate<C, V>(total, blocks);
     accumulate<C, V>(total, block);
+    accumulate<C, V>(total, rest);
     return total;
   }
 };
