@@ -88,6 +88,21 @@ def test_an_error_in_a_small_slice_is_seen_there(shape: tuple[int, ...]) -> None
     assert whole <= 1 < slices
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_one_channels_luck_is_not_the_measure_of_its_samples(seed: int) -> None:
+    """A channel's rounded weights are off by as much in every sample, all of which are as large."""
+    torch.manual_seed(seed)
+    sizes = torch.linspace(1.0, 2.0, 64, dtype=torch.float64).view(64, 1, 1)
+    exact = sizes + 1e-3 * torch.randn(32, 64, 4, 4, dtype=torch.float64)
+    ours, eager = (exact.float() + 1e-4 * torch.randn(64, 1, 1) for _ in range(2))
+    right = measure(ours, eager, exact, by_group=True).worst_group
+    assert right is not None and right.ratio <= 1.0
+    ours[5, 9] += 2e-3
+    wrong = measure(ours, eager, exact, by_group=True).worst_group
+    assert wrong is not None and wrong.ratio > 1.0
+    assert set(wrong.places) <= {(0, 5), (1, 9)}
+
+
 def test_the_slice_is_named() -> None:
     exact = torch.ones(6, 8, 5, dtype=torch.float64)
     ours = exact.float()

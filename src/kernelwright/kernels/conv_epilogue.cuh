@@ -234,14 +234,6 @@ KW_FN typename P::template Fields<1> fields_of(float sum, float scale,
   return f;
 }
 
-// Chunks of a sum that are added up before they are added to the others. The steps from an element
-// to the total are few then, and a mean of numbers that differ little keeps its last bits.
-KW_FN constexpr int block_of(int chunks) {
-  int block = 1;
-  while (block * block < chunks) block *= 2;
-  return block;
-}
-
 // One thread's part of a row of the slice: kOwned segments, kChunks chunks of each.
 template <class P, class C, bool kWhole>
 struct TileRow {
@@ -253,7 +245,6 @@ struct TileRow {
   static constexpr bool kKeeps = P::kKeep == Keep::kRegisters;
   static constexpr int kHeld = kKeeps ? kChunks : 1;
   static constexpr int kAtOnce = kKeeps ? kChunks : P::kUnroll;
-  static constexpr int kBlock = block_of(kChunks);
   static constexpr bool kExact = kSegments % P::kTeams == 0 && kSegment % (P::kLanes * V) == 0;
 
   const typename P::Args& a;
@@ -318,18 +309,29 @@ struct TileRow {
     return f[q][0];
   }
 
+  // Turns are added up by themselves: the steps from an element to the total are few then, and a
+  // mean of numbers that differ little keeps its last bits.
   template <int I>
   KW_FN float share(int q) {
     constexpr Combine kOp = P::kCombine[I];
-    constexpr bool kInBlocks = kOp == Combine::kSum && kBlock < kChunks;
+    constexpr int kTurn = kAtOnce < 4 ? 4 : kAtOnce;
+    constexpr int kOver = kChunks % kTurn;
+    if constexpr (kChunks <= kTurn) return turn<I, kChunks>(q, 0);
     float total = identity<kOp>();
-    float block = identity<kOp>();
+    KW_UNROLL(1)
+    for (int c = 0; c < kChunks - kOver; c += kTurn) {
+      total = combine<kOp>(total, turn<I, kTurn>(q, c));
+    }
+    if constexpr (kOver > 0) total = combine<kOp>(total, turn<I, kOver>(q, kChunks - kOver));
+    return total;
+  }
+
+  template <int I, int kTurn>
+  KW_FN float turn(int q, int first) {
+    constexpr Combine kOp = P::kCombine[I];
+    float total = identity<kOp>();
     KW_UNROLL(kAtOnce)
-    for (int c = 0; c < kChunks; ++c) {
-      if (kInBlocks && c % kBlock == 0) {
-        total = combine<kOp>(total, block);
-        block = identity<kOp>();
-      }
+    for (int c = first; c < first + kTurn; ++c) {
       if (!move_to(q, c)) continue;
       auto& own = fields<I>(q, c);
       const Vec<V> x = P::contribution(Stage<I>{}, own, s[q], a, at);
@@ -337,9 +339,9 @@ struct TileRow {
         if (there) P::store_elements(own, s[q], a, at);
       }
       hold<I>(own);
-      block = combine<kOp>(block, combine_lanes<kOp>(x));
+      total = combine<kOp>(total, combine_lanes<kOp>(x));
     }
-    return kInBlocks ? combine<kOp>(total, block) : block;
+    return total;
   }
 
   template <int I>

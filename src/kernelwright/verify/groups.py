@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kernelwright.verify.sums import Sums
 
-NEIGHBOURS = 16  # slices of about the same size; fewer where there are few in all
+NEIGHBOURS = 32  # slices of about the same size; fewer where there are few in all
 ALIKE = 8.0  # times as large as it, at most, is one of about a slice's size
 
 Allowed = Callable[[Tensor, Tensor], Tensor]  # of eager's error and the reference's size
@@ -84,11 +84,20 @@ class Groups:
         ]
         return max(found, key=lambda worst: worst.error / worst.allowed)
 
+    @property
+    def _bin(self) -> int:
+        """Slices that may share their luck: those of one channel, say, of about the same size.
+
+        Where a channel's inputs are far from zero against their spread, what rounding its weights
+        adds to a result is the same number in every sample.
+        """
+        return 1 if len(self.dims) == 1 else max(self.shape)
+
     def _worst(
         self, name: str, allowed: Allowed, error: Tensor, eager: Tensor, size: Tensor
     ) -> Worst:
         order, nearby = size.argsort(), torch.empty_like(eager)
-        nearby[order] = _largest_nearby(eager[order], size[order])
+        nearby[order] = _largest_nearby(eager[order], size[order], self._bin)
         bound = allowed(nearby, size)
         index = int((error / bound).argmax())
         figures = (float(x[index]) for x in (error, eager, bound))
@@ -96,18 +105,21 @@ class Groups:
         return Worst(name, tuple(zip(self.dims, places, strict=True)), *figures)
 
 
-def _largest_nearby(values: Tensor, sizes: Tensor) -> Tensor:
+def _largest_nearby(values: Tensor, sizes: Tensor, together: int) -> Tensor:
     """The largest of each value and of its neighbours, in the order of their slices' sizes.
 
-    Of a slice that is far larger, what its value would be if it were not.
+    Neighbours are bins of so many slices. Of one that is far larger, what its value would be if it
+    were not.
     """
-    each_side = min(NEIGHBOURS, len(values) // 4) // 2
-    if not each_side:
-        return values
-    nearby, size = (
-        functional.pad(x, (each_side, each_side)).unfold(0, 2 * each_side + 1, 1)
-        for x in (values, sizes)
+    bins = -(-len(values) // together)
+    missing = bins * together - len(values)
+    largest, size = (
+        functional.pad(x, (0, missing)).view(bins, together).amax(1) for x in (values, sizes)
     )
+    each_side = min(NEIGHBOURS, bins // 2) // 2
+    width = 2 * each_side + 1
+    first = (torch.arange(len(values)) // together - each_side).clamp(0, bins - width)
+    nearby, size = (x.unfold(0, width, 1)[first] for x in (largest, size))
     share = (ALIKE * sizes[:, None] / size).nan_to_num(0.0, posinf=1.0).clamp(max=1.0)
     return torch.maximum(values, (nearby * share).amax(1))
 
