@@ -309,29 +309,20 @@ struct TileRow {
     return f[q][0];
   }
 
-  // Turns are added up by themselves: the steps from an element to the total are few then, and a
-  // mean of numbers that differ little keeps its last bits.
+  // Sums are made of blocks: the steps from an element to the total are few then, and a mean of
+  // numbers that differ little keeps its last bits.
   template <int I>
   KW_FN float share(int q) {
     constexpr Combine kOp = P::kCombine[I];
-    constexpr int kTurn = kAtOnce < 4 ? 4 : kAtOnce;
-    constexpr int kOver = kChunks % kTurn;
-    if constexpr (kChunks <= kTurn) return turn<I, kChunks>(q, 0);
+    constexpr int kBlock = kOp != Combine::kSum ? kChunks : kAtOnce < 4 ? 4 : kAtOnce;
     float total = identity<kOp>();
-    KW_UNROLL(1)
-    for (int c = 0; c < kChunks - kOver; c += kTurn) {
-      total = combine<kOp>(total, turn<I, kTurn>(q, c));
-    }
-    if constexpr (kOver > 0) total = combine<kOp>(total, turn<I, kOver>(q, kChunks - kOver));
-    return total;
-  }
-
-  template <int I, int kTurn>
-  KW_FN float turn(int q, int first) {
-    constexpr Combine kOp = P::kCombine[I];
-    float total = identity<kOp>();
+    float block = identity<kOp>();
     KW_UNROLL(kAtOnce)
-    for (int c = first; c < first + kTurn; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
+      if (kBlock < kChunks && c % kBlock == 0) {
+        total = combine<kOp>(total, block);
+        block = identity<kOp>();
+      }
       if (!move_to(q, c)) continue;
       auto& own = fields<I>(q, c);
       const Vec<V> x = P::contribution(Stage<I>{}, own, s[q], a, at);
@@ -339,9 +330,9 @@ struct TileRow {
         if (there) P::store_elements(own, s[q], a, at);
       }
       hold<I>(own);
-      total = combine<kOp>(total, combine_lanes<kOp>(x));
+      block = combine<kOp>(block, combine_lanes<kOp>(x));
     }
-    return total;
+    return kBlock < kChunks ? combine<kOp>(total, block) : block;
   }
 
   template <int I>
