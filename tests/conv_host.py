@@ -80,7 +80,7 @@ ARGUMENTS
 
 
 def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
-    """In the place of lower.conv.tiles: small tiles, the first that a program can have."""
+    """In the place of lower.conv.tiles: small tiles."""
     found = []
     for shape in ((1, 4, 8), (2, 4, 4), (1, 1, 16), (6, 6, 6)):
         box = [-(-n // m) * m for n, m in zip(shape, needs.multiple, strict=True)]
@@ -92,9 +92,7 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
         constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
         cost = 0.0 if pooled or form.mean else 1.0
-        config = ConvConfig(*values, constants, "small", cost, *NO_COSTS)
-        if not needs.fits(config):
-            found.append(config)
+        found.append(ConvConfig(*values, constants, "small", cost, *NO_COSTS))
     return found
 
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from handmade import KERNELS, NVCC, STORED
 from torch import Tensor
 
-from kernelwright.lower.conv import ConvConfig, Needs, tiles
+from kernelwright.lower.conv import ConvConfig, Needs, ranked
 from kernelwright.plan.averages import mean_of
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.walks import Pool, side_by_side
@@ -166,18 +166,16 @@ class Conv:
         early = 6 if self.program.endswith("Moments") else 0
         across = 14 if self.program == "LogSumExp" else 0
         needs = Needs(
-            *(self.cout if across else self.together, self.multiple, self._unfit, self.pool),
+            *(self.cout if across else self.together, self.multiple, self.pool),
             *(stores, 2, early, across),
         )
-        found = tiles(self.made, self.loop, needs)
+        found = [c for c in ranked(self.made, self.loop, needs) if self._is_asked_for(c)]
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]
 
-    def _unfit(self, config: ConvConfig) -> str:
+    def _is_asked_for(self, config: ConvConfig) -> bool:
         constants = dict(config.constants)
-        return (
-            "" if all(constants[name] == value for name, value in self.where) else "not asked for"
-        )
+        return all(constants[name] == value for name, value in self.where)
 
     def weight_shape(self) -> tuple[int, ...]:
         inner = (

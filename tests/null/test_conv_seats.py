@@ -206,6 +206,28 @@ def test_more_channels_than_a_tile_has_are_stored(monkeypatch: pytest.MonkeyPatc
         assert refused == ([Code.TILE] if code is Code.CONV_ALONE else [])
 
 
+def test_a_convolution_that_is_there_again_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does planning again: an epilogue's needs are all that tiles depend on."""
+    monkeypatch.setattr(convolution, "tiles", tiles)
+
+    def searches(layers: int) -> int:
+        def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+            for i in range(layers):
+                x = torch.relu(getattr(m, f"n{i}")(getattr(m, f"c{i}")(x)) + x)
+            return x
+
+        parts: dict[str, nn.Module] = {}
+        for i in range(layers):
+            parts |= {f"c{i}": nn.Conv2d(8, 8, 3, padding=1), f"n{i}": nn.BatchNorm2d(8)}
+        convolution.tile_of.cache_clear()
+        tiles.cache_clear()
+        made = compiled(forward, 2, 8, 16, 16, train=True, **parts)
+        assert sum(isinstance(k, ConvKernel) for k in made.kernels) > 0
+        return tiles.cache_info().misses
+
+    assert searches(6) == searches(3) > 0
+
+
 def early(forward: Callable[..., Any], **parts: Any) -> list[bool]:
     made = compiled(forward, 2, 4, 9, 11, c=nn.Conv2d(4, 8, 3, padding=1), **parts)
     return [k.laid.early for k in made.kernels if isinstance(k, ConvKernel)]

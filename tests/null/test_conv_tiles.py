@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from convolved import Conv
 
-from kernelwright.lower.conv import ARITHMETIC, Needs, candidates, room, tiles
+from kernelwright.lower.conv import ARITHMETIC, ConvConfig, Needs, candidates, ranked, room, tiles
 from kernelwright.plan.walks import side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
@@ -33,7 +33,7 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_configurations_fit(name: str) -> None:
     form = FORMS[name]
-    for config in _tiles(form)[:50]:
+    for config in _ranked(form)[:50]:
         constants = dict(config.constants)
         assert config.shared_bytes <= CONVOLVING.shared_bytes
         assert constants["kStages"] >= 2
@@ -47,7 +47,7 @@ def test_configurations_fit(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_warpgroups_tile_is_whole_slices(name: str) -> None:
-    for config in _tiles(FORMS[name])[:50]:
+    for config in _ranked(FORMS[name])[:50]:
         constants = dict(config.constants)
         phases = (1, 1, 1)
         if constants["kTransposed"]:
@@ -60,29 +60,31 @@ def test_a_warpgroups_tile_is_whole_slices(name: str) -> None:
 def test_every_refusal_says_why() -> None:
     form = FORMS["volume"]
     found = list(candidates(form.made, form.loop, _needs(form)))
-    refused = [c for c in found if c.config is None]
-    assert refused and all(c.refused and c.what for c in refused)
-    assert any(c.config is not None for c in found)
+    refused = [c for c in found if c.shape is None]
+    assert refused and all(c.refused and str(c.choice) for c in refused)
+    assert any(c.shape is not None for c in found)
 
 
 def test_a_stage_is_within_reach_of_its_offsets() -> None:
     """Channels of 2^24 elements: three chunks of eight, and no fourth."""
     form = Conv(64, 64, (4096, 4096), (3, 3))
-    assert {dict(config.constants)["kChunks"] for config in _tiles(form)} == {1, 2, 3}
+    assert {dict(config.constants)["kChunks"] for config in _ranked(form)} == {1, 2, 3}
     larger = replace(form, size=(8192, 8192))
     assert not tiles(larger.made, larger.loop, _needs(larger))
 
 
-def test_an_epilogue_may_refuse() -> None:
+def test_of_each_box_there_is_the_fastest_tile() -> None:
+    """An epilogue may refuse a box, and sees nothing else of a tile."""
     form = FORMS["plain"]
-    needs = replace(_needs(form), fits=lambda config: "" if config.width == 16 else "too wide")
-    assert {c.width for c in tiles(form.made, form.loop, needs)} == {16}
+    every, found = _ranked(form), tiles(form.made, form.loop, _needs(form))
+    best = [next(c for c in every if c.box == box) for box in dict.fromkeys(c.box for c in every)]
+    assert list(found) == best and len(best) < len(every)
 
 
 def test_the_largest_of_phases_counts_places() -> None:
     form = FORMS["up_volume"]
     pool = side_by_side((2, 2, 2), form.out_size)
-    needs = Needs(48, (3, 3, 3), lambda config: "", pool)
+    needs = Needs(48, (3, 3, 3), pool)
     constants = dict(tiles(form.made, form.loop, needs)[0].constants)
     assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
@@ -91,7 +93,7 @@ def test_the_largest_of_phases_counts_places() -> None:
 def test_channels_that_are_reduced_in_registers_make_places_rows() -> None:
     """They need no slice there."""
     form = Conv(8, 64, (128, 128), (3, 3))
-    needs = Needs(64, (1, 1, 1), lambda config: "", stores=False, operations=31)
+    needs = Needs(64, (1, 1, 1), stores=False, operations=31)
     slices, across = (tiles(form.made, "split", replace(needs, across=n))[0] for n in (0, 32))
     rows = [dict(config.constants)["kPixelsOnM"] for config in (slices, across)]
     assert rows == [0, 1] and across.time(64) < slices.time(64)
@@ -100,7 +102,7 @@ def test_channels_that_are_reduced_in_registers_make_places_rows() -> None:
 def test_reductions_in_registers_leave_room_for_themselves() -> None:
     """Three products of 96 channels side by side have 144 sums a thread."""
     form = Conv(8, 96, (128, 128), (3, 3))
-    needs = Needs(96, (1, 1, 1), lambda config: "", stores=False, across=14)
+    needs = Needs(96, (1, 1, 1), stores=False, across=14)
     refused = {c.refused for c in candidates(form.made, "rounded", needs)}
     assert "too many accumulators to be reduced beside one another" in refused
 
@@ -129,7 +131,7 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
     form = OVERLAPS[name]
     pool = form.pool
     assert pool is not None
-    for config in tiles(form.made, form.loop, replace(_needs(form), pool=pool))[:50]:
+    for config in ranked(form.made, form.loop, replace(_needs(form), pool=pool))[:50]:
         constants = dict(config.constants)
         held = [constants[name] for name in ("kDeep", "kTall", "kWide")]
         windows = [
@@ -174,7 +176,7 @@ def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
 
 def test_room_is_that_of_the_packed_weights() -> None:
     form = FORMS["deep"]
-    config = _tiles(form)[0]
+    config = _ranked(form)[0]
     packed, scales = room(form.made, config, form.loop)
     assert packed.shape == (config.packed_bytes,)
     least = form.cin * form.cout * 9 * 2 * ARITHMETIC[form.loop].planes
@@ -183,15 +185,15 @@ def test_room_is_that_of_the_packed_weights() -> None:
 
 
 def test_few_input_channels_share_a_chunk() -> None:
-    constants = dict(_tiles(FORMS["three"])[0].constants)
+    constants = dict(_ranked(FORMS["three"])[0].constants)
     assert constants["kPack"] == 2 and constants["kChunks"] == 1
 
 
 def _needs(form: Conv) -> Needs:
-    return Needs(form.together, form.multiple, lambda config: "")
+    return Needs(form.together, form.multiple)
 
 
-def _tiles(form: Conv) -> list:
-    found = tiles(form.made, form.loop, _needs(form))
+def _ranked(form: Conv) -> list[ConvConfig]:
+    found = ranked(form.made, form.loop, _needs(form))
     assert found
     return found

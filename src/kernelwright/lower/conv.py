@@ -11,7 +11,7 @@ epilogue, memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product as every
@@ -20,6 +20,7 @@ import torch
 
 from kernelwright.plan import Buffer, ConvForm
 from kernelwright.plan.convolutions import Extents, Mean
+from kernelwright.plan.tiles import Box
 from kernelwright.plan.walks import Pool, side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
@@ -94,12 +95,21 @@ class ConvConfig:
     packed_bytes: int
     scale_bytes: int
 
+    @property
+    def box(self) -> Box:
+        """Of one sample, what an epilogue is given."""
+        return 1, self.channels, self.depth, self.height, self.width
+
     def time(self, batch: int) -> float:
         """Of the convolution alone with a pointwise epilogue, packing included."""
-        waves = math.ceil(batch * self.tiles / CONVOLVING.processors)
-        memory = batch * self.sample_bytes / CONVOLVING.memory_rate
-        working = waves * self.tile_time
-        return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
+        return _launch_time(batch, self.tiles, self.tile_time, self.sample_bytes)
+
+
+def _launch_time(batch: int, tiles: int, tile_time: float, sample_bytes: int) -> float:
+    waves = math.ceil(batch * tiles / CONVOLVING.processors)
+    memory = batch * sample_bytes / CONVOLVING.memory_rate
+    working = waves * tile_time
+    return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
 
 
 ONES: Extents = (1, 1, 1)
@@ -109,7 +119,7 @@ Slices = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True)
 class Needs:
-    """What an epilogue wants to see together, and whether it can work with a configuration.
+    """What an epilogue wants to see together, and what it does.
 
     `pool`: it begins with the largest of such windows; of a transposed convolution they are its
     strides. Then it is given the pooled results, and the multiples count those. `stores`: results
@@ -121,21 +131,20 @@ class Needs:
 
     channels_together: int
     multiple: Extents
-    fits: Callable[[ConvConfig], str]
     pool: Pool | None = None
     stores: bool = True
     operations: int = 2
     early: int = 0
     across: int = 0
 
-
-@dataclass(frozen=True)
-class Candidate:
-    """A configuration, or why there is none; `what` says which choice it is."""
-
-    what: str
-    config: ConvConfig | None
-    refused: str = ""
+    @cached_property
+    def together(self) -> Needs:
+        """What of them a tile's shape and its memory depend on: not how much there is to do."""
+        return Needs(
+            *(self.channels_together, self.multiple, self.pool),
+            early=min(self.early, 1),
+            across=min(self.across, 1),
+        )
 
 
 @dataclass(frozen=True)
@@ -398,38 +407,73 @@ class Choice:
         return 8 % step == 0 and inside
 
 
-def tiles(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
-    """The configurations that the epilogue can have, the fastest first for a typical batch.
+@lru_cache(maxsize=256)
+def tiles(form: ConvForm, loop: str, needs: Needs) -> tuple[ConvConfig, ...]:
+    """Of each box that an epilogue may be given the fastest configuration, the fastest first.
+
+    A network has the same convolution many times, and is planned several times.
+    """
+    found: dict[Box, Timed] = {}
+    for timed in _timed(form, loop, needs):
+        found.setdefault(timed.shape.box, timed)
+    return tuple(timed.config for timed in found.values())
+
+
+def ranked(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+    """All configurations, the fastest first."""
+    return [timed.config for timed in _timed(form, loop, needs)]
+
+
+def _timed(form: ConvForm, loop: str, needs: Needs) -> list[Timed]:
+    """All that fit, the fastest first for a typical batch.
 
     Of equals the widest is first: on an H200 tiles of 8 x 16 places take up to 7% less than those
     of 16 x 8, and never more. Then comes the one with fewer slices.
     """
-    found = [c.config for c in candidates(form, loop, needs) if c.config is not None]
-    fitting = [c for c in found if not needs.fits(c)]
-    return sorted(
-        fitting, key=lambda c: (c.time(TYPICAL_BATCH), -c.width, -c.channels, c.shared_bytes)
-    )
+    found = [_with_time(shape, needs) for shape in _shapes(form, loop, needs.together)]
+
+    def order(timed: Timed) -> tuple[float, ...]:
+        shape = timed.shape
+        time = _launch_time(TYPICAL_BATCH, shape.tiles, timed.tile_time, timed.sample_bytes)
+        return time, -shape.width, -shape.channels, shape.shared_bytes
+
+    return sorted(found, key=order)
 
 
 TYPICAL_BATCH = 64
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A choice, and how it lies in memory, or why it does not."""
+
+    choice: Choice
+    shape: Shape | None
+    refused: str = ""
+
+
+@lru_cache(maxsize=128)
+def _shapes(form: ConvForm, loop: str, needs: Needs) -> tuple[Shape, ...]:
+    return tuple(c.shape for c in candidates(form, loop, needs) if c.shape is not None)
+
+
 def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
-    """Every choice with its configuration or the reason why it has none."""
-    for choice, multiple in every(_choices(form, ARITHMETIC[loop], needs), _multiples(needs)):
-        used = choice.used(multiple)
-        refused = choice.refused(used)
-        reduced = needs.early or (needs.across and choice.pixels)
-        if reduced and choice.accumulators > MOST_REDUCED:
-            refused = refused or "too many accumulators to be reduced beside one another"
-        if refused:
-            yield Candidate(str(choice), None, refused)
-            continue
-        slices = list(_slices(choice, used, needs))
-        for each in slices:
-            yield _configured(choice, used, needs, each)
-        if not slices:
-            yield Candidate(str(choice), None, "its results do not fit the shared memory")
+    """Every choice with its shape or the reason why it has none."""
+    for sample in _samples(form, ARITHMETIC[loop], needs):
+        kept = [sample.used(multiple) for multiple in _multiples(needs)]
+        places = [(used, list(_slices(sample, used, needs))) for used in kept]
+        for choice, (used, slices) in every(_variants(sample), places):
+            refused = choice.refused(used)
+            reduced = needs.early or (needs.across and choice.pixels)
+            if reduced and choice.accumulators > MOST_REDUCED:
+                refused = refused or "too many accumulators to be reduced beside one another"
+            if not slices:
+                refused = refused or "its results do not fit the shared memory"
+            if refused:
+                yield Candidate(choice, None, refused)
+                continue
+            for each in slices:
+                yield _shaped(choice, used, each)
 
 
 def _multiples(needs: Needs) -> list[Extents]:
@@ -444,7 +488,8 @@ def _multiples(needs: Needs) -> list[Extents]:
     return [needs.multiple, (depth, height, math.lcm(width, SECTOR))]
 
 
-def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
+def _samples(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
+    """One for each way to lay out places and channels; they differ in nothing else."""
     for merge in _merges(form):
         for pixels, rows, channels in _products(form, merge, needs):
             for blocks, split, along in every(BLOCKS, SPLITS, (False, True)):
@@ -454,12 +499,16 @@ def _choices(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]
                     along=along,
                     pool=needs.pool or side_by_side(ONES, form.out_size),
                 )
-                if not _sensible(sample, needs):
-                    continue
-                for chunks, weights in every(_stages(sample.all_chunks), WEIGHTS):
-                    choice = replace(sample, chunks=chunks, weights=weights)
-                    if weights != OWN or choice.may_own:
-                        yield choice
+                if _sensible(sample, needs):
+                    yield sample
+
+
+def _variants(sample: Choice) -> Iterator[Choice]:
+    """The same with all stages, and all places for the weights."""
+    for chunks, weights in every(_stages(sample.all_chunks), WEIGHTS):
+        choice = replace(sample, chunks=chunks, weights=weights)
+        if weights != OWN or choice.may_own:
+            yield choice
 
 
 def _merges(form: ConvForm) -> list[int]:
@@ -522,112 +571,169 @@ def _stages(chunks: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, chunks) if n <= chunks and n <= 16})
 
 
-def _configured(choice: Choice, used: Extents, needs: Needs, slices: Slices) -> Candidate:
-    threads, channels, depth, height, width, pitch = slices
+def _shaped(choice: Choice, used: Extents, slices: Slices) -> Candidate:
+    threads, channels, *_, pitch = slices
     kept = channels * (pitch + 1) * 4 * (256 // threads)
     memory = large = _Memory(choice, used, kept, BOX_BYTES)
     if large.box is not None and large.rings()[0] < 2:
         memory = replace(large, box_bytes=BOX_BYTES // 2)
     stages, ahead = memory.rings()
     if stages < 2:
-        return Candidate(str(choice), None, f"{large.fixed >> 10} KB and no two stages")
+        return Candidate(choice, None, f"{large.fixed >> 10} KB and no two stages")
     if (threads, channels) == (32, 16) and (stages, ahead) != replace(
         memory, slices=kept // 2
     ).rings():
-        return Candidate(str(choice), None, "slices of eight channels leave room for another stage")
+        return Candidate(choice, None, "slices of eight channels leave room for another stage")
+    return Candidate(choice, Shape(choice, used, slices, memory, stages, ahead))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A choice with the slices of its results and the stages that shared memory has room for."""
+
+    choice: Choice
+    used: Extents
+    slices: Slices
+    memory: _Memory
+    stages: int
+    ahead: int
+
+    @property
+    def box(self) -> Box:
+        _, channels, depth, height, width, _ = self.slices
+        return 1, channels, depth, height, width
+
+    @property
+    def channels(self) -> int:
+        return self.slices[1]
+
+    @property
+    def width(self) -> int:
+        return self.slices[4]
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        return self.memory.total(self.stages, self.ahead)
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of a sample."""
+        choice = self.choice
+        handed = zip(choice.windows.count, choice.handed(self.used), choice.times, strict=True)
+        return math.prod(-(-n // (each * t)) for n, each, t in handed) * choice.channel_tiles
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Of the kernel."""
+        choice, used, memory = self.choice, self.used, self.memory
+        threads, channels, depth, height, width, pitch = self.slices
+        form = choice.form
+        deep, tall, _ = memory.box or ONES
+        times = dict(zip("ZYX", choice.times, strict=True))
+        windows = choice.windows
+        mean = form.mean or Mean(ONES, form.kernel, (0, 0, 0), ONES, form.transposed)
+        out = tuple(a.places for a in choice.axes) if choice.of_phases else form.out_size
+        each = {
+            f"k{name}{axis}": numbers[at]
+            for name, numbers in (
+                ("In", form.in_size),
+                ("Out", out),
+                ("Kernel", form.kernel),
+                ("Stride", form.stride),
+                ("Pad", form.padding),
+                ("Dilation", form.dilation),
+                ("Mean", mean.window),
+                ("OwnKernel", mean.kernel),
+                ("OwnFirst", mean.first),
+                ("OwnStep", mean.step),
+                ("Window", windows.window),
+                ("WindowStep", windows.step),
+                ("WindowPad", windows.before),
+                ("Seen", windows.count),
+            )
+            for at, axis in enumerate(AXES)
+        }
+        return {
+            "kCin": form.cin,
+            "kCout": form.cout,
+            "kGroups": form.groups,
+            "kMerge": choice.merge,
+            **each,
+            "kTransposed": int(form.transposed),
+            "kOwnTransposed": int(mean.transposed),
+            "kPack": choice.pack,
+            "kPhaseMax": int(choice.of_phases),
+            "kPixelsOnM": int(choice.pixels),
+            "kRows": choice.rows,
+            "kAlongX": int(choice.along),
+            "kBlocksZ": choice.blocks[0],
+            "kBlocksY": choice.blocks[1],
+            "kBlocksX": choice.blocks[2],
+            "kChannels": choice.channels,
+            "kDeep": used[0],
+            "kTall": used[1],
+            "kWide": used[2],
+            "kSplitC": 2 if choice.split == "C" else 1,
+            **{f"kSplit{axis}": n for axis, n in times.items()},
+            "kChunks": choice.chunks,
+            "kStages": self.stages,
+            "kAhead": self.ahead,
+            "kBoxed": int(memory.box is not None),
+            "kBoxDeep": deep,
+            "kBoxTall": tall,
+            "kResident": int(choice.resident),
+            "kWeightRing": choice.weight_ring,
+            "kPromote": PROMOTE if choice.promotes else 0,
+            "kTileChannels": channels,
+            "kTileD": depth,
+            "kTileH": height,
+            "kTileW": width,
+            "kTilePitch": pitch,
+            "kEpilogueThreads": threads,
+            "kUnscaled": int(choice.loop.scaled and choice.phases == 1),
+        }
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A shape, what a tile of it takes in microseconds, and what bounds that."""
+
+    shape: Shape
+    tile_time: float
+    bound: str
+    sample_bytes: int
+
+    @property
+    def config(self) -> ConvConfig:
+        shape, choice = self.shape, self.shape.choice
+        threads, channels, depth, height, width, pitch = shape.slices
+        kilobytes = shape.shared_bytes >> 10
+        return ConvConfig(
+            *(channels, depth, height, width, pitch, threads),
+            tuple(shape.constants.items()),
+            f"{choice}; {shape.stages} stages, {kilobytes} KB, bound by {self.bound}",
+            self.tile_time,
+            shape.tiles,
+            self.sample_bytes,
+            shape.shared_bytes,
+            choice.channel_tiles * choice.stages_of_tile * shape.memory.weights,
+            choice.channel_tiles * choice.block_channels * 8,
+        )
+
+
+def _with_time(shape: Shape, needs: Needs) -> Timed:
+    choice, used = shape.choice, shape.used
+    threads, _, depth, height, width, _ = shape.slices
     stores = needs.stores or max(choice.windows.overlap) > 0
     writing = _writing(choice, used, width) if stores else 0.0
     handed = math.prod(choice.handed(used))
     parts = handed // (depth * height * width) if threads > 32 else 1
-    time, bound = _tile_time(choice, used, memory, stages, writing, parts, needs)
+    time, bound = _tile_time(choice, used, shape.memory, shape.stages, writing, parts, needs)
     form = choice.form
-    deep, tall, _ = memory.box or ONES
-    times = dict(zip("ZYX", choice.times, strict=True))
-    windows = choice.windows
-    mean = form.mean or Mean(ONES, form.kernel, (0, 0, 0), ONES, form.transposed)
-    each = {
-        f"k{name}{axis}": numbers[at]
-        for name, numbers in (
-            ("In", form.in_size),
-            ("Out", tuple(a.places for a in choice.axes) if choice.of_phases else form.out_size),
-            ("Kernel", form.kernel),
-            ("Stride", form.stride),
-            ("Pad", form.padding),
-            ("Dilation", form.dilation),
-            ("Mean", mean.window),
-            ("OwnKernel", mean.kernel),
-            ("OwnFirst", mean.first),
-            ("OwnStep", mean.step),
-            ("Window", windows.window),
-            ("WindowStep", windows.step),
-            ("WindowPad", windows.before),
-            ("Seen", windows.count),
-        )
-        for at, axis in enumerate(AXES)
-    }
-    constants = {
-        "kCin": form.cin,
-        "kCout": form.cout,
-        "kGroups": form.groups,
-        "kMerge": choice.merge,
-        **each,
-        "kTransposed": int(form.transposed),
-        "kOwnTransposed": int(mean.transposed),
-        "kPack": choice.pack,
-        "kPhaseMax": int(choice.of_phases),
-        "kPixelsOnM": int(choice.pixels),
-        "kRows": choice.rows,
-        "kAlongX": int(choice.along),
-        "kBlocksZ": choice.blocks[0],
-        "kBlocksY": choice.blocks[1],
-        "kBlocksX": choice.blocks[2],
-        "kChannels": choice.channels,
-        "kDeep": used[0],
-        "kTall": used[1],
-        "kWide": used[2],
-        "kSplitC": 2 if choice.split == "C" else 1,
-        **{f"kSplit{axis}": n for axis, n in times.items()},
-        "kChunks": choice.chunks,
-        "kStages": stages,
-        "kAhead": ahead,
-        "kBoxed": int(memory.box is not None),
-        "kBoxDeep": deep,
-        "kBoxTall": tall,
-        "kResident": int(choice.resident),
-        "kWeightRing": choice.weight_ring,
-        "kPromote": PROMOTE if choice.promotes else 0,
-        "kTileChannels": channels,
-        "kTileD": depth,
-        "kTileH": height,
-        "kTileW": width,
-        "kTilePitch": pitch,
-        "kEpilogueThreads": threads,
-        "kUnscaled": int(choice.loop.scaled and choice.phases == 1),
-    }
-    count = math.prod(
-        -(-n // (each_tile * t))
-        for n, each_tile, t in zip(windows.count, choice.handed(used), choice.times, strict=True)
-    )
     elements = form.cin * math.prod(form.in_size)
     if stores:
-        elements += form.cout * math.prod(windows.count)
-    config = ConvConfig(
-        channels,
-        depth,
-        height,
-        width,
-        pitch,
-        threads,
-        tuple(constants.items()),
-        f"{choice}; {stages} stages, {memory.total(stages, ahead) >> 10} KB, bound by {bound}",
-        time,
-        count * choice.channel_tiles,
-        elements * choice.loop.bytes,
-        memory.total(stages, ahead),
-        choice.channel_tiles * choice.stages_of_tile * memory.weights,
-        choice.channel_tiles * choice.block_channels * 8,
-    )
-    return Candidate(str(choice), config)
+        elements += form.cout * math.prod(choice.windows.count)
+    return Timed(shape, time, bound, elements * choice.loop.bytes)
 
 
 def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:

@@ -132,7 +132,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
     found = tile_of(walked, conv.form, conv.loop)
     assert found is not None, "the planner has asked"
     tile = found.tile
-    parts = tiled(found.walk, _box(tile), tile.pitch, set(graph.by_name))
+    parts = tiled(found.walk, tile.box, tile.pitch, set(graph.by_name))
     given = [load(access) for access in parts.reads]
     # Rows of several channels are rows of one each where they go on in other tiles.
     several = any(d.atom in found.walk.reduced for d in found.walk.of(CHANNEL))
@@ -214,15 +214,12 @@ def _each(form: ConvForm) -> Largest:
 
 def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvConfig | None:
     @cache
-    def refused(box: Box) -> str:
+    def fits(box: Box) -> bool:
         try:
             is_split(walked, box)
-        except Unfit as why:
-            return why.code.name.lower()
-        return ""
-
-    def unfit(tile: ConvConfig) -> str:
-        return refused(_box(tile))
+        except Unfit:
+            return False
+        return True
 
     needs = walked.needs
     program = walked.program
@@ -237,10 +234,10 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
         work = math.ceil(work * _share(walked))
     across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
-        wanted = Needs(channels, needs.multiple, unfit, some.pool, stores, work, early, across)
-        found = tiles(form, loop.name, wanted)
-        if found:
-            return found[0]
+        wanted = Needs(channels, needs.multiple, some.pool, stores, work, early, across)
+        for tile in tiles(form.unnamed, loop.name, wanted):
+            if fits(tile.box):
+                return tile
     return None
 
 
@@ -276,10 +273,6 @@ def _reducing(walked: Walk) -> int:
     exprs = [stage.expr for stage in walked.program.stages]
     each = [e for e in postorder(*exprs) if walked.is_read_by(e)]
     return len(exprs) + sum(OPS[e.op].cost for e in each if e.op in OPS)
-
-
-def _box(tile: ConvConfig) -> Box:
-    return 1, tile.channels, tile.depth, tile.height, tile.width
 
 
 def _laid(

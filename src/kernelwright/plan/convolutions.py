@@ -9,7 +9,7 @@ extents of one in front.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelwright.graph import Affine, Contraction, Dim, Graph, Node, Shape, as_dim, product
 
@@ -56,6 +56,11 @@ class ConvForm:
     dilation: Extents
     transposed: bool
     mean: Mean | None = None
+
+    @property
+    def unnamed(self) -> ConvForm:
+        """That of any convolution of these sizes."""
+        return replace(self, input="", weight="", batch=0)
 
     @property
     def taps(self) -> int:

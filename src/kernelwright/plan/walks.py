@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from kernelwright.expr import Expr, const, index, leaves, load, postorder, substitute
@@ -57,7 +58,7 @@ class Pool:
     before: Extents
     count: Extents
 
-    @property
+    @cached_property
     def overlap(self) -> Extents:
         """Places that a window shares with the next one."""
         z, y, x = (size - step for size, step in zip(self.window, self.step, strict=True))
