@@ -16,7 +16,7 @@ import math
 import struct
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,13 +219,18 @@ def postorder(*roots: Expr) -> list[Expr]:
 
 def substitute(expr: Expr, mapping: Callable[[Expr], Expr | None]) -> Expr:
     """Rebuild `expr`, replacing every node for which `mapping` gives an Expr."""
+    return substituted([expr], mapping)[0]
+
+
+def substituted(exprs: Sequence[Expr], mapping: Callable[[Expr], Expr | None]) -> list[Expr]:
+    """The same of several, in one walk over what they share."""
     done: dict[int, Expr] = {}
-    for e in postorder(expr):
+    for e in postorder(*exprs):
         new = mapping(e)
         if new is None:
             new = e if not e.args else _intern(e.op, tuple(done[id(a)] for a in e.args), e.value)
         done[id(e)] = new
-    return done[id(expr)]
+    return [done[id(e)] for e in exprs]
 
 
 def evaluate(expr: Expr, env: Mapping[Hashable, Tensor]) -> Tensor:

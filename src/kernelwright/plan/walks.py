@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from kernelwright.expr import Expr, const, index, leaves, load, postorder, substitute
+from kernelwright.expr import Expr, const, index, leaves, load, postorder, substituted
 from kernelwright.expr import inside as inside_range
 from kernelwright.graph import Dim, Graph, as_dim, product
 from kernelwright.plan.convolutions import ConvForm, Extents
@@ -396,14 +396,13 @@ def moved(program: Program, move: Move) -> Program:
 def rebuilt(program: Program, leaf: Callable[[Expr], Expr | None]) -> Program:
     """The same program with some leaves of its expressions replaced."""
 
-    def change(expr: Expr) -> Expr:
-        return substitute(expr, leaf)
-
+    exprs = [*(s.expr for s in program.stages), *(s.expr for s in program.stores)]
+    made = iter(substituted([*exprs, *program.labels], leaf))
     return replace(
         program,
-        stages=tuple(replace(s, expr=change(s.expr)) for s in program.stages),
-        stores=tuple(replace(s, expr=change(s.expr)) for s in program.stores),
-        labels={change(e): name for e, name in program.labels.items()},
+        stages=tuple(replace(s, expr=next(made)) for s in program.stages),
+        stores=tuple(replace(s, expr=next(made)) for s in program.stores),
+        labels=dict(zip(made, program.labels.values(), strict=True)),
     )
 
 
