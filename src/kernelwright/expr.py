@@ -213,7 +213,7 @@ def postorder(*roots: Expr) -> list[Expr]:
             seen.setdefault(id(e), e)
         elif id(e) not in seen:
             stack.append((e, True))
-            stack += [(a, False) for a in reversed(e.args)]
+            stack += [(a, False) for a in reversed(e.args) if id(a) not in seen]
     return list(seen.values())
 
 
