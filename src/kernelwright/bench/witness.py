@@ -99,7 +99,8 @@ class Witness:
         return (
             f"{self.name} takes {self.claimed:.4f} ms by the clock in its own process, but "
             f"{judged:.4f} ms by the judge's: "
-            "work is left after the call, or the clock is not torch's"
+            "work is left after the call, or the clock is not torch's; if others use the device, "
+            "try again when they do not"
         )
 
 
