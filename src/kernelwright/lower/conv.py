@@ -452,8 +452,9 @@ class Candidate:
     refused: str = ""
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=8)
 def _shapes(form: ConvForm, loop: str, needs: Needs) -> tuple[Shape, ...]:
+    """All that fit; what different epilogues make of one convolution is asked in a row."""
     return tuple(c.shape for c in candidates(form, loop, needs) if c.shape is not None)
 
 
