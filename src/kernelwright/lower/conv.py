@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product as every
+from typing import NamedTuple
 
 import torch
 
@@ -113,8 +114,22 @@ def _launch_time(batch: int, tiles: int, tile_time: float, sample_bytes: int) ->
 
 
 ONES: Extents = (1, 1, 1)
-# Threads of an epilogue, and channels, depth, height, width and pitch of what it is given.
-Slices = tuple[int, int, int, int, int, int]
+
+
+class Slices(NamedTuple):
+    """Threads of an epilogue, and what it is given."""
+
+    threads: int
+    channels: int
+    depth: int
+    height: int
+    width: int
+    pitch: int
+
+    @property
+    def box(self) -> Box:
+        """Of one sample."""
+        return 1, self.channels, self.depth, self.height, self.width
 
 
 @dataclass(frozen=True)
@@ -137,7 +152,7 @@ class Needs:
     early: int = 0
     across: int = 0
 
-    @cached_property
+    @property
     def together(self) -> Needs:
         """What of them a tile's shape and its memory depend on: not how much there is to do."""
         return Needs(
@@ -415,7 +430,7 @@ def tiles(form: ConvForm, loop: str, needs: Needs) -> tuple[ConvConfig, ...]:
     """
     found: dict[Box, Timed] = {}
     for timed in _timed(form, loop, needs):
-        found.setdefault(timed.shape.box, timed)
+        found.setdefault(timed.shape.slices.box, timed)
     return tuple(timed.config for timed in found.values())
 
 
@@ -435,7 +450,7 @@ def _timed(form: ConvForm, loop: str, needs: Needs) -> list[Timed]:
     def order(timed: Timed) -> tuple[float, ...]:
         shape = timed.shape
         time = _launch_time(TYPICAL_BATCH, shape.tiles, timed.tile_time, timed.sample_bytes)
-        return time, -shape.width, -shape.channels, shape.shared_bytes
+        return time, -shape.slices.width, -shape.slices.channels, shape.shared_bytes
 
     return sorted(found, key=order)
 
@@ -599,19 +614,6 @@ class Shape:
     stages: int
     ahead: int
 
-    @property
-    def box(self) -> Box:
-        _, channels, depth, height, width, _ = self.slices
-        return 1, channels, depth, height, width
-
-    @property
-    def channels(self) -> int:
-        return self.slices[1]
-
-    @property
-    def width(self) -> int:
-        return self.slices[4]
-
     @cached_property
     def shared_bytes(self) -> int:
         return self.memory.total(self.stages, self.ahead)
@@ -745,7 +747,7 @@ def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
         pitch = _pitch(depth * height * width, False)
         whole = choice.groups == 1 or choice.group_out % 16 == 0
         if whole and 16 * pitch * 4 * 8 <= SMALL_BYTES:
-            yield 32, 16, depth, height, width, pitch
+            yield Slices(32, 16, depth, height, width, pitch)
     threads, channels = (32, 8) if warps else (128, choice.channels)
     if choice.groups > 1 and choice.group_out % channels:
         return
@@ -763,7 +765,7 @@ def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
     for d, h in boxes:
         pitch = _pitch(d * h * width, choice.pixels)
         if channels * pitch * 4 * (256 // threads) <= most:
-            yield threads, channels, d, h, width, pitch
+            yield Slices(threads, channels, d, h, width, pitch)
             if choice.phases == 1:
                 return
 

@@ -136,7 +136,7 @@ class _Slots:
 
     def convolution(self, kernel: ConvKernel) -> Hashable:
         """What a convolution adds: its loop, its form, and how its tiles lie in the whole."""
-        form = replace(kernel.form, input="", weight="")
+        form = kernel.form.unnamed
         outside = tuple(replace(t, atom=self.atoms[t.atom]) for t in kernel.tiled.outside)
         ends = (kernel.tiled.rows, kernel.tiled.elements, kernel.tiled.live)
         masks = tuple(tuple(self.range(r) for r in ranges) for ranges in ends)

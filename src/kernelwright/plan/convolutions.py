@@ -60,7 +60,7 @@ class ConvForm:
     @property
     def unnamed(self) -> ConvForm:
         """That of any convolution of these sizes."""
-        return replace(self, input="", weight="", batch=0)
+        return replace(self, input="", weight="")
 
     @property
     def taps(self) -> int:

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kernelwright.verify.sums import Sums
 
-NEIGHBOURS = 32  # slices of about the same size; fewer where there are few in all
+NEIGHBOURS = 32  # bins of slices of about the same size; fewer where there are few in all
 ALIKE = 8.0  # times as large as it, at most, is one of about a slice's size
 
 Allowed = Callable[[Tensor, Tensor], Tensor]  # of eager's error and the reference's size
