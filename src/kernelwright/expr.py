@@ -118,16 +118,17 @@ class Expr:
     """A node of the scalar DAG. Built by load, const, call and so on; compare with `is`.
 
     `varies` says whether there is a load, an index or a range in it, `awaits` which is the last
-    reduction whose result it uses, or -1.
+    reduction whose result it uses, or -1, and `ends` keeps what it is made of.
     """
 
-    __slots__ = ("__weakref__", "args", "awaits", "op", "value", "varies")
+    __slots__ = ("__weakref__", "args", "awaits", "ends", "op", "value", "varies")
 
     op: str
     args: tuple[Expr, ...]
     value: Hashable
     varies: bool
     awaits: int
+    ends: tuple[Expr, ...]
 
     def __iter__(self) -> Iterator[Expr]:
         return iter(self.args)
@@ -145,7 +146,7 @@ def _intern(op: str, args: tuple[Expr, ...], value: Hashable) -> Expr:
     found = _INTERNED.get(key)
     if found is None:
         found = object.__new__(Expr)
-        found.op, found.args, found.value = op, args, value
+        found.op, found.args, found.value, found.ends = op, args, value, ()
         found.varies = op in ("load", "index", "inside") or any(a.varies for a in args)
         own = int(str(value)) if op == "acc" else -1
         found.awaits = max((a.awaits for a in args), default=own)
@@ -200,7 +201,11 @@ def _fold(row: ScalarOp, args: tuple[Expr, ...]) -> float:
 
 def leaves(expr: Expr, op: str) -> list[Expr]:
     """The distinct leaves of one kind, in the order in which they are first met."""
-    return [e for e in postorder(expr) if e.op == op]
+    if not expr.args:
+        return [expr] if expr.op == op else []
+    if not expr.ends:  # asked again and again, of each kind
+        expr.ends = tuple(e for e in postorder(expr) if not e.args)
+    return [e for e in expr.ends if e.op == op]
 
 
 def postorder(*roots: Expr) -> list[Expr]:

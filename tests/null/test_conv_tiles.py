@@ -73,6 +73,30 @@ def test_a_stage_is_within_reach_of_its_offsets() -> None:
     assert not tiles(larger.made, larger.loop, _needs(larger))
 
 
+@pytest.mark.parametrize("name", FORMS)
+def test_larger_boxes_change_nothing_else(name: str) -> None:
+    """They fit beside the same stages, and no fewer bytes of the input are on their way."""
+    form = FORMS[name]
+    for found in candidates(form.made, form.loop, _needs(form)):
+        if (shape := found.shape) is None:
+            continue
+        fed = shape.fed
+        assert (fed.choice, fed.slices, fed.stages) == (shape.choice, shape.slices, shape.stages)
+        assert fed.shared_bytes <= CONVOLVING.shared_bytes and fed.ahead >= 2
+        on_their_way = [each.ahead * each.memory.piece for each in (shape, fed)]
+        assert on_their_way[0] <= on_their_way[1]
+        if fed is not shape:
+            assert fed.memory.feeding < shape.memory.feeding
+            assert fed.memory.piece <= 2 * shape.memory.piece
+
+
+def test_a_feeding_thread_loads_four_units_at_once() -> None:
+    """Four rows of 128 places by 128 threads; a box of two rows was waited for twice as often."""
+    constants = dict(_ranked(FORMS["deep"])[0].constants)
+    assert (constants["kTall"], constants["kWide"]) == (2, 126)
+    assert (constants["kBoxTall"], constants["kAhead"]) == (4, 2)
+
+
 def test_of_each_box_there_is_the_fastest_tile() -> None:
     """An epilogue may refuse a box, and sees nothing else of a tile."""
     form = FORMS["plain"]

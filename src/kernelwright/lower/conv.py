@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product as every
 from typing import NamedTuple
@@ -52,6 +52,8 @@ MOST_OVERLAPPING = 9  # columns of windows that overlap: those of an eight reach
 MOST_BOX = 256  # elements of a box along an axis
 BOX_BYTES = 12 << 10  # of a box, so that several are on their way
 RAW_BYTES = 36 << 10  # of them all
+BOXES_BYTES = [n << 10 for n in (4, 8, 12, 16, 24)]  # of a box, when the tile is known
+UNITS_AT_ONCE = 4  # that a feeding thread loads before it converts the first
 BOX_PLACES = 8 * 128  # of a box, so that a thread keeps in registers where they are
 
 
@@ -476,10 +478,10 @@ def _shapes(form: ConvForm, loop: str, needs: Needs) -> tuple[Shape, ...]:
 def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
     """Every choice with its shape or the reason why it has none."""
     for sample in _samples(form, ARITHMETIC[loop], needs):
-        kept = [sample.used(multiple) for multiple in _multiples(needs)]
-        places = [(used, list(_slices(sample, used, needs))) for used in kept]
-        for choice, (used, slices) in every(_variants(sample), places):
-            refused = choice.refused(used)
+        kept = [_Halo(sample, sample.used(multiple)) for multiple in _multiples(needs)]
+        places = [(halo, list(_slices(sample, halo.used, needs))) for halo in kept]
+        for choice, (halo, slices) in every(_variants(sample), places):
+            refused = choice.refused(halo.used)
             reduced = needs.early or (needs.across and choice.pixels)
             if reduced and choice.accumulators > MOST_REDUCED:
                 refused = refused or "too many accumulators to be reduced beside one another"
@@ -489,7 +491,7 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
                 yield Candidate(choice, None, refused)
                 continue
             for each in slices:
-                yield _shaped(choice, used, each)
+                yield _shaped(choice, halo, each)
 
 
 def _multiples(needs: Needs) -> list[Extents]:
@@ -587,20 +589,20 @@ def _stages(chunks: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, chunks) if n <= chunks and n <= 16})
 
 
-def _shaped(choice: Choice, used: Extents, slices: Slices) -> Candidate:
+def _shaped(choice: Choice, halo: _Halo, slices: Slices) -> Candidate:
     threads, channels, *_, pitch = slices
     kept = channels * (pitch + 1) * 4 * (256 // threads)
-    memory = large = _Memory(choice, used, kept, BOX_BYTES)
-    if large.box is not None and large.rings()[0] < 2:
+    memory = large = _Memory(choice, halo, kept, BOX_BYTES)
+    if large.box is not None and large.rings[0] < 2:
         memory = replace(large, box_bytes=BOX_BYTES // 2)
-    stages, ahead = memory.rings()
+    stages, ahead = memory.rings
     if stages < 2:
         return Candidate(choice, None, f"{large.fixed >> 10} KB and no two stages")
     if (threads, channels) == (32, 16) and (stages, ahead) != replace(
         memory, slices=kept // 2
-    ).rings():
+    ).rings:
         return Candidate(choice, None, "slices of eight channels leave room for another stage")
-    return Candidate(choice, Shape(choice, used, slices, memory, stages, ahead))
+    return Candidate(choice, Shape(choice, halo.used, slices, memory, stages, ahead))
 
 
 @dataclass(frozen=True)
@@ -617,6 +619,22 @@ class Shape:
     @cached_property
     def shared_bytes(self) -> int:
         return self.memory.total(self.stages, self.ahead)
+
+    @property
+    def fed(self) -> Shape:
+        """The same with boxes that are converted sooner, and no fewer bytes on their way.
+
+        They are at most twice as large: nothing of a box is converted before all of it has come.
+        """
+        before = self.memory
+        best = self
+        for most in BOXES_BYTES if before.box is not None else ():
+            memory = replace(before, box_bytes=most)
+            ahead = max(2, -(-self.ahead * before.piece // memory.piece))
+            sooner = memory.feeding < best.memory.feeding and memory.piece <= 2 * before.piece
+            if sooner and memory.fits(self.stages, ahead):
+                best = replace(self, memory=memory, ahead=ahead)
+        return best
 
     @cached_property
     def tiles(self) -> int:
@@ -708,7 +726,7 @@ class Timed:
 
     @property
     def config(self) -> ConvConfig:
-        shape, choice = self.shape, self.shape.choice
+        shape, choice = self.shape.fed, self.shape.choice
         threads, channels, depth, height, width, pitch = shape.slices
         kilobytes = shape.shared_bytes >> 10
         return ConvConfig(
@@ -777,52 +795,75 @@ def _pitch(places: int, pixels: bool) -> int:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """Shared memory of a block in bytes, as ConvMemory of kernels/conv_feed.cuh has it."""
+class _Halo:
+    """What a block's tile sees of the input, whatever its stages and weights are."""
 
-    choice: Choice
+    sample: Choice
     used: Extents
-    slices: int
-    box_bytes: int  # a box has no more of them
+    boxes: dict[int, Extents | None] = field(default_factory=dict, compare=False)
 
     @cached_property
-    def halo(self) -> Extents:
-        advance = self.choice.advance(self.used)
+    def size(self) -> Extents:
+        advance = self.sample.advance(self.used)
         z, y, x = (
             (further * (t - 1) + n - 1) * a.step + a.reach + 1
             for n, further, t, a in zip(
-                self.used, advance, self.choice.times, self.choice.axes, strict=True
+                self.used, advance, self.sample.times, self.sample.axes, strict=True
             )
         )
         return z, y, x
 
     @property
-    def units(self) -> int:
-        return self.choice.chunks * math.prod(self.halo)
+    def box_channels(self) -> int:
+        return min(8 // self.sample.pack, self.sample.group_in)
 
-    @cached_property
-    def box(self) -> Extents | None:
-        """The part of a chunk's halo that the copy engine brings at once, if rows allow that."""
-        z, y, x = self.halo
-        last = self.choice.axes[2]
-        windows = self.choice.windows
-        across = self.choice.advance(self.used)[2] * self.choice.times[2]
+    def box(self, most: int) -> Extents | None:
+        """The part of a chunk that the copy engine brings at once: at most so many bytes.
+
+        None if rows do not allow that.
+        """
+        if most not in self.boxes:
+            self.boxes[most] = self._box(most)
+        return self.boxes[most]
+
+    def _box(self, most: int) -> Extents | None:
+        z, y, x = self.size
+        last = self.sample.axes[2]
+        windows = self.sample.windows
+        across = self.sample.advance(self.used)[2] * self.sample.times[2]
         one_tile = across * last.spread >= windows.count[2] * windows.step[2]
         first = last.first - windows.before[2] * last.step
         # A box begins at a multiple of 16 bytes.
         lead = first % 4 if one_tile or across * last.step % 4 == 0 else 3
         wide = -(-(lead + x + (last.pack - 1) * last.dilation) // 4) * 4
-        if not self.choice.loop.scaled or last.size % 4 or max(wide, self.halo[0], y) > MOST_BOX:
+        if not self.sample.loop.scaled or last.size % 4 or max(wide, z, y) > MOST_BOX:
             return None
-        row = self.box_channels * wide * 4
-        most = min(self.box_bytes // row, BOX_PLACES // x)
-        tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= most), default=1)
-        deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= most))
+        rows = min(most // (self.box_channels * wide * 4), BOX_PLACES // x)
+        tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= rows), default=1)
+        deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= rows))
         return deep, tall, wide
 
+
+@dataclass(frozen=True)
+class _Memory:
+    """Shared memory of a block in bytes, as ConvMemory of kernels/conv_memory.cuh has it."""
+
+    choice: Choice
+    seen: _Halo
+    slices: int
+    box_bytes: int  # a box has no more of them
+
     @property
-    def box_channels(self) -> int:
-        return min(8 // self.choice.pack, self.choice.group_in)
+    def halo(self) -> Extents:
+        return self.seen.size
+
+    @property
+    def units(self) -> int:
+        return self.choice.chunks * math.prod(self.halo)
+
+    @property
+    def box(self) -> Extents | None:
+        return self.seen.box(self.box_bytes)
 
     @property
     def boxes(self) -> int:
@@ -835,22 +876,36 @@ class _Memory:
     def rows(self) -> int:
         """Of all boxes of a stage."""
         assert self.box is not None
-        return self.boxes * self.box[0] * self.box[1] * self.box_channels
+        return self.boxes * self.box[0] * self.box[1] * self.seen.box_channels
 
     @property
     def rounds(self) -> int:
         """Units of a stage that a feeding thread converts."""
         if self.box is None:
             return -(-self.units // 128)
+        return self.boxes * self.box_units
+
+    @property
+    def feeding(self) -> int:
+        """What a stage costs a feeding thread, in units that it converts.
+
+        To wait for a box is one, and so is to wait for units that it loads at once.
+        """
+        return self.boxes * (1 + -(-self.box_units // UNITS_AT_ONCE) + self.box_units)
+
+    @property
+    def box_units(self) -> int:
+        """Of a box, those that a feeding thread converts."""
+        assert self.box is not None
         deep, tall, _ = self.box
-        return self.boxes * -(-deep * tall * self.halo[2] // 128)
+        return -(-deep * tall * self.halo[2] // 128)
 
     @cached_property
     def piece(self) -> int:
         """Bytes of a box, or of what all feeding threads copy in a round."""
         if self.box is None:
             return (2 if self.units > 128 else 1) * 4096 if self.choice.loop.scaled else 0
-        return -(-self.box_channels * math.prod(self.box) * 4 // 128) * 128
+        return -(-self.seen.box_channels * math.prod(self.box) * 4 // 128) * 128
 
     @cached_property
     def stage(self) -> int:
@@ -887,12 +942,16 @@ class _Memory:
         ring = -(-stages * (self.stage + self.ring) // 128) * 128
         return self.fixed + ring + 128 + ahead * self.piece
 
+    def fits(self, stages: int, ahead: int) -> bool:
+        return self.total(stages, ahead) <= CONVOLVING.shared_bytes
+
+    @cached_property
     def rings(self) -> tuple[int, int]:
         """Stages, and pieces of the input that are on their way; no stages if nothing fits."""
         enough = 4 if self.box is None else max(2, min(8, RAW_BYTES // self.piece))
         fewer = [(2, n) for n in range(enough - 1, 1, -1)]
         for stages, ahead in ((4, enough), (3, enough), (2, enough), *fewer):
-            if self.total(stages, ahead) <= CONVOLVING.shared_bytes:
+            if self.fits(stages, ahead):
                 return stages, ahead
         return 0, 0
 

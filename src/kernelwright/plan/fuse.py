@@ -34,7 +34,7 @@ from kernelwright.plan.overlaps import overlaps
 from kernelwright.plan.reasons import Code, Reason, Refusal, Shared, reason
 from kernelwright.plan.region import Builder, Refused, Tangled
 from kernelwright.plan.sharing import Unit, share
-from kernelwright.plan.tiles import check_parts
+from kernelwright.plan.tiles import awaits_rows, check_parts
 from kernelwright.plan.walks import walk
 from kernelwright.walk import Opened, fold, reach
 
@@ -339,9 +339,13 @@ class _Walk:
         result again, or that is made again.
         """
         read = self.externals(self.operands(region), region) if region.reduces else []
-        for value in (n for n in read if n in self.convolutions):
+        found = [name for name in read if name in self.convolutions]
+        program = region.draft() if found else None
+        if program is None or not awaits_rows(program):
+            return
+        for value in found:
             try:
-                walked = walk(region.draft(), value, self.convolutions[value], self.graph)
+                walked = walk(program, value, self.convolutions[value], self.graph)
             except Unfit:
                 continue
             try:

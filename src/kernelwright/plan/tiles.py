@@ -300,17 +300,21 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
 
 def check_parts(walk: Walk) -> None:
     """Raise Unfit if a row in several tiles would have to be whole before it can go on."""
-    if walk.local:
-        return
-    program = walk.program
-    for i in range(len(program.stages)):
-        _own(program, i, const(1.0))
-    if any(_awaits_rows(s.expr) for s in program.stores if s.level != "row"):
+    if not walk.local and awaits_rows(walk.program):
         raise Unfit(Code.WHOLE_ROW)
 
 
-def _awaits_rows(expr: Expr) -> bool:
-    return bool(leaves(expr, "acc"))
+def awaits_rows(program: Program) -> bool:
+    """Whether something goes on when a row is done that cannot with a part of it."""
+    if any(s.expr.awaits >= 0 for s in program.stores if s.level != "row"):
+        return True
+    return any(_awaits_row(program, i) for i in range(len(program.stages)))
+
+
+def _awaits_row(program: Program, i: int) -> bool:
+    if program.stages[i].expr.awaits < 0:
+        return False
+    return merged(program, i) is None and rescaled(program, i) is None
 
 
 def _count(cuts: list[_Cut]) -> Expr:
@@ -330,7 +334,7 @@ def _own(program: Program, i: int, count: Expr) -> Stage:
     if mean is not None:
         apart = call("sub", program.stages[mean].expr, call("div", acc(mean), count))
         return replace(stage, expr=_as_in(stage, apart))
-    if _awaits_rows(stage.expr) and rescaled(program, i) is None:
+    if _awaits_row(program, i):
         raise Unfit(Code.WHOLE_ROW)
     return stage
 
