@@ -133,6 +133,11 @@ class Slices(NamedTuple):
         """Of one sample."""
         return 1, self.channels, self.depth, self.height, self.width
 
+    @property
+    def bytes(self) -> int:
+        """Of all that are in use at once, with their channels' scales."""
+        return self.channels * (self.pitch + 1) * 4 * (256 // self.threads)
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -242,7 +247,7 @@ def _depth_steps(axes: tuple[Axis, ...], chunks: int) -> list[int]:
     ]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Choice:
     """What is free to choose. `blocks` and `split` are along depth, height and width."""
 
@@ -460,7 +465,7 @@ def _timed(form: ConvForm, loop: str, needs: Needs) -> list[Timed]:
 TYPICAL_BATCH = 64
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Candidate:
     """A choice, and how it lies in memory, or why it does not."""
 
@@ -490,8 +495,9 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
             if refused:
                 yield Candidate(choice, None, refused)
                 continue
+            memory = _Memory(choice, halo, BOX_BYTES)
             for each in slices:
-                yield _shaped(choice, halo, each)
+                yield _shaped(memory, each)
 
 
 def _multiples(needs: Needs) -> list[Extents]:
@@ -589,23 +595,22 @@ def _stages(chunks: int) -> list[int]:
     return sorted({n for n in (1, 2, 3, 4, 6, 8, chunks) if n <= chunks and n <= 16})
 
 
-def _shaped(choice: Choice, halo: _Halo, slices: Slices) -> Candidate:
-    threads, channels, *_, pitch = slices
-    kept = channels * (pitch + 1) * 4 * (256 // threads)
-    memory = large = _Memory(choice, halo, kept, BOX_BYTES)
-    if large.box is not None and large.rings[0] < 2:
+def _shaped(large: _Memory, slices: Slices) -> Candidate:
+    choice, memory = large.choice, large
+    stages, ahead = large.rings(slices.bytes)
+    if stages < 2 and large.box is not None:
         memory = replace(large, box_bytes=BOX_BYTES // 2)
-    stages, ahead = memory.rings
+        stages, ahead = memory.rings(slices.bytes)
     if stages < 2:
-        return Candidate(choice, None, f"{large.fixed >> 10} KB and no two stages")
-    if (threads, channels) == (32, 16) and (stages, ahead) != replace(
-        memory, slices=kept // 2
-    ).rings:
+        needed = large.fixed + slices.bytes
+        return Candidate(choice, None, f"{needed >> 10} KB and no two stages")
+    sixteen = slices.threads == 32 and slices.channels == 16
+    if sixteen and memory.rings(slices.bytes // 2) != (stages, ahead):
         return Candidate(choice, None, "slices of eight channels leave room for another stage")
-    return Candidate(choice, Shape(choice, halo.used, slices, memory, stages, ahead))
+    return Candidate(choice, Shape(choice, large.seen.used, slices, memory, stages, ahead))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Shape:
     """A choice with the slices of its results and the stages that shared memory has room for."""
 
@@ -618,7 +623,7 @@ class Shape:
 
     @cached_property
     def shared_bytes(self) -> int:
-        return self.memory.total(self.stages, self.ahead)
+        return self.memory.total(self.slices.bytes, self.stages, self.ahead)
 
     @property
     def fed(self) -> Shape:
@@ -632,9 +637,48 @@ class Shape:
             memory = replace(before, box_bytes=most)
             ahead = max(2, -(-self.ahead * before.piece // memory.piece))
             sooner = memory.feeding < best.memory.feeding and memory.piece <= 2 * before.piece
-            if sooner and memory.fits(self.stages, ahead):
+            if sooner and memory.fits(self.slices.bytes, self.stages, ahead):
                 best = replace(self, memory=memory, ahead=ahead)
         return best
+
+    # What a tile takes whatever its epilogue does, in clocks.
+
+    @property
+    def visits(self) -> int:
+        """How often a tile goes through its stages."""
+        choice = self.choice
+        return choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
+
+    @cached_property
+    def products(self) -> float:
+        m, choice, width = CONVOLVING, self.choice, self.choice.columns
+        clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
+        steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
+        return 2 * choice.parts * steps * clocks
+
+    @cached_property
+    def feeding(self) -> float:
+        m, choice, memory = CONVOLVING, self.choice, self.memory
+        clocks = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
+        if memory.box is None:
+            clocks += memory.rounds * m.copied
+        else:
+            clocks += memory.boxes * m.box + memory.rows * m.row
+        return (clocks + m.feed_stage) * choice.stages_of_tile * self.visits
+
+    @cached_property
+    def fetching(self) -> float:
+        choice, memory = self.choice, self.memory
+        fetched = memory.units * choice.stages_of_tile * self.visits * 8 * choice.loop.bytes
+        if not choice.resident:
+            fetched += memory.weights * choice.stages_of_tile
+        return fetched / CONVOLVING.fetch_rate
+
+    @cached_property
+    def results(self) -> float:
+        """Of a thread."""
+        choice = self.choice
+        return math.prod(self.used) * choice.spread * choice.channels / 128
 
     @cached_property
     def tiles(self) -> int:
@@ -715,7 +759,7 @@ class Shape:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Timed:
     """A shape, what a tile of it takes in microseconds, and what bounds that."""
 
@@ -749,7 +793,7 @@ def _with_time(shape: Shape, needs: Needs) -> Timed:
     writing = _writing(choice, used, width) if stores else 0.0
     handed = math.prod(choice.handed(used))
     parts = handed // (depth * height * width) if threads > 32 else 1
-    time, bound = _tile_time(choice, used, shape.memory, shape.stages, writing, parts, needs)
+    time, bound = _tile_time(shape, writing, parts, needs)
     form = choice.form
     elements = form.cin * math.prod(form.in_size)
     if stores:
@@ -794,7 +838,7 @@ def _pitch(places: int, pixels: bool) -> int:
     return places + (rest - places) % modulus
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Halo:
     """What a block's tile sees of the input, whatever its stages and weights are."""
 
@@ -844,13 +888,12 @@ class _Halo:
         return deep, tall, wide
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Memory:
     """Shared memory of a block in bytes, as ConvMemory of kernels/conv_memory.cuh has it."""
 
     choice: Choice
     seen: _Halo
-    slices: int
     box_bytes: int  # a box has no more of them
 
     @property
@@ -936,24 +979,24 @@ class _Memory:
         places = math.prod(self.halo) * 8 if self.box is None else 0
         lists = (sum(c.depth_steps) + c.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8
-        return kept + self.slices + lists + scales
+        return kept + lists + scales
 
-    def total(self, stages: int, ahead: int) -> int:
+    def total(self, slices: int, stages: int, ahead: int) -> int:
         ring = -(-stages * (self.stage + self.ring) // 128) * 128
-        return self.fixed + ring + 128 + ahead * self.piece
+        return self.fixed + slices + ring + 128 + ahead * self.piece
 
-    def fits(self, stages: int, ahead: int) -> bool:
-        return self.total(stages, ahead) <= CONVOLVING.shared_bytes
+    def fits(self, slices: int, stages: int, ahead: int) -> bool:
+        return self.total(slices, stages, ahead) <= CONVOLVING.shared_bytes
 
-    @cached_property
-    def rings(self) -> tuple[int, int]:
+    def rings(self, slices: int) -> tuple[int, int]:
         """Stages, and pieces of the input that are on their way; no stages if nothing fits."""
+        if not self.fits(slices, 2, 2):
+            return 0, 0
         enough = 4 if self.box is None else max(2, min(8, RAW_BYTES // self.piece))
-        fewer = [(2, n) for n in range(enough - 1, 1, -1)]
-        for stages, ahead in ((4, enough), (3, enough), (2, enough), *fewer):
-            if self.fits(stages, ahead):
-                return stages, ahead
-        return 0, 0
+        for stages in (4, 3):
+            if self.fits(slices, stages, enough):
+                return stages, enough
+        return 2, next(n for n in range(enough, 1, -1) if self.fits(slices, 2, n))
 
 
 def _writing(choice: Choice, used: Extents, width: int) -> float:
@@ -971,32 +1014,10 @@ def _writing(choice: Choice, used: Extents, width: int) -> float:
     return runs * (m.run if whole or aligned else m.broken_run)
 
 
-def _tile_time(
-    choice: Choice,
-    used: Extents,
-    memory: _Memory,
-    stages: int,
-    writing: float,
-    parts: int,
-    needs: Needs,
-) -> tuple[float, str]:
-    """Microseconds that a block's tile takes with so many stages, and what bounds it."""
-    m = CONVOLVING
-    width = choice.columns
-    clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
-    steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.loop.products
-    products = 2 * choice.parts * steps * clocks
-    visits = choice.phases if choice.phases > 1 and choice.stages_of_tile > 1 else 1
-    feeding = memory.rounds * (m.feed_split if choice.loop.planes == 2 else m.feed)
-    if memory.box is None:
-        feeding += memory.rounds * m.copied
-    else:
-        feeding += memory.boxes * m.box + memory.rows * m.row
-    feeding = (feeding + m.feed_stage) * choice.stages_of_tile * visits
-    fetched = memory.units * choice.stages_of_tile * visits * 8 * choice.loop.bytes
-    if not choice.resident:
-        fetched += memory.weights * choice.stages_of_tile
-    results = math.prod(used) * choice.spread * choice.channels / 128
+def _tile_time(shape: Shape, writing: float, parts: int, needs: Needs) -> tuple[float, str]:
+    """Microseconds that a block's tile takes, and what bounds it."""
+    m, choice = CONVOLVING, shape.choice
+    results = shape.results
     window, step = math.prod(choice.pool.window), math.prod(choice.pool.step)
     ending = results * (m.ending + m.operation * needs.operations) / step
     if choice.pixels and choice.phases == 1:
@@ -1011,14 +1032,18 @@ def _tile_time(
         ending += choice.channels * m.meet if choice.pixels else 0.0
     if choice.phases > 1:
         ending += results * m.phases[0 if choice.pixels else 1]
-    fetching = fetched / m.fetch_rate
+    products = shape.products
     if choice.stages_of_tile == 1:
         working = max(products, products / 2 + ending)  # one ends while the other multiplies
     else:
         working = products + ending
-    bounds = {"products": working + writing, "feeding": feeding, "the L2 cache": fetching}
+    bounds = {
+        "products": working + writing,
+        "feeding": shape.feeding,
+        "the L2 cache": shape.fetching,
+    }
     slowest, *others = sorted(bounds, key=lambda name: -bounds[name])
-    took = bounds[slowest] + m.shared[stages - 2] * bounds[others[0]] + m.per_tile
+    took = bounds[slowest] + m.shared[shape.stages - 2] * bounds[others[0]] + m.per_tile
     return took / m.clock, slowest
 
 

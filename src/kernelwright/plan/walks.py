@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from kernelwright.expr import Expr, const, index, leaves, load, postorder, substituted
@@ -34,6 +34,7 @@ AXES = ("sample", "channel", "z", "y", "x")
 PLACES = (2, 3, 4)
 PLACED = ("load", "index", "inside")  # leaves that may differ from place to place
 Move = Callable[[Coordinate], Coordinate]
+Scales = frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Walk:
     value: str
     digits: tuple[Digit, ...]
     extents: tuple[Dim, int, int, int, int]
-    scales: frozenset[str]
+    scales: Scales
     pool: Pool | None = None
     reads: tuple[int, ...] = (0,)
 
@@ -187,6 +188,29 @@ class Needs:
 
 def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
     """The program with its atoms cut where they run from one axis of the result into the next."""
+    scales = frozenset(a.buffer for a in program.loads if _is_scale(graph, a.buffer))
+    order = (*program.sizes, *program.labels)
+    found = _known(program, order, value, form, scales)
+    if isinstance(found, Code):
+        raise Unfit(found)
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _known(
+    program: Program, _order: tuple[int | Expr, ...], value: str, form: ConvForm, scales: Scales
+) -> Walk | Code:
+    """The walk, or why there is none; a planner asks the same again and again.
+
+    Programs whose tables are equal but in another order are others.
+    """
+    try:
+        return _walked(program, value, form, scales)
+    except Unfit as unfit:
+        return unfit.code
+
+
+def _walked(program: Program, value: str, form: ConvForm, scales: Scales) -> Walk:
     extents = (form.batch, form.cout, *form.out_size)
     program = joined(program) if program.stages else program
     while True:
@@ -202,8 +226,7 @@ def walk(program: Program, value: str, form: ConvForm, graph: Graph) -> Walk:
         program = split(program, *crosses)
     digits = [d for d in found if isinstance(d, Digit)]
     digits.sort(key=lambda d: (d.axis, -d.step))
-    scales = {a.buffer for a in program.loads if _is_scale(graph, a.buffer)}
-    made = Walk(program, value, tuple(digits), extents, frozenset(scales))
+    made = Walk(program, value, tuple(digits), extents, scales)
     for axis, extent in enumerate(extents):
         _check_axis(made.of(axis), extent)
     overlapping = any(_overlap(made.of(axis)) for axis in range(len(AXES)))
