@@ -25,7 +25,8 @@ from kernelwright.emit.convolution import ConvPrinter
 from kernelwright.emit.cpp import camel
 from kernelwright.emit.launchers import arguments
 from kernelwright.lower import ConvKernel
-from kernelwright.lower.conv import ONES, ConvConfig, Needs
+from kernelwright.lower.conv_choice import ONES, Needs
+from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ConvForm, Program, Region
 from kernelwright.plan.walks import Pool

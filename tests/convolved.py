@@ -22,7 +22,9 @@ import torch.nn.functional as F
 from handmade import KERNELS, NVCC, STORED
 from torch import Tensor
 
-from kernelwright.lower.conv import ConvConfig, Needs, ranked
+from kernelwright.lower.conv import ranked
+from kernelwright.lower.conv_choice import Needs
+from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.plan.averages import mean_of
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.walks import Pool, side_by_side

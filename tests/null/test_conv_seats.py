@@ -17,7 +17,8 @@ from kernelwright.accuracy import Accuracy
 from kernelwright.capture import capture
 from kernelwright.expand import expand
 from kernelwright.lower import ConvKernel, convolution
-from kernelwright.lower.conv import ConvConfig, tiles
+from kernelwright.lower.conv import tiles
+from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.lower.steps import Alloc, Choice, Launch
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, ConvForm, Policy

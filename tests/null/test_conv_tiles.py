@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from convolved import Conv
 
-from kernelwright.lower.conv import ARITHMETIC, ConvConfig, Needs, candidates, ranked, room, tiles
+from kernelwright.lower.conv import candidates, ranked, room, tiles
+from kernelwright.lower.conv_choice import ARITHMETIC, Needs
+from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.plan.walks import side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
@@ -86,7 +88,7 @@ def test_larger_boxes_change_nothing_else(name: str) -> None:
         on_their_way = [each.ahead * each.memory.piece for each in (shape, fed)]
         assert on_their_way[0] <= on_their_way[1]
         if fed is not shape:
-            assert fed.memory.feeding < shape.memory.feeding
+            assert fed.memory.effort < shape.memory.effort
             assert fed.memory.piece <= 2 * shape.memory.piece
 
 

@@ -16,7 +16,9 @@ import torch
 from kernelwright.expr import OPS, Expr, cost, load, postorder
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
-from kernelwright.lower.conv import ONES, TYPICAL_BATCH, ConvConfig, Needs, room, tiles
+from kernelwright.lower.conv import TYPICAL_BATCH, room, tiles
+from kernelwright.lower.conv_choice import ONES, Needs
+from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule, stores_first
 from kernelwright.plan import (

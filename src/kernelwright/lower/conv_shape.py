@@ -1,0 +1,297 @@
+"""A tile of a generated convolution in shared memory, what it takes by a model, and its constants.
+
+The numbers of the model are in targets/: the products, the feeding warps, the epilogue, memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from kernelwright.lower.conv_choice import ONES, PROMOTE, Choice, Needs, Slices
+from kernelwright.lower.conv_memory import Memory
+from kernelwright.plan.convolutions import Extents, Mean
+from kernelwright.plan.tiles import Box
+from kernelwright.targets.sm_90 import CONVOLVING
+
+AXES = "DHW"
+SECTOR = 8  # floats that memory writes together
+BOXES_BYTES = [n << 10 for n in (4, 8, 12, 16, 24)]  # of a box, when the tile is known
+
+
+@dataclass(frozen=True)
+class ConvConfig:
+    """The slices that the epilogue is given, and all constants of the kernel.
+
+    `tile_time` is what a block's tile takes in microseconds, `tiles` how many a sample has, and
+    `sample_bytes` what it reads and writes.
+    """
+
+    channels: int
+    depth: int
+    height: int
+    width: int
+    pitch: int
+    threads: int
+    constants: tuple[tuple[str, int], ...]
+    why: str
+    tile_time: float
+    tiles: int
+    sample_bytes: int
+    shared_bytes: int
+    packed_bytes: int
+    scale_bytes: int
+
+    @property
+    def box(self) -> Box:
+        """Of one sample, what an epilogue is given."""
+        return 1, self.channels, self.depth, self.height, self.width
+
+    def time(self, batch: int) -> float:
+        """Of the convolution alone with a pointwise epilogue, packing included."""
+        return launch_time(batch, self.tiles, self.tile_time, self.sample_bytes)
+
+
+def launch_time(batch: int, tiles: int, tile_time: float, sample_bytes: int) -> float:
+    waves = math.ceil(batch * tiles / CONVOLVING.processors)
+    memory = batch * sample_bytes / CONVOLVING.memory_rate
+    working = waves * tile_time
+    return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
+
+
+@dataclass(eq=False)
+class Shape:
+    """A choice with the slices of its results and the stages that shared memory has room for."""
+
+    choice: Choice
+    used: Extents
+    slices: Slices
+    memory: Memory
+    stages: int
+    ahead: int
+
+    @cached_property
+    def shared_bytes(self) -> int:
+        return self.memory.total(self.slices.bytes, self.stages, self.ahead)
+
+    @property
+    def fed(self) -> Shape:
+        """The same with boxes that are converted sooner, and no fewer bytes on their way.
+
+        They are at most twice as large: nothing of a box is converted before all of it has come.
+        """
+        before = self.memory
+        best = self
+        for most in BOXES_BYTES if before.box is not None else ():
+            memory = replace(before, box_bytes=most)
+            ahead = max(2, -(-self.ahead * before.piece // memory.piece))
+            sooner = memory.effort < best.memory.effort and memory.piece <= 2 * before.piece
+            if sooner and memory.fits(self.slices.bytes, self.stages, ahead):
+                best = replace(self, memory=memory, ahead=ahead)
+        return best
+
+    # What a tile takes whatever its epilogue does, in clocks.
+
+    @property
+    def visits(self) -> int:
+        """How often a tile goes through its stages."""
+        phases = self.choice.given.phases
+        return phases if phases > 1 and self.choice.stages_of_tile > 1 else 1
+
+    @cached_property
+    def products(self) -> float:
+        m, choice, width = CONVOLVING, self.choice, self.choice.columns
+        clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
+        steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.given.loop.products
+        return 2 * choice.parts * steps * clocks
+
+    @cached_property
+    def feeding(self) -> float:
+        m, choice, memory = CONVOLVING, self.choice, self.memory
+        clocks = memory.rounds * (m.feed_split if choice.given.loop.planes == 2 else m.feed)
+        if memory.box is None:
+            clocks += memory.rounds * m.copied
+        else:
+            clocks += memory.boxes * m.box + memory.rows * m.row
+        return (clocks + m.feed_stage) * choice.stages_of_tile * self.visits
+
+    @cached_property
+    def fetching(self) -> float:
+        choice, memory = self.choice, self.memory
+        fetched = memory.units * choice.stages_of_tile * self.visits * 8 * choice.given.loop.bytes
+        if not choice.resident:
+            fetched += memory.weights * choice.stages_of_tile
+        return fetched / CONVOLVING.fetch_rate
+
+    @cached_property
+    def results(self) -> float:
+        """Of a thread."""
+        choice = self.choice
+        return math.prod(self.used) * choice.given.spread * choice.channels / 128
+
+    @cached_property
+    def tiles(self) -> int:
+        """Of a sample."""
+        choice, count = self.choice, self.choice.given.windows.count
+        handed = zip(count, choice.handed(self.used), choice.times, strict=True)
+        return math.prod(-(-n // (each * t)) for n, each, t in handed) * choice.channel_tiles
+
+    @property
+    def constants(self) -> dict[str, int]:
+        """Of the kernel."""
+        choice, used, memory = self.choice, self.used, self.memory
+        threads, channels, depth, height, width, pitch = self.slices
+        given, form, windows = choice.given, choice.given.form, choice.given.windows
+        deep, tall, _ = memory.box or ONES
+        times = dict(zip("ZYX", choice.times, strict=True))
+        mean = form.mean or Mean(ONES, form.kernel, (0, 0, 0), ONES, form.transposed)
+        out = tuple(a.places for a in given.axes) if given.of_phases else form.out_size
+        each = {
+            f"k{name}{axis}": numbers[at]
+            for name, numbers in (
+                ("In", form.in_size),
+                ("Out", out),
+                ("Kernel", form.kernel),
+                ("Stride", form.stride),
+                ("Pad", form.padding),
+                ("Dilation", form.dilation),
+                ("Mean", mean.window),
+                ("OwnKernel", mean.kernel),
+                ("OwnFirst", mean.first),
+                ("OwnStep", mean.step),
+                ("Window", windows.window),
+                ("WindowStep", windows.step),
+                ("WindowPad", windows.before),
+                ("Seen", windows.count),
+            )
+            for at, axis in enumerate(AXES)
+        }
+        return {
+            "kCin": form.cin,
+            "kCout": form.cout,
+            "kGroups": form.groups,
+            "kMerge": given.merge,
+            **each,
+            "kTransposed": int(form.transposed),
+            "kOwnTransposed": int(mean.transposed),
+            "kPack": given.pack,
+            "kPhaseMax": int(given.of_phases),
+            "kPixelsOnM": int(choice.pixels),
+            "kRows": choice.rows,
+            "kAlongX": int(choice.along),
+            "kBlocksZ": choice.blocks[0],
+            "kBlocksY": choice.blocks[1],
+            "kBlocksX": choice.blocks[2],
+            "kChannels": choice.channels,
+            "kDeep": used[0],
+            "kTall": used[1],
+            "kWide": used[2],
+            "kSplitC": 2 if choice.split == "C" else 1,
+            **{f"kSplit{axis}": n for axis, n in times.items()},
+            "kChunks": choice.chunks,
+            "kStages": self.stages,
+            "kAhead": self.ahead,
+            "kBoxed": int(memory.box is not None),
+            "kBoxDeep": deep,
+            "kBoxTall": tall,
+            "kResident": int(choice.resident),
+            "kWeightRing": choice.weight_ring,
+            "kPromote": PROMOTE if choice.promotes else 0,
+            "kTileChannels": channels,
+            "kTileD": depth,
+            "kTileH": height,
+            "kTileW": width,
+            "kTilePitch": pitch,
+            "kEpilogueThreads": threads,
+            "kUnscaled": int(given.loop.scaled and given.phases == 1),
+        }
+
+
+@dataclass(eq=False)
+class Timed:
+    """A shape, what a tile of it takes in microseconds, and what bounds that."""
+
+    shape: Shape
+    tile_time: float
+    bound: str
+    sample_bytes: int
+
+    @property
+    def config(self) -> ConvConfig:
+        shape, choice = self.shape.fed, self.shape.choice
+        threads, channels, depth, height, width, pitch = shape.slices
+        kilobytes = shape.shared_bytes >> 10
+        return ConvConfig(
+            *(channels, depth, height, width, pitch, threads),
+            tuple(shape.constants.items()),
+            f"{choice}; {shape.stages} stages, {kilobytes} KB, bound by {self.bound}",
+            self.tile_time,
+            shape.tiles,
+            self.sample_bytes,
+            shape.shared_bytes,
+            choice.channel_tiles * choice.stages_of_tile * shape.memory.weights,
+            choice.channel_tiles * choice.block_channels * 8,
+        )
+
+
+def with_time(shape: Shape, needs: Needs) -> Timed:
+    choice, given, used = shape.choice, shape.choice.given, shape.used
+    threads, _, depth, height, width, _ = shape.slices
+    stores = needs.stores or max(given.windows.overlap) > 0
+    writing = _writing(choice, used, width) if stores else 0.0
+    handed = math.prod(choice.handed(used))
+    parts = handed // (depth * height * width) if threads > 32 else 1
+    time, bound = _tile_time(shape, writing, parts, needs)
+    elements = given.form.cin * math.prod(given.form.in_size)
+    if stores:
+        elements += given.form.cout * math.prod(given.windows.count)
+    return Timed(shape, time, bound, elements * given.loop.bytes)
+
+
+def _writing(choice: Choice, used: Extents, width: int) -> float:
+    """Clocks to write a tile's results.
+
+    A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
+    sector have one at each end of a run, unless the tile has all of the row.
+    """
+    m = CONVOLVING
+    row = choice.given.windows.count[2]
+    whole = width >= row
+    aligned = row % SECTOR == 0 and width % SECTOR == 0
+    runs = math.prod(choice.handed(used)) / width * choice.block_channels
+    runs *= math.prod(choice.times)
+    return runs * (m.run if whole or aligned else m.broken_run)
+
+
+def _tile_time(shape: Shape, writing: float, parts: int, needs: Needs) -> tuple[float, str]:
+    """Microseconds that a block's tile takes, and what bounds it."""
+    m, choice, given = CONVOLVING, shape.choice, shape.choice.given
+    results = shape.results
+    window, step = math.prod(given.pool.window), math.prod(given.pool.step)
+    ending = results * (m.ending + m.operation * needs.operations) / step
+    if choice.pixels and given.phases == 1:
+        ending += results * m.single
+    if window > 1:
+        ending += results * m.windows * window / step  # as often as a window sees a result
+    ending += (parts - 1) * m.slice
+    if needs.across and choice.pixels:
+        ending = results * m.early * needs.across
+    if needs.early:
+        ending = (ending if needs.stores else 0.0) + results * m.early * needs.early
+        ending += choice.channels * m.meet if choice.pixels else 0.0
+    if given.phases > 1:
+        ending += results * m.phases[0 if choice.pixels else 1]
+    products = shape.products
+    if choice.stages_of_tile == 1:
+        working = max(products, products / 2 + ending)  # one ends while the other multiplies
+    else:
+        working = products + ending
+    bounds = {
+        "products": working + writing,
+        "feeding": shape.feeding,
+        "the L2 cache": shape.fetching,
+    }
+    slowest, *others = sorted(bounds, key=lambda name: -bounds[name])
+    took = bounds[slowest] + m.shared[shape.stages - 2] * bounds[others[0]] + m.per_tile
+    return took / m.clock, slowest
