@@ -35,6 +35,11 @@ class Halo:
         )
         return z, y, x
 
+    @cached_property
+    def handed(self) -> Extents:
+        """Results or windows that a warpgroup hands over."""
+        return self.sample.handed(self.used)
+
     @property
     def box_channels(self) -> int:
         return min(8 // self.sample.given.pack, self.sample.given.group_in)

@@ -134,7 +134,7 @@ class Shape:
     def tiles(self) -> int:
         """Of a sample."""
         choice, count = self.choice, self.choice.given.windows.count
-        handed = zip(count, choice.handed(self.used), choice.times, strict=True)
+        handed = zip(count, self.memory.seen.handed, choice.times, strict=True)
         return math.prod(-(-n // (each * t)) for n, each, t in handed) * choice.channel_tiles
 
     @property
@@ -236,12 +236,11 @@ class Timed:
 
 
 def with_time(shape: Shape, needs: Needs) -> Timed:
-    choice, given, used = shape.choice, shape.choice.given, shape.used
+    given = shape.choice.given
     threads, _, depth, height, width, _ = shape.slices
     stores = needs.stores or max(given.windows.overlap) > 0
-    writing = _writing(choice, used, width) if stores else 0.0
-    handed = math.prod(choice.handed(used))
-    parts = handed // (depth * height * width) if threads > 32 else 1
+    writing = _writing(shape) if stores else 0.0
+    parts = math.prod(shape.memory.seen.handed) // (depth * height * width) if threads > 32 else 1
     time, bound = _tile_time(shape, writing, parts, needs)
     elements = given.form.cin * math.prod(given.form.in_size)
     if stores:
@@ -249,17 +248,17 @@ def with_time(shape: Shape, needs: Needs) -> Timed:
     return Timed(shape, time, bound, elements * given.loop.bytes)
 
 
-def _writing(choice: Choice, used: Extents, width: int) -> float:
+def _writing(shape: Shape) -> float:
     """Clocks to write a tile's results.
 
     A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
     sector have one at each end of a run, unless the tile has all of the row.
     """
-    m = CONVOLVING
+    m, choice, width = CONVOLVING, shape.choice, shape.slices.width
     row = choice.given.windows.count[2]
     whole = width >= row
     aligned = row % SECTOR == 0 and width % SECTOR == 0
-    runs = math.prod(choice.handed(used)) / width * choice.block_channels
+    runs = math.prod(shape.memory.seen.handed) / width * choice.block_channels
     runs *= math.prod(choice.times)
     return runs * (m.run if whole or aligned else m.broken_run)
 
