@@ -55,19 +55,17 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:17)      left to ATen: linear.default; a library contraction: 1.37e+11
-                              flop, 3.36e+08 bytes
-    linear (model.py:17)      fused into add_bias_hardtanh_mish_group_norm; its bias: one kernel
-                              for 5 operator(s) over the same rows
-    add (model.py:17)         fused into add_bias_hardtanh_mish_group_norm; linear(x, W, b) + c
-                              => linear(x, W, b + c); one kernel for 5 operator(s) over the same
-                              rows
-    hardtanh (model.py:18)    fused into add_bias_hardtanh_mish_group_norm; one kernel for 5
-                              operator(s) over the same rows
-    mish (model.py:18)        fused into add_bias_hardtanh_mish_group_norm; one kernel for 5
-                              operator(s) over the same rows
-    group_norm (model.py:19)  fused into add_bias_hardtanh_mish_group_norm; one kernel for 5
-                              operator(s) over the same rows
+    linear (model.py:17)
+        left to ATen: linear.default; a library contraction: 1.37e+11 flop, 3.36e+08 bytes
+    linear (model.py:17)
+        fused into add_bias_hardtanh_mish_group_norm; its bias: one kernel for 5 operators over
+        the same rows
+    add (model.py:17)
+        fused into add_bias_hardtanh_mish_group_norm; linear(x, W, b) + c => linear(x, W, b +
+        c); one kernel for 5 operators over the same rows
+    hardtanh (model.py:18), mish (model.py:18), group_norm (model.py:19)
+        fused into add_bias_hardtanh_mish_group_norm; one kernel for 5 operators over the same
+        rows
     """
 
     def __new__(cls, *args, **kwargs):

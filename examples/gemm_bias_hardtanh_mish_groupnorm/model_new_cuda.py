@@ -58,22 +58,13 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:17)      fused into linear_hardtanh_mish_group_norm; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    add (model.py:17)         fused into linear_hardtanh_mish_group_norm; linear(x, W, b) + c =>
-                              linear(x, W, b + c); a generated product (float32 as three float16
-                              products) with 3 operator(s) in its epilogue; the library below
-                              257 rows
-    hardtanh (model.py:18)    fused into linear_hardtanh_mish_group_norm; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    mish (model.py:18)        fused into linear_hardtanh_mish_group_norm; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    group_norm (model.py:19)  fused into linear_hardtanh_mish_group_norm; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
+    linear (model.py:17), hardtanh (model.py:18), mish (model.py:18), group_norm (model.py:19)
+        fused into linear_hardtanh_mish_group_norm; a generated product (float32 as three
+        float16 products) with 3 operators in its epilogue; the library below 257 rows
+    add (model.py:17)
+        fused into linear_hardtanh_mish_group_norm; linear(x, W, b) + c => linear(x, W, b + c);
+        a generated product (float32 as three float16 products) with 3 operators in its
+        epilogue; the library below 257 rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -54,15 +54,14 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:15)      left to ATen: linear.default; a library contraction: 1.37e+11
-                              flop, 3.36e+08 bytes
-    linear (model.py:15)      fused into bias_group_norm_min; its bias: one kernel for 3
-                              operator(s) over the same rows
-    group_norm (model.py:16)  fused into bias_group_norm_min; one kernel for 3 operator(s) over
-                              the same rows
-    min (model.py:17)         fused into bias_group_norm_min; one kernel for 3 operator(s) over
-                              the same rows
-    add (model.py:18)         fused into add; one kernel for 1 operator(s), element by element
+    linear (model.py:15)
+        left to ATen: linear.default; a library contraction: 1.37e+11 flop, 3.36e+08 bytes
+    linear (model.py:15)
+        fused into bias_group_norm_min; its bias: one kernel for 3 operators over the same rows
+    group_norm (model.py:16), min (model.py:17)
+        fused into bias_group_norm_min; one kernel for 3 operators over the same rows
+    add (model.py:18)
+        fused into add; one kernel for 1 operator, element by element
     """
 
     def __new__(cls, *args, **kwargs):

@@ -57,16 +57,11 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:15)      fused into linear_group_norm_min; a generated product (float32 as
-                              three float16 products) with 2 operator(s) in its epilogue; the
-                              library below 257 rows
-    group_norm (model.py:16)  fused into linear_group_norm_min; a generated product (float32 as
-                              three float16 products) with 2 operator(s) in its epilogue; the
-                              library below 257 rows
-    min (model.py:17)         fused into linear_group_norm_min; a generated product (float32 as
-                              three float16 products) with 2 operator(s) in its epilogue; the
-                              library below 257 rows
-    add (model.py:18)         fused into add; one kernel for 1 operator(s), element by element
+    linear (model.py:15), group_norm (model.py:16), min (model.py:17)
+        fused into linear_group_norm_min; a generated product (float32 as three float16
+        products) with 2 operators in its epilogue; the library below 257 rows
+    add (model.py:18)
+        fused into add; one kernel for 1 operator, element by element
     """
 
     def __new__(cls, *args, **kwargs):

@@ -51,16 +51,16 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:15)      left to ATen: linear.default; a library contraction: 1.37e+11
-                              flop, 3.36e+08 bytes
-    linear (model.py:15)      fused into bias_group_norm_leaky_relu_add; its bias: one kernel
-                              for 4 operator(s) over the same rows
-    group_norm (model.py:15)  fused into bias_group_norm_leaky_relu_add; one kernel for 4
-                              operator(s) over the same rows
-    leaky_relu (model.py:15)  fused into bias_group_norm_leaky_relu_add; one kernel for 4
-                              operator(s) over the same rows
-    add (model.py:16)         fused into bias_group_norm_leaky_relu_add; x + x => 2 * x; one
-                              kernel for 4 operator(s) over the same rows
+    linear (model.py:15)
+        left to ATen: linear.default; a library contraction: 1.37e+11 flop, 3.36e+08 bytes
+    linear (model.py:15)
+        fused into bias_group_norm_leaky_relu_add; its bias: one kernel for 4 operators over the
+        same rows
+    group_norm (model.py:15), leaky_relu (model.py:15)
+        fused into bias_group_norm_leaky_relu_add; one kernel for 4 operators over the same rows
+    add (model.py:16)
+        fused into bias_group_norm_leaky_relu_add; x + x => 2 * x; one kernel for 4 operators
+        over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -54,18 +54,13 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (model.py:15)      fused into linear_group_norm_leaky_relu_add; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    group_norm (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    leaky_relu (model.py:15)  fused into linear_group_norm_leaky_relu_add; a generated product
-                              (float32 as three float16 products) with 3 operator(s) in its
-                              epilogue; the library below 257 rows
-    add (model.py:16)         fused into linear_group_norm_leaky_relu_add; x + x => 2 * x; a
-                              generated product (float32 as three float16 products) with 3
-                              operator(s) in its epilogue; the library below 257 rows
+    linear (model.py:15), group_norm (model.py:15), leaky_relu (model.py:15)
+        fused into linear_group_norm_leaky_relu_add; a generated product (float32 as three
+        float16 products) with 3 operators in its epilogue; the library below 257 rows
+    add (model.py:16)
+        fused into linear_group_norm_leaky_relu_add; x + x => 2 * x; a generated product
+        (float32 as three float16 products) with 3 operators in its epilogue; the library below
+        257 rows
     """
 
     def __new__(cls, *args, **kwargs):

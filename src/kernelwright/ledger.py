@@ -33,6 +33,8 @@ class LedgerRow:
     module: str = ""
 
 
+WIDE = 92
+INSIDE = "    "
 COUNTED = "a counter goes up in place, one call for all of them"
 COUNTED_BY_KERNEL = "a counter goes up in place, with a buffer that the kernel writes"
 
@@ -121,33 +123,38 @@ def _is_contraction(node: Node) -> bool:
 
 
 def render(rows: Iterable[LedgerRow], kernels: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Plain text for the docstring of the emitted file: what repeated layers share is told once.
+    """Plain text for the docstring of the emitted file: what operators share is told once.
 
-    `kernels` gives for the name of a kernel that of the one which stands for it and its equals.
+    So is what repeated layers share. `kernels` gives for the name of a kernel that of the one which
+    stands for it and its equals.
     """
     fates = {"fused": "fused into", "folded": "folded:", "aten": "left to ATen:"}
     alike: dict[LedgerRow, list[str]] = {}
     for row in rows:
         told = replace(row, where=kernels.get(row.where, row.where), module="")
         alike.setdefault(told, []).append(row.module)
-    wide = max((len(f"{r.op} ({r.origin})") for r in alike), default=0) + 2
-    lines = ["Where each operator of Model.forward went.", ""]
+    together: dict[str, list[str]] = {}
     for r, modules in alike.items():
-        fate = f"{_times(modules)}{fates[r.fate]} {r.where}; {r.why}"
-        text = f"{f'{r.op} ({r.origin})':<{wide}}{fate}"
-        lines += textwrap.wrap(text, 92, subsequent_indent=" " * wide)
+        fate = f"{fates[r.fate]} {r.where}; {r.why}"
+        operator = f"{r.op}\0({r.origin})"  # on one line
+        together.setdefault(fate, []).append(operator + _times(modules))
+    lines = ["Where each operator of Model.forward went.", ""]
+    for fate, operators in together.items():
+        names = textwrap.wrap(", ".join(operators), WIDE, break_on_hyphens=False)
+        lines += [line.replace("\0", " ") for line in names]
+        lines += textwrap.wrap(fate, WIDE, initial_indent=INSIDE, subsequent_indent=INSIDE)
     return "\n".join(lines)
 
 
 def _times(modules: list[str]) -> str:
-    """`blocks.0 to blocks.11: `, or how often where the modules have no names to tell apart."""
+    """` in blocks.0 to blocks.11`, or how often where modules have no names to tell apart."""
     if len(modules) == 1:
         return ""
     if len(set(modules)) < len(modules) or "" in modules:
-        return f"{len(modules)} times: "
+        return f" {len(modules)} times"
     if len(modules) > 2 and _is_range(modules):
-        return f"{modules[0]} to {modules[-1]}: "
-    return f"{', '.join(modules)}: "
+        return f" in {modules[0]} to {modules[-1]}"
+    return f" in {' and '.join(modules)}"
 
 
 def _is_range(modules: list[str]) -> bool:

@@ -127,13 +127,26 @@ def test_the_ledger_tells_repeated_layers_once() -> None:
         for i in range(12)
     ]
     names = {row.where: "linear_0" for row in rows}
-    told = "blocks.0.mlp to blocks.11.mlp: fused into linear_0; a product"
+    told = "in blocks.0.mlp to blocks.11.mlp fused into linear_0; a product"
     assert " ".join(render(rows, names).split()).endswith(f"linear (vit.py:3) {told}")
     gap = render([rows[0], rows[2], rows[3]], names)
-    assert "blocks.0.mlp, blocks.2.mlp, blocks.3.mlp: fused" in " ".join(gap.split())
+    assert "in blocks.0.mlp and blocks.2.mlp and blocks.3.mlp fused" in " ".join(gap.split())
     twice = render([rows[0], rows[0]], names)
-    assert "2 times: fused into linear_0" in twice and "to blocks" not in twice
+    assert "linear (vit.py:3) 2 times\n" in twice and "to blocks" not in twice
     assert render(rows).count("fused into") == 12
+
+
+def test_the_ledger_tells_what_operators_share_once() -> None:
+    long = "a_file_with_a_long_name.py"
+    rows = [LedgerRow(op, f"{long}:{i}", "fused", "k", "why") for i, op in enumerate("abcd")]
+    rows.append(LedgerRow("e", f"{long}:4", "aten", "e.default", "why not"))
+    lines = render(rows).splitlines()[2:]
+    assert lines[2:] == [
+        "    fused into k; why",
+        f"e ({long}:4)",
+        "    left to ATen: e.default; why not",
+    ]
+    assert lines[0].startswith(f"a ({long}:0), b ({long}:1),") and max(map(len, lines)) <= 92
 
 
 def test_modules_that_are_alike_are_one_row() -> None:

@@ -6,6 +6,7 @@ value with several readers whether it is stored.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
@@ -173,7 +174,14 @@ class Reason:
     numbers: tuple[tuple[str, object], ...] = ()
 
     def __str__(self) -> str:
-        return self.code.value.format(**dict(self.numbers))
+        text = self.code.value.format(**dict(self.numbers))
+        return re.sub(r"(\S+) (\w+)\(s\)", _counted, text)
+
+
+def _counted(found: re.Match[str]) -> str:
+    """`1 row(s)` as one row, `2 row(s)` as several."""
+    number, thing = found.groups()
+    return f"{number} {thing}" + ("" if number == "1" else "s")
 
 
 def reason(code: Code, **numbers: object) -> Reason:

@@ -3,14 +3,12 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    conv2d (conv2d_min_tanh_tanh.py:13)  left to ATen: conv2d.default; a library contraction:
-                                         2.17e+07 flop, 2.53e+06 bytes
-    conv2d (conv2d_min_tanh_tanh.py:13)  fused into bias_min_tanh; its bias: one kernel for 4
-                                         operator(s) over the same rows
-    min (conv2d_min_tanh_tanh.py:13)     fused into bias_min_tanh; one kernel for 4 operator(s)
-                                         over the same rows
-    tanh (conv2d_min_tanh_tanh.py:14)    2 times: fused into bias_min_tanh; one kernel for 4
-                                         operator(s) over the same rows
+    conv2d (conv2d_min_tanh_tanh.py:13)
+        left to ATen: conv2d.default; a library contraction: 2.17e+07 flop, 2.53e+06 bytes
+    conv2d (conv2d_min_tanh_tanh.py:13)
+        fused into bias_min_tanh; its bias: one kernel for 4 operators over the same rows
+    min (conv2d_min_tanh_tanh.py:13), tanh (conv2d_min_tanh_tanh.py:14) 2 times
+        fused into bias_min_tanh; one kernel for 4 operators over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -6,21 +6,11 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    conv2d (conv2d_min_tanh_tanh.py:13)  fused into conv2d_min_tanh; a generated convolution
-                                         (float32 as three float16 products: eager's own error
-                                         is not known here, so float32's accuracy is owed) with
-                                         3 operator(s) in its epilogue; estimated 9.48 us, with
-                                         the library and a kernel after it 11
-    min (conv2d_min_tanh_tanh.py:13)     fused into conv2d_min_tanh; a generated convolution
-                                         (float32 as three float16 products: eager's own error
-                                         is not known here, so float32's accuracy is owed) with
-                                         3 operator(s) in its epilogue; estimated 9.48 us, with
-                                         the library and a kernel after it 11
-    tanh (conv2d_min_tanh_tanh.py:14)    2 times: fused into conv2d_min_tanh; a generated
-                                         convolution (float32 as three float16 products: eager's
-                                         own error is not known here, so float32's accuracy is
-                                         owed) with 3 operator(s) in its epilogue; estimated
-                                         9.48 us, with the library and a kernel after it 11
+    conv2d (conv2d_min_tanh_tanh.py:13), min (conv2d_min_tanh_tanh.py:13),
+    tanh (conv2d_min_tanh_tanh.py:14) 2 times
+        fused into conv2d_min_tanh; a generated convolution (float32 as three float16 products:
+        eager's own error is not known here, so float32's accuracy is owed) with 3 operators in
+        its epilogue; estimated 9.48 us, with the library and a kernel after it 11
     """
 
     def __new__(cls, *args, **kwargs):

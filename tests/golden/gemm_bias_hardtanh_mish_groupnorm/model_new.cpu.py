@@ -3,30 +3,19 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      left to ATen: linear.default; a
-                                                          library contraction: 1.34e+08 flop,
-                                                          2.36e+06 bytes
-    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      fused into
-                                                          add_bias_hardtanh_mish_group_norm; its
-                                                          bias: one kernel for 5 operator(s)
-                                                          over the same rows
-    add (gemm_bias_hardtanh_mish_groupnorm.py:17)         fused into
-                                                          add_bias_hardtanh_mish_group_norm;
-                                                          linear(x, W, b) + c => linear(x, W, b
-                                                          + c); one kernel for 5 operator(s)
-                                                          over the same rows
-    hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18)    fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
-                                                          rows
-    mish (gemm_bias_hardtanh_mish_groupnorm.py:18)        fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
-                                                          rows
-    group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)  fused into
-                                                          add_bias_hardtanh_mish_group_norm; one
-                                                          kernel for 5 operator(s) over the same
-                                                          rows
+    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)
+        left to ATen: linear.default; a library contraction: 1.34e+08 flop, 2.36e+06 bytes
+    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)
+        fused into add_bias_hardtanh_mish_group_norm; its bias: one kernel for 5 operators over
+        the same rows
+    add (gemm_bias_hardtanh_mish_groupnorm.py:17)
+        fused into add_bias_hardtanh_mish_group_norm; linear(x, W, b) + c => linear(x, W, b +
+        c); one kernel for 5 operators over the same rows
+    hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
+    mish (gemm_bias_hardtanh_mish_groupnorm.py:18),
+    group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)
+        fused into add_bias_hardtanh_mish_group_norm; one kernel for 5 operators over the same
+        rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -6,37 +6,16 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (gemm_bias_hardtanh_mish_groupnorm.py:17)      fused into
-                                                          linear_hardtanh_mish_group_norm; a
-                                                          generated product (float32 as three
-                                                          float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below
-                                                          2048 rows
-    add (gemm_bias_hardtanh_mish_groupnorm.py:17)         fused into
-                                                          linear_hardtanh_mish_group_norm;
-                                                          linear(x, W, b) + c => linear(x, W, b
-                                                          + c); a generated product (float32 as
-                                                          three float16 products) with 3
-                                                          operator(s) in its epilogue; the
-                                                          library below 2048 rows
-    hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18)    fused into
-                                                          linear_hardtanh_mish_group_norm; a
-                                                          generated product (float32 as three
-                                                          float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below
-                                                          2048 rows
-    mish (gemm_bias_hardtanh_mish_groupnorm.py:18)        fused into
-                                                          linear_hardtanh_mish_group_norm; a
-                                                          generated product (float32 as three
-                                                          float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below
-                                                          2048 rows
-    group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)  fused into
-                                                          linear_hardtanh_mish_group_norm; a
-                                                          generated product (float32 as three
-                                                          float16 products) with 3 operator(s)
-                                                          in its epilogue; the library below
-                                                          2048 rows
+    linear (gemm_bias_hardtanh_mish_groupnorm.py:17),
+    hardtanh (gemm_bias_hardtanh_mish_groupnorm.py:18),
+    mish (gemm_bias_hardtanh_mish_groupnorm.py:18),
+    group_norm (gemm_bias_hardtanh_mish_groupnorm.py:19)
+        fused into linear_hardtanh_mish_group_norm; a generated product (float32 as three
+        float16 products) with 3 operators in its epilogue; the library below 2048 rows
+    add (gemm_bias_hardtanh_mish_groupnorm.py:17)
+        fused into linear_hardtanh_mish_group_norm; linear(x, W, b) + c => linear(x, W, b + c);
+        a generated product (float32 as three float16 products) with 3 operators in its
+        epilogue; the library below 2048 rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -3,16 +3,14 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (gemm_groupnorm_min_bias.py:15)      left to ATen: linear.default; a library
-                                                contraction: 1.34e+08 flop, 2.36e+06 bytes
-    linear (gemm_groupnorm_min_bias.py:15)      fused into bias_group_norm_min; its bias: one
-                                                kernel for 3 operator(s) over the same rows
-    group_norm (gemm_groupnorm_min_bias.py:16)  fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
-    min (gemm_groupnorm_min_bias.py:17)         fused into bias_group_norm_min; one kernel for 3
-                                                operator(s) over the same rows
-    add (gemm_groupnorm_min_bias.py:18)         fused into add; one kernel for 1 operator(s),
-                                                element by element
+    linear (gemm_groupnorm_min_bias.py:15)
+        left to ATen: linear.default; a library contraction: 1.34e+08 flop, 2.36e+06 bytes
+    linear (gemm_groupnorm_min_bias.py:15)
+        fused into bias_group_norm_min; its bias: one kernel for 3 operators over the same rows
+    group_norm (gemm_groupnorm_min_bias.py:16), min (gemm_groupnorm_min_bias.py:17)
+        fused into bias_group_norm_min; one kernel for 3 operators over the same rows
+    add (gemm_groupnorm_min_bias.py:18)
+        fused into add; one kernel for 1 operator, element by element
     """
 
     def __new__(cls, *args, **kwargs):

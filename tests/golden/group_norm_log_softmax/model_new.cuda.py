@@ -3,10 +3,8 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    group_norm (group_norm_log_softmax.py:13)   fused into group_norm_log_softmax; one kernel
-                                                for 2 operator(s) over the same rows
-    log_softmax (group_norm_log_softmax.py:13)  fused into group_norm_log_softmax; one kernel
-                                                for 2 operator(s) over the same rows
+    group_norm (group_norm_log_softmax.py:13), log_softmax (group_norm_log_softmax.py:13)
+        fused into group_norm_log_softmax; one kernel for 2 operators over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

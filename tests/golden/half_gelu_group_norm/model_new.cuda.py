@@ -3,12 +3,9 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    gelu (half_gelu_group_norm.py:15)        fused into gelu_group_norm_mul; one kernel for 3
-                                             operator(s) over the same rows
-    group_norm (half_gelu_group_norm.py:15)  fused into gelu_group_norm_mul; one kernel for 3
-                                             operator(s) over the same rows
-    mul (half_gelu_group_norm.py:15)         fused into gelu_group_norm_mul; one kernel for 3
-                                             operator(s) over the same rows
+    gelu (half_gelu_group_norm.py:15), group_norm (half_gelu_group_norm.py:15),
+    mul (half_gelu_group_norm.py:15)
+        fused into gelu_group_norm_mul; one kernel for 3 operators over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

@@ -3,21 +3,15 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
-                                                         contraction: 1.97e+06 flop, 2.66e+05
-                                                         bytes
-    linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
-                                                         bias: one kernel for 3 operator(s) over
-                                                         the same rows
-    mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
-    add (linear_multiply_batch_norm_train.py:15)         left to ATen: _foreach_add_; a counter
-                                                         goes up in place, one call for all of
-                                                         them
-    batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
+    linear (linear_multiply_batch_norm_train.py:15)
+        left to ATen: linear.default; a library contraction: 1.97e+06 flop, 2.66e+05 bytes
+    linear (linear_multiply_batch_norm_train.py:15)
+        fused into bias_mul_batch_norm; its bias: one kernel for 3 operators over the same rows
+    mul (linear_multiply_batch_norm_train.py:15),
+    batch_norm (linear_multiply_batch_norm_train.py:15)
+        fused into bias_mul_batch_norm; one kernel for 3 operators over the same rows
+    add (linear_multiply_batch_norm_train.py:15)
+        left to ATen: _foreach_add_; a counter goes up in place, one call for all of them
     """
 
     def __new__(cls, *args, **kwargs):

@@ -6,22 +6,17 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (linear_multiply_batch_norm_train.py:15)      left to ATen: linear.default; a library
-                                                         contraction: 1.97e+06 flop, 2.66e+05
-                                                         bytes; a kernel of its own for up to
-                                                         128 rows
-    linear (linear_multiply_batch_norm_train.py:15)      fused into bias_mul_batch_norm; its
-                                                         bias: one kernel for 3 operator(s) over
-                                                         the same rows
-    mul (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
-    add (linear_multiply_batch_norm_train.py:15)         fused into bias_mul_batch_norm; a
-                                                         counter goes up in place, with a buffer
-                                                         that the kernel writes
-    batch_norm (linear_multiply_batch_norm_train.py:15)  fused into bias_mul_batch_norm; one
-                                                         kernel for 3 operator(s) over the same
-                                                         rows
+    linear (linear_multiply_batch_norm_train.py:15)
+        left to ATen: linear.default; a library contraction: 1.97e+06 flop, 2.66e+05 bytes; a
+        kernel of its own for up to 128 rows
+    linear (linear_multiply_batch_norm_train.py:15)
+        fused into bias_mul_batch_norm; its bias: one kernel for 3 operators over the same rows
+    mul (linear_multiply_batch_norm_train.py:15),
+    batch_norm (linear_multiply_batch_norm_train.py:15)
+        fused into bias_mul_batch_norm; one kernel for 3 operators over the same rows
+    add (linear_multiply_batch_norm_train.py:15)
+        fused into bias_mul_batch_norm; a counter goes up in place, with a buffer that the
+        kernel writes
     """
 
     def __new__(cls, *args, **kwargs):

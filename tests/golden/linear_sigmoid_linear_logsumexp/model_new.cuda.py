@@ -3,22 +3,18 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (linear_sigmoid_linear_logsumexp.py:14)     left to ATen: linear.default; a library
-                                                       contraction: 2.52e+06 flop, 2.96e+05
-                                                       bytes
-    linear (linear_sigmoid_linear_logsumexp.py:14)     fused into bias_sigmoid; its bias: one
-                                                       kernel for 2 operator(s), element by
-                                                       element
-    sigmoid (linear_sigmoid_linear_logsumexp.py:14)    fused into bias_sigmoid; one kernel for 2
-                                                       operator(s), element by element
-    linear (linear_sigmoid_linear_logsumexp.py:15)     left to ATen: linear.default; a library
-                                                       contraction: 6.47e+06 flop, 4.96e+05
-                                                       bytes
-    linear (linear_sigmoid_linear_logsumexp.py:15)     fused into bias_logsumexp; its bias: one
-                                                       kernel for 2 operator(s) over the same
-                                                       rows
-    logsumexp (linear_sigmoid_linear_logsumexp.py:15)  fused into bias_logsumexp; one kernel for
-                                                       2 operator(s) over the same rows
+    linear (linear_sigmoid_linear_logsumexp.py:14)
+        left to ATen: linear.default; a library contraction: 2.52e+06 flop, 2.96e+05 bytes
+    linear (linear_sigmoid_linear_logsumexp.py:14)
+        fused into bias_sigmoid; its bias: one kernel for 2 operators, element by element
+    sigmoid (linear_sigmoid_linear_logsumexp.py:14)
+        fused into bias_sigmoid; one kernel for 2 operators, element by element
+    linear (linear_sigmoid_linear_logsumexp.py:15)
+        left to ATen: linear.default; a library contraction: 6.47e+06 flop, 4.96e+05 bytes
+    linear (linear_sigmoid_linear_logsumexp.py:15)
+        fused into bias_logsumexp; its bias: one kernel for 2 operators over the same rows
+    logsumexp (linear_sigmoid_linear_logsumexp.py:15)
+        fused into bias_logsumexp; one kernel for 2 operators over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

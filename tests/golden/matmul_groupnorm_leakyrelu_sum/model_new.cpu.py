@@ -3,25 +3,17 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (matmul_groupnorm_leakyrelu_sum.py:15)      left to ATen: linear.default; a library
-                                                       contraction: 1.34e+08 flop, 2.36e+06
-                                                       bytes
-    linear (matmul_groupnorm_leakyrelu_sum.py:15)      fused into
-                                                       bias_group_norm_leaky_relu_add; its bias:
-                                                       one kernel for 4 operator(s) over the
-                                                       same rows
-    group_norm (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one
-                                                       kernel for 4 operator(s) over the same
-                                                       rows
-    leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       bias_group_norm_leaky_relu_add; one
-                                                       kernel for 4 operator(s) over the same
-                                                       rows
-    add (matmul_groupnorm_leakyrelu_sum.py:16)         fused into
-                                                       bias_group_norm_leaky_relu_add; x + x =>
-                                                       2 * x; one kernel for 4 operator(s) over
-                                                       the same rows
+    linear (matmul_groupnorm_leakyrelu_sum.py:15)
+        left to ATen: linear.default; a library contraction: 1.34e+08 flop, 2.36e+06 bytes
+    linear (matmul_groupnorm_leakyrelu_sum.py:15)
+        fused into bias_group_norm_leaky_relu_add; its bias: one kernel for 4 operators over the
+        same rows
+    group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
+    leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)
+        fused into bias_group_norm_leaky_relu_add; one kernel for 4 operators over the same rows
+    add (matmul_groupnorm_leakyrelu_sum.py:16)
+        fused into bias_group_norm_leaky_relu_add; x + x => 2 * x; one kernel for 4 operators
+        over the same rows
     """
 
     def __new__(cls, *args, **kwargs):

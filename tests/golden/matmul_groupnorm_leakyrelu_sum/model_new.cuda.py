@@ -6,27 +6,15 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (matmul_groupnorm_leakyrelu_sum.py:15)      fused into
-                                                       linear_group_norm_leaky_relu_add; a
-                                                       generated product (float32 as three
-                                                       float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 2048 rows
-    group_norm (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       linear_group_norm_leaky_relu_add; a
-                                                       generated product (float32 as three
-                                                       float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 2048 rows
-    leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)  fused into
-                                                       linear_group_norm_leaky_relu_add; a
-                                                       generated product (float32 as three
-                                                       float16 products) with 3 operator(s) in
-                                                       its epilogue; the library below 2048 rows
-    add (matmul_groupnorm_leakyrelu_sum.py:16)         fused into
-                                                       linear_group_norm_leaky_relu_add; x + x
-                                                       => 2 * x; a generated product (float32 as
-                                                       three float16 products) with 3
-                                                       operator(s) in its epilogue; the library
-                                                       below 2048 rows
+    linear (matmul_groupnorm_leakyrelu_sum.py:15),
+    group_norm (matmul_groupnorm_leakyrelu_sum.py:15),
+    leaky_relu (matmul_groupnorm_leakyrelu_sum.py:15)
+        fused into linear_group_norm_leaky_relu_add; a generated product (float32 as three
+        float16 products) with 3 operators in its epilogue; the library below 2048 rows
+    add (matmul_groupnorm_leakyrelu_sum.py:16)
+        fused into linear_group_norm_leaky_relu_add; x + x => 2 * x; a generated product
+        (float32 as three float16 products) with 3 operators in its epilogue; the library below
+        2048 rows
     """
 
     def __new__(cls, *args, **kwargs):

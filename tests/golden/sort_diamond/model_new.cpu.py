@@ -3,12 +3,12 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    softmax (sort_diamond.py:9)  fused into softmax; one kernel for 1 operator(s) over the same
-                                 rows
-    sort (sort_diamond.py:10)    left to ATen: sort.default; no primitive form of sort: it stays
-                                 with ATen
-    mul (sort_diamond.py:10)     fused into mul; one kernel for 1 operator(s), element by
-                                 element
+    softmax (sort_diamond.py:9)
+        fused into softmax; one kernel for 1 operator over the same rows
+    sort (sort_diamond.py:10)
+        left to ATen: sort.default; no primitive form of sort: it stays with ATen
+    mul (sort_diamond.py:10)
+        fused into mul; one kernel for 1 operator, element by element
     """
 
     def __new__(cls, *args, **kwargs):

@@ -3,37 +3,33 @@ import torch
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (window_attention.py:19)     left to ATen: linear.default; a library contraction:
-                                        1.27e+08 flop, 7.11e+06 bytes
-    linear (window_attention.py:19)     fused into bias_permute; its bias: one kernel for 2
-                                        operator(s), element by element
-    reshape (window_attention.py:19)    folded: a view; an index map: no data moves, no kernel
-                                        runs
-    permute (window_attention.py:20)    fused into bias_permute; one kernel for 2 operator(s),
-                                        element by element
-    unbind (window_attention.py:20)     folded: a view; an index map: no data moves, no kernel
-                                        runs
-    mul (window_attention.py:21)        fused into mul_add_softmax; one kernel for 5 operator(s)
-                                        over the same rows
-    transpose (window_attention.py:21)  folded: a view; an index map: no data moves, no kernel
-                                        runs
-    matmul (window_attention.py:21)     left to ATen: matmul.default; (x * c) @ y => (x @ y) *
-                                        c; a library contraction: 7.96e+06 flop, 4.53e+06 bytes
-    matmul (window_attention.py:21)     fused into mul_add_softmax; its bias: (x * c) @ y => (x
-                                        @ y) * c; one kernel for 5 operator(s) over the same
-                                        rows
-    add (window_attention.py:21)        2 times: fused into mul_add_softmax; (x + b) + c => x +
-                                        (b + c); one kernel for 5 operator(s) over the same rows
-    softmax (window_attention.py:22)    fused into mul_add_softmax; one kernel for 5 operator(s)
-                                        over the same rows
-    matmul (window_attention.py:22)     left to ATen: matmul.default; a library contraction:
-                                        7.96e+06 flop, 4.53e+06 bytes
-    transpose (window_attention.py:23)  fused into transpose; one kernel for 1 operator(s),
-                                        element by element
-    reshape (window_attention.py:23)    folded: a view; an index map: no data moves, no kernel
-                                        runs
-    linear (window_attention.py:23)     left to ATen: linear.default; the bias stays in the
-                                        library call, since no kernel follows that could add it
+    linear (window_attention.py:19)
+        left to ATen: linear.default; a library contraction: 1.27e+08 flop, 7.11e+06 bytes
+    linear (window_attention.py:19)
+        fused into bias_permute; its bias: one kernel for 2 operators, element by element
+    reshape (window_attention.py:19), unbind (window_attention.py:20),
+    transpose (window_attention.py:21), reshape (window_attention.py:23)
+        folded: a view; an index map: no data moves, no kernel runs
+    permute (window_attention.py:20)
+        fused into bias_permute; one kernel for 2 operators, element by element
+    mul (window_attention.py:21), softmax (window_attention.py:22)
+        fused into mul_add_softmax; one kernel for 5 operators over the same rows
+    matmul (window_attention.py:21)
+        left to ATen: matmul.default; (x * c) @ y => (x @ y) * c; a library contraction:
+        7.96e+06 flop, 4.53e+06 bytes
+    matmul (window_attention.py:21)
+        fused into mul_add_softmax; its bias: (x * c) @ y => (x @ y) * c; one kernel for 5
+        operators over the same rows
+    add (window_attention.py:21) 2 times
+        fused into mul_add_softmax; (x + b) + c => x + (b + c); one kernel for 5 operators over
+        the same rows
+    matmul (window_attention.py:22)
+        left to ATen: matmul.default; a library contraction: 7.96e+06 flop, 4.53e+06 bytes
+    transpose (window_attention.py:23)
+        fused into transpose; one kernel for 1 operator, element by element
+    linear (window_attention.py:23)
+        left to ATen: linear.default; the bias stays in the library call, since no kernel
+        follows that could add it
     """
 
     def __new__(cls, *args, **kwargs):

@@ -6,46 +6,25 @@ _KW_GENERATED_GEMM = True  # False: every product is the library's
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
-    linear (window_attention.py:19)     left to ATen: linear.default; the bias stays in the
-                                        library call, since no kernel follows that could add it;
-                                        a kernel of its own for up to 128 rows
-    reshape (window_attention.py:19)    folded: a view; an index map: no data moves, no kernel
-                                        runs
-    permute (window_attention.py:20)    folded: a view; an index map: no data moves, no kernel
-                                        runs
-    unbind (window_attention.py:20)     folded: a view; an index map: no data moves, no kernel
-                                        runs
-    mul (window_attention.py:21)        fused into matmul_mul_add_softmax_transpose; an
-                                        attention in one kernel (float32 as three TF32
-                                        products), 7 operator(s) with it: estimated 5.01 us,
-                                        27.1 in 4 kernels
-    transpose (window_attention.py:21)  folded: a view; an index map: no data moves, no kernel
-                                        runs
-    matmul (window_attention.py:21)     fused into matmul_mul_add_softmax_transpose; (x * c) @ y
-                                        => (x @ y) * c; an attention in one kernel (float32 as
-                                        three TF32 products), 7 operator(s) with it: estimated
-                                        5.01 us, 27.1 in 4 kernels
-    add (window_attention.py:21)        2 times: fused into matmul_mul_add_softmax_transpose; (x
-                                        + b) + c => x + (b + c); an attention in one kernel
-                                        (float32 as three TF32 products), 7 operator(s) with it:
-                                        estimated 5.01 us, 27.1 in 4 kernels
-    softmax (window_attention.py:22)    fused into matmul_mul_add_softmax_transpose; an
-                                        attention in one kernel (float32 as three TF32
-                                        products), 7 operator(s) with it: estimated 5.01 us,
-                                        27.1 in 4 kernels
-    matmul (window_attention.py:22)     fused into matmul_mul_add_softmax_transpose; an
-                                        attention in one kernel (float32 as three TF32
-                                        products), 7 operator(s) with it: estimated 5.01 us,
-                                        27.1 in 4 kernels
-    transpose (window_attention.py:23)  fused into matmul_mul_add_softmax_transpose; an
-                                        attention in one kernel (float32 as three TF32
-                                        products), 7 operator(s) with it: estimated 5.01 us,
-                                        27.1 in 4 kernels
-    reshape (window_attention.py:23)    folded: a view; an index map: no data moves, no kernel
-                                        runs
-    linear (window_attention.py:23)     left to ATen: linear.default; the bias stays in the
-                                        library call, since no kernel follows that could add it;
-                                        a kernel of its own for up to 128 rows
+    linear (window_attention.py:19), linear (window_attention.py:23)
+        left to ATen: linear.default; the bias stays in the library call, since no kernel
+        follows that could add it; a kernel of its own for up to 128 rows
+    reshape (window_attention.py:19), permute (window_attention.py:20),
+    unbind (window_attention.py:20), transpose (window_attention.py:21),
+    reshape (window_attention.py:23)
+        folded: a view; an index map: no data moves, no kernel runs
+    mul (window_attention.py:21), softmax (window_attention.py:22),
+    matmul (window_attention.py:22), transpose (window_attention.py:23)
+        fused into matmul_mul_add_softmax_transpose; an attention in one kernel (float32 as
+        three TF32 products), 7 operators with it: estimated 5.01 us, 27.1 in 4 kernels
+    matmul (window_attention.py:21)
+        fused into matmul_mul_add_softmax_transpose; (x * c) @ y => (x @ y) * c; an attention in
+        one kernel (float32 as three TF32 products), 7 operators with it: estimated 5.01 us,
+        27.1 in 4 kernels
+    add (window_attention.py:21) 2 times
+        fused into matmul_mul_add_softmax_transpose; (x + b) + c => x + (b + c); an attention in
+        one kernel (float32 as three TF32 products), 7 operators with it: estimated 5.01 us,
+        27.1 in 4 kernels
     """
 
     def __new__(cls, *args, **kwargs):
