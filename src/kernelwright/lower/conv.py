@@ -107,7 +107,7 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
     """Every choice with its shape or the reason why it has none."""
     for sample in _samples(form, ARITHMETIC[loop], needs):
         kept = [Halo(sample, sample.used(multiple)) for multiple in _multiples(needs)]
-        places = [(halo, list(_slices(sample, halo.used, needs))) for halo in kept]
+        places = [(halo, list(_slices(halo, needs))) for halo in kept]
         for choice, (halo, slices) in every(_variants(sample), places):
             refused = choice.refused(halo.used)
             reduced = needs.early or (needs.across and choice.pixels)
@@ -233,39 +233,38 @@ def _shaped(large: Memory, slices: Slices) -> Candidate:
     sixteen = slices.threads == 32 and slices.channels == 16
     if sixteen and memory.rings(slices.bytes // 2) != (stages, ahead):
         return Candidate(choice, None, "slices of eight channels leave room for another stage")
-    return Candidate(choice, Shape(choice, large.seen.used, slices, memory, stages, ahead))
+    return Candidate(choice, Shape(slices, memory, stages, ahead))
 
 
-def _slices(choice: Choice, used: Extents, needs: Needs) -> Iterator[Slices]:
+def _slices(halo: Halo, needs: Needs) -> Iterator[Slices]:
     """What an epilogue may be given: the largest slice that fits, and of phases each that does."""
-    depth, height, width = choice.handed(used)
-    warps = (
-        not choice.pixels and needs.channels_together in (1, 2, 4, 8) and choice.given.phases == 1
-    )
+    choice, given, used = halo.sample, halo.sample.given, halo.used
+    depth, height, width = halo.handed
+    warps = not choice.pixels and needs.channels_together in (1, 2, 4, 8) and given.phases == 1
     if warps and not needs.early:  # half as many slices, if they are small
         pitch = _pitch(depth * height * width, False)
-        whole = choice.given.groups == 1 or choice.given.group_out % 16 == 0
+        whole = given.groups == 1 or given.group_out % 16 == 0
         if whole and 16 * pitch * 4 * 8 <= SMALL_BYTES:
             yield Slices(32, 16, depth, height, width, pitch)
     threads, channels = (32, 8) if warps else (128, choice.channels)
-    if choice.given.groups > 1 and choice.given.group_out % channels:
+    if given.groups > 1 and given.group_out % channels:
         return
     multiple = needs.multiple
     heights = [h for h in range(height, 0, -1) if height % h == 0 and h % multiple[1] == 0]
     depths = [d for d in range(depth, 0, -1) if depth % d == 0 and d % multiple[0] == 0]
-    if choice.given.phases == 1:
+    if given.phases == 1:
         boxes = list(every(depths[-1:], heights))
     else:  # all in one slice, or one for each depth, or one for each depth and row
         alone = [used[i] == 1 and multiple[i] == 1 for i in (0, 1)]
         boxes = [(depth, height)] if depth in depths and height in heights else []
         boxes += [(1, height)] if alone[0] and depth > 1 and height in heights else []
         boxes += [(1, 1)] if alone[1] and height > 1 and (alone[0] or depth == 1) else []
-    most = SLICE_BYTES if choice.given.phases == 1 else PHASES_BYTES
+    most = SLICE_BYTES if given.phases == 1 else PHASES_BYTES
     for d, h in boxes:
         pitch = _pitch(d * h * width, choice.pixels)
         if channels * pitch * 4 * (256 // threads) <= most:
             yield Slices(threads, channels, d, h, width, pitch)
-            if choice.given.phases == 1:
+            if given.phases == 1:
                 return
 
 

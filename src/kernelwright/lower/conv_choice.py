@@ -266,6 +266,11 @@ class Choice:
         return -(-self.given.all_chunks // self.chunks)
 
     @property
+    def visits(self) -> int:
+        """How often a tile goes through its stages: once, or for every phase."""
+        return self.given.phases if self.stages_of_tile > 1 else 1
+
+    @property
     def times(self) -> Extents:
         """How many warpgroups lie along each axis."""
         return tuple(2 if self.split == axis else 1 for axis in "ZYX")  # type: ignore[return-value]

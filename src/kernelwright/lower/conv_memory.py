@@ -151,8 +151,7 @@ class Memory:
         c = self.choice
         if c.weights != STAGED:
             return 0
-        revisits = c.given.phases > 1 and c.stages_of_tile > 1
-        steps = max(c.depth_steps) if revisits else sum(c.depth_steps)
+        steps = max(c.depth_steps) if c.visits > 1 else sum(c.depth_steps)
         return c.given.loop.planes * 2 * steps * c.block_channels * 16
 
     @cached_property

@@ -64,12 +64,18 @@ def launch_time(batch: int, tiles: int, tile_time: float, sample_bytes: int) -> 
 class Shape:
     """A choice with the slices of its results and the stages that shared memory has room for."""
 
-    choice: Choice
-    used: Extents
     slices: Slices
     memory: Memory
     stages: int
     ahead: int
+
+    @property
+    def choice(self) -> Choice:
+        return self.memory.choice
+
+    @property
+    def used(self) -> Extents:
+        return self.memory.seen.used
 
     @cached_property
     def shared_bytes(self) -> int:
@@ -93,12 +99,6 @@ class Shape:
 
     # What a tile takes whatever its epilogue does, in clocks.
 
-    @property
-    def visits(self) -> int:
-        """How often a tile goes through its stages."""
-        phases = self.choice.given.phases
-        return phases if phases > 1 and self.choice.stages_of_tile > 1 else 1
-
     @cached_property
     def products(self) -> float:
         m, choice, width = CONVOLVING, self.choice, self.choice.columns
@@ -114,12 +114,12 @@ class Shape:
             clocks += memory.rounds * m.copied
         else:
             clocks += memory.boxes * m.box + memory.rows * m.row
-        return (clocks + m.feed_stage) * choice.stages_of_tile * self.visits
+        return (clocks + m.feed_stage) * choice.stages_of_tile * choice.visits
 
     @cached_property
     def fetching(self) -> float:
         choice, memory = self.choice, self.memory
-        fetched = memory.units * choice.stages_of_tile * self.visits * 8 * choice.given.loop.bytes
+        fetched = memory.units * choice.stages_of_tile * choice.visits * 8 * choice.given.loop.bytes
         if not choice.resident:
             fetched += memory.weights * choice.stages_of_tile
         return fetched / CONVOLVING.fetch_rate

@@ -133,7 +133,7 @@ class Walk:
         if not self.has_own:
             return False
         stored = [s.expr for s in self.program.stores if s.level != "row"]
-        if any(leaves(expr, "acc") for expr in stored):
+        if any(expr.awaits >= 0 for expr in stored):
             return False
         reached = postorder(*(stage.expr for stage in self.program.stages))
         return all(self._alike(leaf, atoms) for leaf in reached if leaf.op in PLACED)
