@@ -142,8 +142,10 @@ def outputs_of(compiled: Compiled, inputs: tuple[Tensor, ...], folder: Path) -> 
         kernel, conv = kernels[names[region.name]], region.conv
         assert conv is not None and names[region.name] == region.name, "one kernel for each region"
         run = build(driver(compiled, kernel), folder, kernel.name)
-        extents = [number(conv.form.batch), conv.form.cout, *conv.form.out_size]
-        product = value_of(conv.product).reshape(extents)
+        assert region.contraction is not None
+        product = value_of(conv.product)
+        space = product.shape[2 - len(region.contraction.right) :]
+        product = product.reshape(-1, conv.form.cout, *(1,) * (3 - len(space)), *space)
         if kernel.form.mean is not None:
             product = F.avg_pool3d(product, kernel.form.mean.window)
         product = product.float()

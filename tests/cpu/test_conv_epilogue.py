@@ -281,11 +281,38 @@ AVERAGED = {
         *(2, 3, 9, 17),
         c=nn.ConvTranspose2d(3, 12, 3, padding=1),
     ),
+}
+# With a kernel that reads the means, over other rows than a pool's.
+RISEN = nn.ConvTranspose2d(3, 20, 3, **UP)
+ONWARD = {
     "least channel": Case(
         lambda m, x: torch.tanh(F.avg_pool3d(m.c(x), 2)).amin(1),
         *(2, 3, 3, 4, 9),
-        kinds="conv rowwise",
         c=nn.ConvTranspose3d(3, 12, 3, **UP),
+    ),
+    "softmax": Case(
+        lambda m, x: torch.softmax(F.avg_pool2d(m.c(x), 2) * m.p, 1), c=RISEN, p=each(20)
+    ),
+    "norm of channels": Case(
+        lambda m, x: torch.linalg.vector_norm(F.elu(F.avg_pool2d(m.c(x), (2, 4))), dim=1) + 1,
+        c=RISEN,
+    ),
+    "the largest of a line": Case(
+        lambda m, x: F.avg_pool1d(m.c(x), 2).amax(1, keepdim=True),
+        *(2, 3, 50),
+        c=nn.ConvTranspose1d(3, 9, 5, stride=2),
+    ),
+    "another tensor": Case(
+        lambda m, x: torch.logsumexp(F.avg_pool2d(m.c(x), 2).relu() + m.p, 1),
+        **{"c": RISEN, "p": nn.Parameter(torch.randn(19, 37))},
+    ),
+}
+# Not where somebody else wants the means.
+KEPT = {
+    "returned": Case(lambda m, x: (y := F.avg_pool2d(m.c(x), 2).exp(), y.amin(1)), c=RISEN),
+    "read twice": Case(
+        lambda m, x: (y := F.avg_pool2d(m.c(x), 2).tanh()).amin(1).sum((1, 2)) + y.sum((1, 2, 3)),
+        c=RISEN,
     ),
 }
 # And such as are not.
@@ -428,6 +455,33 @@ def test_average_pools_are_folded_into_the_weights(name: str, tmp_path: Path) ->
     x = torch.randn(*case.shape).double()
     x[0, 1].view(-1)[::53] = torch.nan
     check(made, x, tmp_path)
+
+
+@pytest.mark.parametrize("name", ONWARD)
+def test_what_reads_the_means_is_in_the_epilogue_too(name: str, tmp_path: Path) -> None:
+    """The library's way has both kernels, and nobody is told that a second one follows."""
+    case = ONWARD[name]
+    made = compiled(case, ONCE)
+    (region,) = made.planned.regions
+    assert region.why.code is Code.CONV_ONWARD and region.conv is not None
+    assert [r.kind for r in region.conv.library] == ["contract", "rowwise", "rowwise"]
+    assert Code.ROWS_DIFFER not in {r.why.code for r in made.planned.refusals}
+    (kernel,) = (k for k in made.kernels if isinstance(k, ConvKernel))
+    assert kernel.form.mean is not None and len(kernel.program.stages) == len(
+        region.conv.library[-1].program.stages
+    )
+    x = torch.randn(*case.shape).double()
+    x[0, 1].view(-1)[::53] = torch.nan
+    check(made, x, tmp_path)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_means_that_others_want_are_stored(name: str, tmp_path: Path) -> None:
+    case = KEPT[name]
+    made = compiled(case, ONCE)
+    assert made.planned.regions[0].why.code is Code.CONV_MEAN
+    assert "rowwise" in [r.kind for r in made.planned.regions]
+    check(made, torch.randn(*case.shape).double(), tmp_path)
 
 
 @pytest.mark.parametrize("name", UNAVERAGED)

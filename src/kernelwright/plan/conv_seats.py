@@ -20,12 +20,13 @@ import torch
 from kernelwright.accuracy import Accuracy
 from kernelwright.expr import load
 from kernelwright.graph import SOURCES, Graph, Node, Shape, as_dim, hint
-from kernelwright.plan.averages import pooled_first
+from kernelwright.plan.averages import averaged, pooled_first
 from kernelwright.plan.convolutions import ConvForm, Extents, conv_form
 from kernelwright.plan.domain import Atoms, flat
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.model import Access, Conv, Plan, Program, Region, Store
 from kernelwright.plan.names import region_name
+from kernelwright.plan.onward import onward
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
@@ -256,11 +257,72 @@ class _Seating:
             if not form.mean.transposed:
                 code = Code.CONV_FOLDED
                 more["first"] = self.pooled_first_time(form.mean.window, way)
+            if self.onward(contraction, reader, way, ours):
+                return True
         if not self.left(contraction, way, ours, library):
             why = reason(code, loop=way.text, ours=ours, library=library, **more)
             made = self.conv(contraction, reader, way, why, (contraction, reader))
             self.put({id(contraction): [], id(reader): [made]})
         return True
+
+    def onward(self, contraction: Region, first: Region, way: ConvWay, ours: float) -> bool:
+        """With the only kernel that reads the means, if that costs less than to store them.
+
+        `ours` is without it. Whether the convolution has its place then.
+        """
+        stored, dtype = first.outputs[0].name, first.outputs[0].dtype
+        readers = [r for r in self.regions if any(self.graph.base(n) == stored for n in r.reads)]
+        returned = stored in {self.graph.base(name) for name in self.graph.results}
+        rounded = dtype != way.loop.dtype  # on its way through memory
+        if len(first.outputs) > 1 or returned or rounded or len(readers) != 1:
+            return False
+        (later,) = readers
+        means = averaged(self.walked(contraction, first, way), way.form)
+        if means is None or later.program is None or later.gemm is not None or later.conv:
+            return False
+        form = means[1]
+        once = ours + self.after(later, way)
+        try:
+            program = onward(*means, later.program, self.graph)
+            both = self.followed(first, later, program, stored)
+            mean_way = replace(way, form=form)
+            time = self.timed(contraction, both, mean_way).time
+        except Unfit:
+            return False
+        library = way.library_time + self.after(first, way) + self.after(later, way)
+        if time >= once:
+            return False
+        if self.left(contraction, way, time, library):
+            return True
+        why = reason(
+            Code.CONV_ONWARD,
+            loop=way.text,
+            count=self.operators(contraction, both),
+            window=form.by(form.kernel),
+            stride=form.by(form.stride),
+            ours=time,
+            once=once,
+            library=library,
+        )
+        made = self.conv(contraction, both, mean_way, why, (contraction, first, later))
+        self.put({id(contraction): [], id(first): [], id(later): [made]})
+        origins = [self.graph[name].origin for name in later.nodes]
+        joined = [(Code.ROWS_DIFFER, o.op, o.place) for o in origins]  # after all
+        self.refusals = [r for r in self.refusals if (r.why.code, r.op, r.place) not in joined]
+        return True
+
+    def followed(self, first: Region, later: Region, program: Program, stored: str) -> Region:
+        """Both kernels as one."""
+        node = self.graph[stored]
+        between = node.type.numel * node.type.dtype.itemsize
+        return replace(
+            later,
+            program=program,
+            nodes=(*first.nodes, *later.nodes),
+            reads=tuple(dict.fromkeys(n for n in (*first.reads, *later.reads) if n != stored)),
+            bytes=as_dim(first.bytes + later.bytes - 2 * between),
+            flops=as_dim(first.flops + later.flops),
+        )
 
     def several(self, contraction: Region, readers: list[Region], way: ConvWay) -> bool:
         """Made again in each, if that costs less than storing it and if nothing is in between."""

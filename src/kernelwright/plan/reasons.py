@@ -111,6 +111,12 @@ class Code(Enum):
         " estimated {ours:.3g} us, {first:.3g} if its input were pooled first, with the library and"
         " a kernel after it {library:.3g}"
     )
+    CONV_ONWARD = (
+        "a generated convolution ({loop}) with {count} operator(s) in its epilogue; its average"
+        " pool is folded into the weights as they are packed: window {window}, stride {stride};"
+        " estimated {ours:.3g} us, {once:.3g} if a second kernel read the means, with the library"
+        " {library:.3g}"
+    )
     CONV_ROWS = (
         "a generated convolution ({loop}) with {count} operator(s) in its epilogue, on tiles that"
         " hold whole rows: estimated {ours:.3g} us, {parts:.3g} if rows were in parts and a kernel"
