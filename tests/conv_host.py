@@ -26,7 +26,7 @@ from kernelwright.emit.cpp import camel
 from kernelwright.emit.launchers import arguments
 from kernelwright.lower import ConvKernel
 from kernelwright.lower.conv_choice import ONES, Needs
-from kernelwright.lower.conv_shape import ConvConfig
+from kernelwright.lower.conv_shape import ConvConfig, Launch
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ConvForm, Program, Region
 from kernelwright.plan.walks import Pool
@@ -36,7 +36,6 @@ CXX = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fopenmp", "-shared", "-fPIC"]
 THREADS = 8
 NAMES = ("kTileChannels", "kTileD", "kTileH", "kTileW", "kTilePitch", "kEpilogueThreads")
-NO_COSTS = (1, 1, 1, 1, 1)
 
 DRIVER = """
 #include "conv_epilogue.cuh"
@@ -93,7 +92,7 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
         constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
         cost = 0.0 if pooled or form.mean else 1.0
-        found.append(ConvConfig(*values, constants, "small", cost, *NO_COSTS))
+        found.append(ConvConfig(*values, 1, constants, "small", Launch(cost, 1, 1), 1, 1, 1))
     return found
 
 

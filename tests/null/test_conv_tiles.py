@@ -10,7 +10,7 @@ from convolved import Conv
 
 from kernelwright.lower.conv import candidates, ranked, room, tiles
 from kernelwright.lower.conv_choice import ARITHMETIC, Needs
-from kernelwright.lower.conv_shape import ConvConfig
+from kernelwright.lower.conv_shape import ConvConfig, Shape
 from kernelwright.plan.walks import side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
 
@@ -76,20 +76,42 @@ def test_a_stage_is_within_reach_of_its_offsets() -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_larger_boxes_change_nothing_else(name: str) -> None:
+def test_larger_boxes_change_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They fit beside the same stages, and no fewer bytes of the input are on their way."""
     form = FORMS[name]
-    for found in candidates(form.made, form.loop, _needs(form)):
-        if (shape := found.shape) is None:
+    after = list(candidates(form.made, form.loop, _needs(form)))
+    monkeypatch.setattr(Shape, "fed", property(lambda shape: shape))
+    before = list(candidates(form.made, form.loop, _needs(form)))
+    for small, large in zip(before, after, strict=True):
+        shape, fed = small.shape, large.shape
+        if shape is None or fed is None:
+            assert shape is fed
             continue
-        fed = shape.fed
-        assert (fed.choice, fed.slices, fed.stages) == (shape.choice, shape.slices, shape.stages)
+        kept = [(repr(each.choice), each.slices, each.stages) for each in (shape, fed)]
+        assert kept[0] == kept[1]
         assert fed.shared_bytes <= CONVOLVING.shared_bytes and fed.ahead >= 2
         on_their_way = [each.ahead * each.memory.piece for each in (shape, fed)]
         assert on_their_way[0] <= on_their_way[1]
-        if fed is not shape:
-            assert fed.memory.effort < shape.memory.effort
+        if fed.memory.boxes != shape.memory.boxes:
+            assert fed.memory.boxes is not None and shape.memory.boxes is not None
+            assert fed.memory.boxes.effort < shape.memory.boxes.effort
             assert fed.memory.piece <= 2 * shape.memory.piece
+
+
+def test_boxes_cover_the_halo_with_as_few_rows_twice_as_can_be() -> None:
+    """Five rows in boxes of at most three: three and three, of which one is the same."""
+    form = Conv(8, 64, (96, 96), (2, 2))
+    shapes = [c.shape for c in candidates(form.made, form.loop, _needs(form)) if c.shape]
+    assert any(s.memory.halo[1] % s.memory.boxes.size[1] for s in shapes if s.memory.boxes)
+    for shape in shapes:
+        if (boxes := shape.memory.boxes) is None:
+            continue
+        (depth, height, _), (deep, tall, _) = shape.memory.halo, boxes.size
+        parts = -(-depth // deep), -(-height // tall)
+        assert boxes.count == math.prod(parts)
+        assert deep * (parts[0] - 1) < depth and tall * (parts[1] - 1) < height
+        assert deep * parts[0] - depth < parts[0] and tall * parts[1] - height < parts[1]
+        assert deep == 1 or tall == height  # several planes are whole ones
 
 
 def test_a_feeding_thread_loads_four_units_at_once() -> None:
@@ -169,7 +191,7 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
         assert windows[2] == config.width
         whole = zip(windows, pool.step, pool.overlap, strict=True)
         assert held == [n * step + overlap for n, step, overlap in whole]
-        warpgroups = config.tiles * 2 // constants["kSplitC"]
+        warpgroups = config.launch.tiles * 2 // constants["kSplitC"]
         assert warpgroups * math.prod(windows) >= math.prod(pool.count)
 
 

@@ -88,12 +88,21 @@ TWO_AVG = "avg_pool(avg_pool(x, a), b) => avg_pool(x, a * b)"
 MEAN_POOL = "mean(avg_pool(x)) => mean(x)"
 CLIPS = "max_pool(f(x)) => f(max_pool(x)) if f clips, shifts or scales by a positive number"
 INCREASING = "max_pool(f(x)) => f(max_pool(x)) if f is increasing"
+EXTREME = "max(f(x)) => f(max(x)), and so for min, if f clips, or shifts or scales by a number"
+SMOOTH_EXTREME = "max(f(x)) => f(max(x)), and so for min, if f is increasing"
+EXTREME_VALUES = f"values of {EXTREME}"
+SMOOTH_VALUES = f"values of {SMOOTH_EXTREME}"
 SCALED = "(x * c) @ y => (x @ y) * c"
 ROLLED = "roll(layer_norm(x)) => layer_norm(roll(x))"
 
 
 def vector(n: int) -> Tensor:
     return torch.randn(n)
+
+
+def two(x: Tensor) -> Tensor:
+    """Neighbours along a new axis."""
+    return torch.stack((x.sin(), torch.neg(x)))
 
 
 def square(n: int) -> Tensor:
@@ -256,6 +265,22 @@ CASES = [
     written(AXES, lambda m, x: torch.logsumexp(torch.neg(x.unsqueeze(1)), 1)),
     written(INDEXED, lambda m, x: torch.max(x.abs().unsqueeze(1), 1)[0]),
     written(INDEXED, lambda m, x: torch.min(x.abs().unsqueeze(1), 1, keepdim=True).values),
+    *(
+        written(EXTREME, lambda m, x, f=f: f(two(x)))
+        for f in (
+            lambda y: F.relu(y).amax(0),
+            lambda y: F.leaky_relu(y, 0.2).amin(-3, keepdim=True),
+            lambda y: (y * 3).max(),
+            lambda y: (y / 0.3).amin((0, 1)),
+            lambda y: torch.sub(y, 0.75, alpha=2).amax(0),
+        )
+    ),
+    *(
+        written(SMOOTH_EXTREME, lambda m, x, f=f: torch.amin(f(two(x)), 0))
+        for f in (torch.sigmoid, torch.tanh, torch.exp, F.elu, F.selu, F.softplus, torch.atan)
+    ),
+    written(EXTREME_VALUES, lambda m, x: torch.max(F.hardtanh(two(x), -0.5, 0.7), 0)[0]),
+    written(SMOOTH_VALUES, lambda m, x: torch.min(torch.tanh(two(x)), 0, keepdim=True).values),
     written(ELEMENT, lambda m, x: x[0, 0].exp().sum() + x.sum()),
     written(ELEMENT, lambda m, x: x[0, 0].exp().max() + x),
     written(LINEAR, lambda m, x: m.l(x) + m.c, l=lambda n: nn.Linear(n, 6), c=lambda n: vector(6)),
@@ -402,6 +427,10 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
     ("x + x => 2 * x", lambda m, x: x + x.sin(), {}, None),
     ("x + x => 2 * x", lambda m, x: x.argsort() + x.argsort(), {}, None),
     ("x + x => 2 * x", lambda m, x: (y := x.argsort()) + y, {}, "is int64, not floating-point"),
+    (EXTREME, lambda m, x: (x + m.c).amax(1), {"c": vector}, "is known only at a call"),
+    (EXTREME, lambda m, x: (x * -2).amax(1), {}, "does not keep the order of numbers"),
+    (SMOOTH_EXTREME, lambda m, x: (y := x.tanh()).amax(1, keepdim=True) * y, {}, "also used by"),
+    (SMOOTH_VALUES, lambda m, x: torch.max(x.tanh(), 1), {}, "also used by"),
     (SHIFT, twice_used, {}, "add is also used by exp"),
     (SHIFT, lambda m, x: (x + 12582912.0) - 12582912.0, {}, "they round x on purpose"),
     (SHIFT, lambda m, x: (x + float("inf")) + 1, {}, "the shift inf is not in the range"),

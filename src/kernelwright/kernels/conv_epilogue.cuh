@@ -477,12 +477,12 @@ struct ConvEpilogue {
   }
 
   // As many threads as a row has chunks, or the next power of two; all of them for longer rows, or
-  // no fewer than a warp where that leaves fewer of them idle.
+  // no fewer than half a warp where that leaves fewer of them idle.
   KW_FN static constexpr int across(int chunks) {
     int threads = 1;
     while (threads < chunks && threads < kThreads) threads *= 2;
     int best = threads;
-    for (; threads >= 32; threads /= 2) {
+    for (; threads >= 16; threads /= 2) {
       if (taken(chunks, threads) < taken(chunks, best)) best = threads;
     }
     return best;

@@ -328,10 +328,9 @@ struct ConvBoxes {
   __device__ __forceinline__ void ask(int slot) const {
     if (index >= items) return;
     const int chunk = turn % S::kSteps * S::kChunks + box / M::kBoxes;
-    const int piece = box % M::kBoxes;
     hopper::Box from = tile;
-    from.at[1] += piece % M::kBoxesDown * S::kBoxTall;
-    from.at[2] += piece / M::kBoxesDown * S::kBoxDeep;
+    from.at[1] += M::box_row(box % M::kBoxes);
+    from.at[2] += M::box_depth(box % M::kBoxes);
     from.at[3] += chunk * kLanes;
     hopper::arrive_expecting(barriers.come[slot], M::kBoxBytes);
     hopper::copy_box<1>(raw(slot), map, barriers.come[slot], from, hopper::cache_policy(false));
@@ -379,12 +378,10 @@ struct ConvBoxes {
 #pragma unroll 1
     for (int at = 0; at < kOfStage; ++at) {
       const int chunk = at / M::kBoxes;
-      const int piece = at % M::kBoxes;
+      const int box_of = at % M::kBoxes;
       const int channels = S::kGroupIn - (step * S::kChunks + chunk) * kLanes;
-      const int first =
-          (piece / M::kBoxesDown * S::kBoxDeep * S::kHaloH + piece % M::kBoxesDown * S::kBoxTall) *
-              S::kRowPitch +
-          chunk * S::kPlane;
+      const int first = (M::box_depth(box_of) * S::kHaloH + M::box_row(box_of)) * S::kRowPitch +
+                        chunk * S::kPlane;
       hopper::wait(barriers.come[slot], parity);
       const uint8_t* const box = raw(slot) + lead * 4;
 #pragma unroll

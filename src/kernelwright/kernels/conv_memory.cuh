@@ -58,14 +58,29 @@ struct ConvMemory {
   static constexpr int kBoxBytes = kBoxChannels * kBoxChannel * 4;
   static constexpr int kBoxSlot = (kBoxBytes + 127) / 128 * 128;
   static constexpr int kBoxPlaces = S::kBoxDeep * S::kBoxTall * S::kHaloW;
-  static constexpr int kBoxesDown = S::kHaloH / S::kBoxTall;
-  static constexpr int kBoxes = S::kHaloD / S::kBoxDeep * kBoxesDown;  // of a chunk
-  static constexpr int kAtOnce = S::kUnits > 128 ? 2 : 1;              // units of a thread's round
+  static constexpr int kBoxesDown = (S::kHaloH + S::kBoxTall - 1) / S::kBoxTall;
+  static constexpr int kBoxesDeep = (S::kHaloD + S::kBoxDeep - 1) / S::kBoxDeep;
+  static constexpr int kBoxes = kBoxesDeep * kBoxesDown;   // of a chunk
+  static constexpr int kAtOnce = S::kUnits > 128 ? 2 : 1;  // units of a thread's round
   static constexpr int kRounds = (S::kUnits + kAtOnce * 128 - 1) / (kAtOnce * 128);
   static constexpr int kRaw = S::kAhead * (kBoxed          ? kBoxSlot
                                            : Loop::kScaled ? kAtOnce * 128 * 32
                                                            : 0);
   static constexpr int kPlacesTable = kBoxed ? 0 : S::kHalo * 8;
+
+  // Where a chunk's box begins in the halo. The last one ends with it, and brings rows of the one
+  // before it again, if need be.
+  KW_FN static constexpr int box_depth(int box) {
+    return last_at_end<S::kHaloD, S::kBoxDeep>(box / kBoxesDown);
+  }
+  KW_FN static constexpr int box_row(int box) {
+    return last_at_end<S::kHaloH, S::kBoxTall>(box % kBoxesDown);
+  }
+  template <int kAlong, int kEach>
+  KW_FN static constexpr int last_at_end(int n) {
+    const int first = n * kEach;
+    return kAlong % kEach != 0 && first > kAlong - kEach ? kAlong - kEach : first;
+  }
 
   static constexpr int kUnits = 256 / S::kEpilogueThreads;  // that run an epilogue at once
   static constexpr int kTile = S::kTileChannels * S::kTilePitch * 4;

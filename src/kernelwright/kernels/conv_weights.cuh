@@ -53,6 +53,7 @@ __global__ void __launch_bounds__(128)
   constexpr int kChunks = 2 * S::kDepthSteps;
   await_turn();
   const auto* const weight = static_cast<const Input*>(g.weight);
+  const int thread = static_cast<int>(threadIdx.x);
   const int row = static_cast<int>(blockIdx.x);
   const int tile = row / S::kBlockChannels;
   const int within = tile % S::kTilesC * S::kBlockChannels + row % S::kBlockChannels;
@@ -60,6 +61,14 @@ __global__ void __launch_bounds__(128)
   const int out = group * S::kGroupOut + within;
   const bool exists = within < S::kGroupOut;
   const int first_in = exists ? out / kOut * kIn : 0;  // of the channel's own group
+
+  // Weights that are sums are summed up once: few threads have chunks to pack, many a sum.
+  constexpr bool kKept = S::kMean > 1 && kIn * S::kTaps <= 8192;
+  __shared__ float sums[kKept ? kIn * S::kTaps : 1];
+  const auto weight_at = [&](int in, int tap) {
+    if constexpr (kKept) return sums[in * S::kTaps + tap];
+    return weight_of<S>(weight, out, first_in + in, tap);
+  };
 
   static_assert(Loop::kScaled || !P::kTurns, "the scale brings the sign back");
   static_assert(Loop::kScaled || S::kMean == 1, "sums of weights are float32, and so is repairing");
@@ -69,30 +78,30 @@ __global__ void __launch_bounds__(128)
     if constexpr (P::kTurns) sign = exists && P::turned(a, out) ? -1.0f : 1.0f;
     split::Extent extent;
     const int count = exists ? kIn * S::kTaps : 0;
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
-      const int in = first_in + i / S::kTaps;
-      extent.add(weight_of<S>(weight, out, in, i % S::kTaps));
+    for (int i = thread; i < count; i += 128) {
+      const auto x = weight_of<S>(weight, out, first_in + i / S::kTaps, i % S::kTaps);
+      if constexpr (kKept) sums[i] = x;
+      extent.add(x);
     }
     __shared__ uint32_t mosts[4];
     __shared__ unsigned smalls;
     const uint32_t in_warp = split::warp_max(extent.most);
-    if (threadIdx.x == 0) smalls = 0;
-    if (threadIdx.x % 32 == 0) mosts[threadIdx.x / 32] = in_warp;
+    if (thread == 0) smalls = 0;
+    if (thread % 32 == 0) mosts[thread / 32] = in_warp;
     __syncthreads();
     const split::Scaling scaling(max(max(mosts[0], mosts[1]), max(mosts[2], mosts[3])));
     up = scaling.up * sign;
     if (scaling.loses<Loop::kPlanes>(extent)) {
       const uint32_t bound = __float_as_uint(split::kSmallest<Loop::kPlanes> * scaling.down) - 1;
       unsigned own = 0;
-      for (int i = static_cast<int>(threadIdx.x); i < count; i += 128) {
-        const int in = first_in + i / S::kTaps;
-        const float x = weight_of<S>(weight, out, in, i % S::kTaps);
+      for (int i = thread; i < count; i += 128) {
+        const float x = weight_at(i / S::kTaps, i % S::kTaps);
         own += (__float_as_uint(x) & 0x7fffffffu) - 1 < bound ? 1 : 0;
       }
       atomicAdd(&smalls, own);
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
       const float residue = static_cast<float>(smalls) * 0x1p-25f;
       RowScale scale = scaling.template scale<Loop::kPlanes>(residue);
       scale.scale *= sign;
@@ -101,7 +110,7 @@ __global__ void __launch_bounds__(128)
   }
 
   constexpr int kAll = S::kSteps * kChunks;
-  for (int i = static_cast<int>(threadIdx.x); i < kAll; i += 128) {
+  for (int i = thread; i < kAll; i += 128) {
     const int step = i / kChunks;
     int index = i % kChunks;
     int phase = 0;
@@ -121,7 +130,7 @@ __global__ void __launch_bounds__(128)
         const bool there = exists && chunk.exists && in < S::kGroupIn && tap_x < S::kKernelW &&
                            from / kIn == out / kOut;
         const int tap = (chunk.tap[0] * S::kKernelH + chunk.tap[1]) * S::kKernelW + tap_x;
-        x[half] = there ? weight_of<S>(weight, out, from, tap) : Input{};
+        x[half] = there ? weight_at(from - first_in, tap) : Input{};
       }
       if constexpr (Loop::kScaled) {
         split::split_pair<Loop::kPlanes>(float2{x[0] * up, x[1] * up}, planes[pair]);

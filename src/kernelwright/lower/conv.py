@@ -31,7 +31,7 @@ from kernelwright.lower.conv_choice import (
     Slices,
 )
 from kernelwright.lower.conv_memory import Halo, Memory
-from kernelwright.lower.conv_shape import SECTOR, ConvConfig, Shape, Timed, launch_time, with_time
+from kernelwright.lower.conv_shape import SECTOR, ConvConfig, Shape, Timed, with_time
 from kernelwright.plan import Buffer, ConvForm
 from kernelwright.plan.convolutions import Extents
 from kernelwright.plan.tiles import Box
@@ -78,9 +78,8 @@ def _timed(form: ConvForm, loop: str, needs: Needs) -> list[Timed]:
     found = [with_time(shape, needs) for shape in _shapes(form, loop, needs.together)]
 
     def order(timed: Timed) -> tuple[float, ...]:
-        shape = timed.shape
-        time = launch_time(TYPICAL_BATCH, shape.tiles, timed.tile_time, timed.sample_bytes)
-        return time, -shape.slices.width, -shape.slices.channels, shape.shared_bytes
+        time, slices = timed.launch.time(TYPICAL_BATCH), timed.shape.slices
+        return time, -slices.width, -slices.channels, timed.shape.shared_bytes
 
     return sorted(found, key=order)
 
@@ -118,7 +117,7 @@ def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
             if refused:
                 yield Candidate(choice, None, refused)
                 continue
-            memory = Memory(choice, halo, BOX_BYTES)
+            memory = Memory(choice, halo, halo.boxes(BOX_BYTES))
             for each in slices:
                 yield _shaped(memory, each)
 
@@ -224,8 +223,8 @@ def _stages(chunks: int) -> list[int]:
 def _shaped(large: Memory, slices: Slices) -> Candidate:
     choice, memory = large.choice, large
     stages, ahead = large.rings(slices.bytes)
-    if stages < 2 and large.box is not None:
-        memory = replace(large, box_bytes=BOX_BYTES // 2)
+    if stages < 2 and large.boxes is not None:
+        memory = replace(large, boxes=large.seen.boxes(BOX_BYTES // 2))
         stages, ahead = memory.rings(slices.bytes)
     if stages < 2:
         needed = large.fixed + slices.bytes
@@ -233,7 +232,7 @@ def _shaped(large: Memory, slices: Slices) -> Candidate:
     sixteen = slices.threads == 32 and slices.channels == 16
     if sixteen and memory.rings(slices.bytes // 2) != (stages, ahead):
         return Candidate(choice, None, "slices of eight channels leave room for another stage")
-    return Candidate(choice, Shape(slices, memory, stages, ahead))
+    return Candidate(choice, Shape(slices, memory, stages, ahead).fed)
 
 
 def _slices(halo: Halo, needs: Needs) -> Iterator[Slices]:

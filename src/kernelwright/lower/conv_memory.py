@@ -16,13 +16,42 @@ BOX_PLACES = 8 * 128  # of a box, so that a thread keeps in registers where they
 UNITS_AT_ONCE = 4  # that a feeding thread loads before it converts the first
 
 
+@dataclass(frozen=True)
+class Boxes:
+    """The boxes in which the copy engine brings a chunk of the halo."""
+
+    size: Extents
+    count: int
+    channels: int
+    units: int  # of a box, those that a feeding thread converts
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of a box."""
+        return -(-self.channels * math.prod(self.size) * 4 // 128) * 128
+
+    @property
+    def rows(self) -> int:
+        """Of all boxes."""
+        deep, tall, _ = self.size
+        return self.count * deep * tall * self.channels
+
+    @cached_property
+    def effort(self) -> int:
+        """What they cost a feeding thread, in units that it converts.
+
+        To wait for a box is one, and so is to wait for units that it loads at once.
+        """
+        return self.count * (1 + -(-self.units // UNITS_AT_ONCE) + self.units)
+
+
 @dataclass(eq=False)
 class Halo:
     """What a block's tile sees of the input, whatever its stages and weights are."""
 
     sample: Choice
     used: Extents
-    boxes: dict[int, Extents | None] = field(default_factory=dict)
+    known: dict[int, Boxes | None] = field(default_factory=dict)
 
     @cached_property
     def size(self) -> Extents:
@@ -40,35 +69,37 @@ class Halo:
         """Results or windows that a warpgroup hands over."""
         return self.sample.handed(self.used)
 
-    @property
-    def box_channels(self) -> int:
-        return min(8 // self.sample.given.pack, self.sample.given.group_in)
+    def boxes(self, most: int) -> Boxes | None:
+        """Those of at most so many bytes; None if rows do not allow boxes."""
+        if most not in self.known:
+            self.known[most] = self._boxes(most)
+        return self.known[most]
 
-    def box(self, most: int) -> Extents | None:
-        """The part of a chunk that the copy engine brings at once: at most so many bytes.
-
-        None if rows do not allow that.
-        """
-        if most not in self.boxes:
-            self.boxes[most] = self._box(most)
-        return self.boxes[most]
-
-    def _box(self, most: int) -> Extents | None:
+    def _boxes(self, most: int) -> Boxes | None:
         z, y, x = self.size
-        last = self.sample.given.axes[2]
-        windows = self.sample.given.windows
+        given, last = self.sample.given, self.sample.given.axes[2]
+        windows = given.windows
         across = self.sample.advance(self.used)[2] * self.sample.times[2]
         one_tile = across * last.spread >= windows.count[2] * windows.step[2]
         first = last.first - windows.before[2] * last.step
         # A box begins at a multiple of 16 bytes.
         lead = first % 4 if one_tile or across * last.step % 4 == 0 else 3
         wide = -(-(lead + x + (last.pack - 1) * last.dilation) // 4) * 4
-        if not self.sample.given.loop.scaled or last.size % 4 or max(wide, z, y) > MOST_BOX:
+        if not given.loop.scaled or last.size % 4 or max(wide, z, y) > MOST_BOX:
             return None
-        rows = min(most // (self.box_channels * wide * 4), BOX_PLACES // x)
-        tall = max((n for n in range(1, y + 1) if y % n == 0 and n <= rows), default=1)
-        deep = max(n for n in range(1, z + 1) if z % n == 0 and (n == 1 or n * y <= rows))
-        return deep, tall, wide
+        channels = min(8 // given.pack, given.group_in)
+        rows = min(most // (channels * wide * 4), BOX_PLACES // x)
+        deep, tall = _evenly(z, rows // y), _evenly(y, rows)
+        count = -(-z // deep) * -(-y // tall)
+        return Boxes((deep, tall, wide), count, channels, -(-deep * tall * x // 128))
+
+
+def _evenly(along: int, most: int) -> int:
+    """How long each is of the fewest parts of at most so many.
+
+    The last one ends where all do, and has some of the one before it if need be.
+    """
+    return -(-along // -(-along // max(most, 1)))
 
 
 @dataclass(eq=False)
@@ -77,7 +108,7 @@ class Memory:
 
     choice: Choice
     seen: Halo
-    box_bytes: int  # a box has no more of them
+    boxes: Boxes | None
 
     @property
     def halo(self) -> Extents:
@@ -88,50 +119,18 @@ class Memory:
         return self.choice.chunks * math.prod(self.halo)
 
     @property
-    def box(self) -> Extents | None:
-        return self.seen.box(self.box_bytes)
-
-    @property
-    def boxes(self) -> int:
-        """Of a stage."""
-        assert self.box is not None
-        deep, tall, _ = self.box
-        return self.choice.chunks * (self.halo[0] // deep) * (self.halo[1] // tall)
-
-    @property
-    def rows(self) -> int:
-        """Of all boxes of a stage."""
-        assert self.box is not None
-        return self.boxes * self.box[0] * self.box[1] * self.seen.box_channels
-
-    @property
     def rounds(self) -> int:
         """Units of a stage that a feeding thread converts."""
-        if self.box is None:
+        if self.boxes is None:
             return -(-self.units // 128)
-        return self.boxes * self.box_units
-
-    @property
-    def effort(self) -> int:
-        """What a stage costs a feeding thread, in units that it converts.
-
-        To wait for a box is one, and so is to wait for units that it loads at once.
-        """
-        return self.boxes * (1 + -(-self.box_units // UNITS_AT_ONCE) + self.box_units)
-
-    @property
-    def box_units(self) -> int:
-        """Of a box, those that a feeding thread converts."""
-        assert self.box is not None
-        deep, tall, _ = self.box
-        return -(-deep * tall * self.halo[2] // 128)
+        return self.choice.chunks * self.boxes.count * self.boxes.units
 
     @cached_property
     def piece(self) -> int:
         """Bytes of a box, or of what all feeding threads copy in a round."""
-        if self.box is None:
+        if self.boxes is None:
             return (2 if self.units > 128 else 1) * 4096 if self.choice.given.loop.scaled else 0
-        return -(-self.seen.box_channels * math.prod(self.box) * 4 // 128) * 128
+        return self.boxes.bytes
 
     @cached_property
     def stage(self) -> int:
@@ -158,7 +157,7 @@ class Memory:
     def fixed(self) -> int:
         c = self.choice
         kept = (c.stages_of_tile if c.resident else c.weight_ring) * self.weights
-        places = math.prod(self.halo) * 8 if self.box is None else 0
+        places = math.prod(self.halo) * 8 if self.boxes is None else 0
         lists = (sum(c.depth_steps) + c.given.phases + 1) * 4 + 8 + places
         scales = c.channel_tiles * c.block_channels * 8
         return kept + lists + scales
@@ -174,7 +173,7 @@ class Memory:
         """Stages, and pieces of the input that are on their way; no stages if nothing fits."""
         if not self.fits(slices, 2, 2):
             return 0, 0
-        enough = 4 if self.box is None else max(2, min(8, RAW_BYTES // self.piece))
+        enough = 4 if self.boxes is None else max(2, min(8, RAW_BYTES // self.piece))
         for stages in (4, 3):
             if self.fits(slices, stages, enough):
                 return stages, enough

@@ -17,15 +17,34 @@ from kernelwright.targets.sm_90 import CONVOLVING
 
 AXES = "DHW"
 SECTOR = 8  # floats that memory writes together
-BOXES_BYTES = [n << 10 for n in (4, 8, 12, 16, 24)]  # of a box, when the tile is known
+BOXES_BYTES = [n << 10 for n in (4, 8, 12, 16, 24)]  # of a box, when the stages are known
+FEW_CHUNKS = 8  # of an input
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a convolution takes by the model, in microseconds.
+
+    A block takes `tile_time` for each of its tiles. A sample has so many `tiles`, and reads and
+    writes `sample_bytes`.
+    """
+
+    tile_time: float
+    tiles: int
+    sample_bytes: int
+
+    def time(self, batch: int) -> float:
+        waves = math.ceil(batch * self.tiles / CONVOLVING.processors)
+        memory = batch * self.sample_bytes / CONVOLVING.memory_rate
+        working = waves * self.tile_time
+        return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
 
 
 @dataclass(frozen=True)
 class ConvConfig:
     """The slices that the epilogue is given, and all constants of the kernel.
 
-    `tile_time` is what a block's tile takes in microseconds, `tiles` how many a sample has, and
-    `sample_bytes` what it reads and writes.
+    A thread has so many `sums`.
     """
 
     channels: int
@@ -34,11 +53,10 @@ class ConvConfig:
     width: int
     pitch: int
     threads: int
+    sums: int
     constants: tuple[tuple[str, int], ...]
     why: str
-    tile_time: float
-    tiles: int
-    sample_bytes: int
+    launch: Launch
     shared_bytes: int
     packed_bytes: int
     scale_bytes: int
@@ -50,14 +68,7 @@ class ConvConfig:
 
     def time(self, batch: int) -> float:
         """Of the convolution alone with a pointwise epilogue, packing included."""
-        return launch_time(batch, self.tiles, self.tile_time, self.sample_bytes)
-
-
-def launch_time(batch: int, tiles: int, tile_time: float, sample_bytes: int) -> float:
-    waves = math.ceil(batch * tiles / CONVOLVING.processors)
-    memory = batch * sample_bytes / CONVOLVING.memory_rate
-    working = waves * tile_time
-    return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
+        return self.launch.time(batch)
 
 
 @dataclass(eq=False)
@@ -87,15 +98,21 @@ class Shape:
 
         They are at most twice as large: nothing of a box is converted before all of it has come.
         """
-        before = self.memory
-        best = self
-        for most in BOXES_BYTES if before.box is not None else ():
-            memory = replace(before, box_bytes=most)
-            ahead = max(2, -(-self.ahead * before.piece // memory.piece))
-            sooner = memory.effort < best.memory.effort and memory.piece <= 2 * before.piece
-            if sooner and memory.fits(self.slices.bytes, self.stages, ahead):
-                best = replace(self, memory=memory, ahead=ahead)
-        return best
+        before = self.memory.boxes
+        if before is None:
+            return self
+        best, best_ahead = before, self.ahead
+        room = CONVOLVING.shared_bytes - self.memory.total(self.slices.bytes, self.stages, 0)
+        for most in BOXES_BYTES:
+            boxes = self.memory.seen.boxes(most)
+            assert boxes is not None
+            ahead = max(2, -(-self.ahead * before.bytes // boxes.bytes))
+            sooner = boxes.effort < best.effort and boxes.bytes <= 2 * before.bytes
+            if sooner and ahead * boxes.bytes <= room:
+                best, best_ahead = boxes, ahead
+        if best is before:
+            return self
+        return replace(self, memory=replace(self.memory, boxes=best), ahead=best_ahead)
 
     # What a tile takes whatever its epilogue does, in clocks.
 
@@ -110,10 +127,11 @@ class Shape:
     def feeding(self) -> float:
         m, choice, memory = CONVOLVING, self.choice, self.memory
         clocks = memory.rounds * (m.feed_split if choice.given.loop.planes == 2 else m.feed)
-        if memory.box is None:
+        if (boxes := memory.boxes) is None:
             clocks += memory.rounds * m.copied
         else:
-            clocks += memory.boxes * m.box + memory.rows * m.row
+            row = m.row[0 if choice.given.all_chunks <= FEW_CHUNKS else 1]
+            clocks += choice.chunks * (boxes.count * m.box + boxes.rows * row)
         return (clocks + m.feed_stage) * choice.stages_of_tile * choice.visits
 
     @cached_property
@@ -143,7 +161,7 @@ class Shape:
         choice, used, memory = self.choice, self.used, self.memory
         threads, channels, depth, height, width, pitch = self.slices
         given, form, windows = choice.given, choice.given.form, choice.given.windows
-        deep, tall, _ = memory.box or ONES
+        deep, tall, _ = memory.boxes.size if memory.boxes else ONES
         times = dict(zip("ZYX", choice.times, strict=True))
         mean = form.mean or Mean(ONES, form.kernel, (0, 0, 0), ONES, form.transposed)
         out = tuple(a.places for a in given.axes) if given.of_phases else form.out_size
@@ -192,7 +210,7 @@ class Shape:
             "kChunks": choice.chunks,
             "kStages": self.stages,
             "kAhead": self.ahead,
-            "kBoxed": int(memory.box is not None),
+            "kBoxed": int(memory.boxes is not None),
             "kBoxDeep": deep,
             "kBoxTall": tall,
             "kResident": int(choice.resident),
@@ -210,25 +228,22 @@ class Shape:
 
 @dataclass(eq=False)
 class Timed:
-    """A shape, what a tile of it takes in microseconds, and what bounds that."""
+    """A shape, what it takes, and what bounds that."""
 
     shape: Shape
-    tile_time: float
+    launch: Launch
     bound: str
-    sample_bytes: int
 
     @property
     def config(self) -> ConvConfig:
-        shape, choice = self.shape.fed, self.shape.choice
+        shape, choice = self.shape, self.shape.choice
         threads, channels, depth, height, width, pitch = shape.slices
         kilobytes = shape.shared_bytes >> 10
         return ConvConfig(
-            *(channels, depth, height, width, pitch, threads),
+            *(channels, depth, height, width, pitch, threads, choice.accumulators),
             tuple(shape.constants.items()),
             f"{choice}; {shape.stages} stages, {kilobytes} KB, bound by {self.bound}",
-            self.tile_time,
-            shape.tiles,
-            self.sample_bytes,
+            self.launch,
             shape.shared_bytes,
             choice.channel_tiles * choice.stages_of_tile * shape.memory.weights,
             choice.channel_tiles * choice.block_channels * 8,
@@ -245,7 +260,7 @@ def with_time(shape: Shape, needs: Needs) -> Timed:
     elements = given.form.cin * math.prod(given.form.in_size)
     if stores:
         elements += given.form.cout * math.prod(given.windows.count)
-    return Timed(shape, time, bound, elements * given.loop.bytes)
+    return Timed(shape, Launch(time, shape.tiles, elements * given.loop.bytes), bound)
 
 
 def _writing(shape: Shape) -> float:
@@ -293,4 +308,6 @@ def _tile_time(shape: Shape, writing: float, parts: int, needs: Needs) -> tuple[
     }
     slowest, *others = sorted(bounds, key=lambda name: -bounds[name])
     took = bounds[slowest] + m.shared[shape.stages - 2] * bounds[others[0]] + m.per_tile
+    if choice.accumulators > m.roomy:
+        took *= m.crowded
     return took / m.clock, slowest

@@ -1,10 +1,7 @@
 """Pools: increasing functions go past the maximum, and two pools in a row become one.
 
 max(f(x)) is f(max(x)) for an f that never decreases, and f then runs on the pooled tensor, 4 or 8
-times smaller. NaN passes through max_pool and through each of these functions, and none makes a NaN
-from a number or an infinity (a slope or factor of 0 would), so NaN and infinities stay in place.
-Functions whose rounding keeps the order are exact; exp and its relatives are evaluated on the very
-same element, but two elements that nearly tie could have come out in either order by one rounding.
+times smaller. orders.py knows these functions.
 
 A function moves only if all that stands between the pool and a product, an input or another pool
 can move. Elsewhere it is free inside the fused kernel before the pool and would need one after it.
@@ -20,53 +17,19 @@ from collections.abc import Sequence
 
 from kernelwright.graph import SOURCES, Graph, Node, Ref, product
 from kernelwright.pattern import Builder, Exactness, Match, Pat, Rule, Var, all_of
-from kernelwright.rules.clamps import CLAMPS, bounds
-from kernelwright.rules.conditions import floating, in_range, wide
-from kernelwright.rules.constants import SHIFTS, shift_of
+from kernelwright.rules.conditions import floating, wide
+from kernelwright.rules.constants import SHIFTS
+from kernelwright.rules.orders import ORDERLY, SMOOTH, unordered
 from kernelwright.rules.reductions import reduced_axes
 from kernelwright.rules.sums import PRODUCTS
 from kernelwright.rules.windows import AVG_POOLS, DILATION, MAX_POOLS, pool_window, uneven
 
-ORDERLY = (*CLAMPS, *SHIFTS, "mul", "div", "leaky_relu")
-SMOOTH = ("sigmoid", "tanh", "exp", "elu", "selu", "softplus", "hardsigmoid", "expm1", "atan")
 
-
-def not_increasing(graph: Graph, node: Node) -> str | None:
-    """Why the function is not known to keep the order of numbers, or None."""
-    dtype = node.type.dtype
-    if node.op in CLAMPS:
-        found = bounds(node)
-        return found if isinstance(found, str) else None
-    if node.op in SHIFTS:
-        return _shift_moves(graph, node)
-    if node.op in ("mul", "div", "leaky_relu"):
-        factor = node.args[1]
-        if not isinstance(factor, int | float):
-            return f"the sign of {factor} is not known"
-        safe = factor > 0 and in_range(factor, dtype)
-        return None if safe else f"{node.name} by {factor:g} does not keep the order of numbers"
-    if node.op == "softplus" and not _joins_smoothly(node):
-        return f"{node.name} falls at its threshold"
-    if node.op in ("elu", "softplus"):
-        positive = all(isinstance(n, int | float) and n > 0 for n in node.args[1:])
-        return None if positive else f"{node.name} has a number that is not positive"
-    return None if node.op in SMOOTH else f"{node.name} is not known to be increasing"
-
-
-def _joins_smoothly(node: Node) -> bool:
-    """Above its threshold softplus is x, which is less than log(1 + exp(x)): by 2e-9 at 20."""
-    threshold = node.args[2]
-    return isinstance(threshold, int | float) and threshold >= 20
-
-
-def _shift_moves(graph: Graph, node: Node) -> str | None:
-    """A number, or a value that does not change inside of a window."""
-    shift, alpha = node.args[1:3]
-    if isinstance(shift, int | float):
-        added = shift_of(node.op, shift, alpha)
-        return None if in_range(added, node.type.dtype) else f"the shift {added:g} is not in range"
+def _unmoved(graph: Graph, node: Node) -> str | None:
+    """Why the function does not go past a pool, or None."""
+    shift = node.args[1] if node.op in SHIFTS else None
     if not isinstance(shift, Ref):
-        return f"the shift {shift} is known only at a call"
+        return unordered(node)
     shape, out = graph[shift.name].type.shape, node.type.shape
     same_type = graph[shift.name].type.dtype == node.type.dtype
     if not same_type or graph[node.inputs[0]].type != node.type:
@@ -76,13 +39,13 @@ def _shift_moves(graph: Graph, node: Node) -> str | None:
 
 
 def _moves(match: Match) -> str | None:
-    return not_increasing(match.graph, match.node("f"))
+    return _unmoved(match.graph, match.node("f"))
 
 
 def _whole_chain_moves(match: Match) -> str | None:
     node = match.node("x")
     while node.op in (*ORDERLY, *SMOOTH):
-        why = not_increasing(match.graph, node)
+        why = _unmoved(match.graph, node)
         if why or len(match.graph.users[node.name]) > 1:
             return why or f"{node.name} has other readers"
         node = match.graph[node.inputs[0]]

@@ -217,7 +217,7 @@ CONVOLVING = Convolving(
     feed_split=460.0,
     copied=300.0,
     box=300.0,
-    row=3.0,
+    row=(9.0, 3.0),
     feed_stage=300.0,
     ending=32.0,
     operation=3.0,
@@ -232,6 +232,8 @@ CONVOLVING = Convolving(
     shared=(0.32, 0.3, 0.28),
     per_tile=1300.0,
     slice=800.0,
+    roomy=128,
+    crowded=1.12,
     memory_rate=3.8e6,
     overhead=8.0,
 )

@@ -274,16 +274,18 @@ class Convolving:
     A block has `shared_bytes`, of which the tensor cores read `shared_rate` bytes in a clock; no
     product is shorter than `least_product`. A feeding thread's unit takes `feed` (`feed_split` for
     two planes), `copied` more if the thread copies it for itself, and else a box `box` more and
-    `row` for each of its rows; a stage takes `feed_stage` besides. A thread's result takes the
-    epilogue `ending` and `operation` for each of its program's, `single` more where places are
-    rows, whose results are not written in pairs, `phases` more where phases meet, first those of
-    places that are rows; where only the largest of a window goes on, it takes that for each window,
-    and `windows` for a result; an operation on a result in registers takes `early`, and where
-    places are rows, threads `meet` for each channel. Writing a run of results takes `run`, or
-    `broken_run` if it begins and ends within sectors; the L2 delivers `fetch_rate` bytes. Of what
-    the second slowest of these takes, `shared` is not hidden behind the slowest, with two, three
-    and four stages; a tile takes `per_tile` besides, and `slice` for each slice but the first where
-    a warpgroup has one for all its channels. `memory_rate` is in bytes a us, for the whole device.
+    `row` for each of its rows, less where many channels are multiplied meanwhile; a stage takes
+    `feed_stage` besides. A thread's result takes the epilogue `ending` and `operation` for each of
+    its program's, `single` more where places are rows, whose results are not written in pairs,
+    `phases` more where phases meet, first those of places that are rows; where only the largest of
+    a window goes on, it takes that for each window, and `windows` for a result; an operation on a
+    result in registers takes `early`, and where places are rows, threads `meet` for each channel.
+    Writing a run of results takes `run`, or `broken_run` if it begins and ends within sectors; the
+    L2 delivers `fetch_rate` bytes. Of what the second slowest of these takes, `shared` is not
+    hidden behind the slowest, with two, three and four stages; a tile takes `per_tile` besides, and
+    `slice` for each slice but the first where a warpgroup has one for all its channels; all of it
+    is `crowded` times as long where a thread has more than `roomy` sums, which leave it few
+    registers. `memory_rate` is in bytes a us, for the whole device, and `overhead` in us.
     """
 
     processors: int
@@ -295,7 +297,7 @@ class Convolving:
     feed_split: float
     copied: float
     box: float
-    row: float
+    row: tuple[float, float]
     feed_stage: float
     ending: float
     operation: float
@@ -310,6 +312,8 @@ class Convolving:
     shared: tuple[float, float, float]
     per_tile: float
     slice: float
+    roomy: int
+    crowded: float
     memory_rate: float
     overhead: float
 
