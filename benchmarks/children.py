@@ -126,11 +126,13 @@ def contraction_flops(graph: Any, batch: int) -> int:
 
 def planned_flops(compiled: Any) -> int:
     """Of the contractions that are left: a convolution with a pool in its weights has fewer."""
+    from kernelwright.graph import hint
     from kernelwright.lower import ConvKernel
 
+    batch = compiled.problem.batch
     folded = [k for k in compiled.kernels if isinstance(k, ConvKernel) and k.form.mean]
-    saved = sum(k.conv.form.flops(k.conv.typical) - k.form.flops(k.conv.typical) for k in folded)
-    return contraction_flops(compiled.primitives, compiled.problem.batch) - round(saved)
+    saved = sum(hint(k.region.contraction.flops, batch) - k.form.flops(batch) for k in folded)
+    return contraction_flops(compiled.primitives, batch) - round(saved)
 
 
 def verify_stage(job: Job, source: Path, emitted: Path) -> Record:
