@@ -262,8 +262,8 @@ class Rewrite:
     consumed: tuple[str, ...]
 
     def __str__(self) -> str:
-        gone = f", which does away with {', '.join(self.consumed)}" if self.consumed else ""
-        return f"{self.rule} ({self.exactness}): {self.where}{gone}"
+        others = f", together with {', '.join(self.consumed)}" if self.consumed else ""
+        return f"{self.rule} ({self.exactness}): {self.where}{others}"
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def test_a_new_node_keeps_the_name_and_the_sources() -> None:
     assert after["b_mul_1"].op == "mul" and after["b_mul"].op == "exp"
     assert after.outputs == made.outputs and "a" not in after.by_name
     assert log == (Rewrite(rule.name, Exactness.GUARDED, made["b"].origin, ("a",)),)
-    assert str(log[0]) == f"{rule.name} (guarded): relu at model.py:2, which does away with a"
+    assert str(log[0]) == f"{rule.name} (guarded): relu at model.py:2, together with a"
 
 
 def test_a_replaced_value_is_re_pointed_everywhere() -> None:
