@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -339,6 +339,13 @@ def compiled(case: Case, target: Any, train: bool = False) -> Compiled:
     return compile_problem(problem, target=target, policy=ALWAYS)
 
 
+def with_nans(shape: Sequence[int]) -> torch.Tensor:
+    """Some in one channel of the first sample."""
+    x = torch.randn(*shape).double()
+    x[0, 1].view(-1)[::53] = torch.nan
+    return x
+
+
 def check(made: Compiled, x: torch.Tensor, folder: Path) -> None:
     exact = copy.deepcopy(made.problem.module).double()
     made.problem.module.double()
@@ -452,9 +459,7 @@ def test_average_pools_are_folded_into_the_weights(name: str, tmp_path: Path) ->
     assert kernel.region.why.code is (Code.CONV_MEAN if up else Code.CONV_FOLDED)
     assert kernel.form.mean is not None and kernel.form.mean.kernel == kernel.conv.form.kernel
     assert not kernel.program.stages and "is folded into the weights" in str(kernel.region.why)
-    x = torch.randn(*case.shape).double()
-    x[0, 1].view(-1)[::53] = torch.nan
-    check(made, x, tmp_path)
+    check(made, with_nans(case.shape), tmp_path)
 
 
 @pytest.mark.parametrize("name", ONWARD)
@@ -470,9 +475,7 @@ def test_what_reads_the_means_is_in_the_epilogue_too(name: str, tmp_path: Path) 
     assert kernel.form.mean is not None and len(kernel.program.stages) == len(
         region.conv.library[-1].program.stages
     )
-    x = torch.randn(*case.shape).double()
-    x[0, 1].view(-1)[::53] = torch.nan
-    check(made, x, tmp_path)
+    check(made, with_nans(case.shape), tmp_path)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -514,9 +517,7 @@ def test_windows_that_overlap(name: str, more: int, tmp_path: Path) -> None:
     made = compiled(replaced(case, shape), ONCE)
     (region,) = made.planned.regions
     assert region.why.code is Code.CONV_OVERLAP
-    x = torch.randn(*shape).double()
-    x[0, 1].view(-1)[::53] = torch.nan
-    check(made, x, tmp_path)
+    check(made, with_nans(shape), tmp_path)
 
 
 def test_windows_that_overlap_turn_channels_around(tmp_path: Path) -> None:
