@@ -117,11 +117,19 @@ def compile_stage(job: Job, source: Path, emitted: Path) -> Record:
 
 
 def contraction_flops(graph: Any, batch: int) -> int:
-    """Of the library's and of generated contractions alike, at the batch of the example."""
-    from kernelwright.graph import Contraction, hint
+    """Of the library's contractions and of generated ones alike, at the batch of the example.
 
-    payloads = [node.payload for node in graph]
-    return sum(hint(p.flops, batch) for p in payloads if isinstance(p, Contraction))
+    A depthwise convolution that the planner made a sum over windows is no less work for that.
+    """
+    from kernelwright.graph import Contraction, Reduction, hint, product
+
+    flops = 0
+    for node in graph:
+        if isinstance(node.payload, Contraction):
+            flops += hint(node.payload.flops, batch)
+        elif isinstance(node.payload, Reduction) and node.origin.op.startswith("conv"):
+            flops += 2 * hint(product(graph[node.inputs[0]].type.shape), batch)
+    return flops
 
 
 def planned_flops(compiled: Any) -> int:

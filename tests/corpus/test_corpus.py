@@ -25,6 +25,7 @@ from kernelwright.problem import in_mode, load_problem, load_source
 BENCHMARKS = checking.TESTS.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import children  # noqa: E402
 import corpus  # noqa: E402
 import corpus_chart  # noqa: E402
 import corpus_files  # noqa: E402
@@ -153,6 +154,21 @@ def test_means_are_of_certified_chains_and_collapses_stand_apart() -> None:
     assert linear["means"]["eager"] is None
     assert corpus.cells(rows[1])[0] == "conv2d_average_pool_elu (collapse)"
     assert corpus.cells(rows[4])[0] == "conv3d_gelu_scale_bias (FAILED)"
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(
+    target: str, tmp_path: Path
+) -> None:
+    flops = {}
+    for chain in ("conv2d_depthwise_hardswish", "conv2d_average_pool_elu"):
+        problem = load_problem(corpus_files.write(chain, True, tmp_path), "cpu")
+        made = compile_problem(problem, target=target)
+        written = children.contraction_flops(expand(made.captured), problem.batch)
+        flops[chain] = (children.planned_flops(made), written)
+    depthwise, pooled = flops.values()
+    assert depthwise == (2 * 3 * 5 * 9 * 9 * 9, 2 * 3 * 5 * 9 * 9 * 9)
+    assert pooled[0] < pooled[1] == 2 * 3 * 8 * 3 * 9 * 9 * 9
 
 
 def test_the_chart_has_a_bar_for_each_chain_and_its_floor(tmp_path: Path) -> None:
