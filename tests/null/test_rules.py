@@ -78,6 +78,12 @@ NORM = "norm(x + c) => norm(x)"
 FEATURES = "sum_j linear(x, W, b)_j => x @ sum_j W_j + sum_j b_j"
 FACTOR_PAST = "sum(x * a) => sum(x) * a"
 SHIFT_PAST = "sum(x + c) => sum(x) + n * c"
+ADDED_PAST = "sum(x + c) => sum(x) + sum(c)"
+TAKEN_PAST = "sum(x - c) => sum(x) - sum(c)"
+GAIN_PAST = "sum(x * s) => sum(x) * s"
+DIVISOR_PAST = "sum(x / s) => sum(x) / s"
+GAINS = "linear(x, W, b) * s => linear(x, s W, s b) if it is summed"
+DIVISORS = "linear(x, W, b) / s => linear(x, W / s, b / s) if it is summed"
 MOVE_PAST = "sum(move(x)) => move(sum(x))"
 NORM_PAST = "mean(batch_norm(x)) => batch_norm(mean(x)) in eval mode"
 GLOBAL_POOL = "pool(x) over all of the space => mean(x)"
@@ -113,8 +119,20 @@ def channels(n: int) -> Tensor:
     return torch.randn(5, 1, 1)
 
 
+def one(n: int) -> Tensor:
+    return torch.randn(1)
+
+
+def six(n: int) -> Tensor:
+    return torch.randn(6)
+
+
 def linear(n: int) -> nn.Module:
     return nn.Linear(n, 6)
+
+
+def unbiased(n: int) -> nn.Module:
+    return nn.Linear(n, 6, bias=False)
 
 
 def conv(n: int) -> nn.Module:
@@ -141,6 +159,31 @@ LINEARITY = [
     written(FACTOR_PAST, lambda m, x: (m.l(x) * -0.7).mean(1), l=linear),
     written(SHIFT_PAST, lambda m, x: (m.l(x) - 0.3).sum(1), l=linear),
     written(SHIFT_PAST, lambda m, x: (m.l(x) * 2 + 0.3).mean(1, keepdim=True), l=linear),
+    space((9, 7), SHIFT_PAST, lambda m, x: F.avg_pool2d(m.conv(x) + 2, 2), conv=conv),
+    written(GAINS, lambda m, x: (m.l(x) * m.s + m.c).sum(1), l=linear, s=six, c=six),
+    written(GAINS, lambda m, x: (m.s * m.l(x)).mean(1, keepdim=True), l=linear, s=six),
+    Case(
+        GAINS,
+        lambda n: Written(lambda m, x: (m.l(x) * m.s).sum((0, 2)), l=linear(n), s=six(n)),
+        lambda batch, n: (batch, 4, n),
+    ),
+    written(DIVISORS, lambda m, x: (m.l(x) / m.s).sum(1), l=unbiased, s=six),
+    written(GAINS, lambda m, x: (m.l(x) * m.s - m.c + 2).sum(1, True), l=linear, s=six, c=six),
+    written(ADDED_PAST, lambda m, x: (m.l(x) * 2 + m.c).mean(1), l=linear, c=six),
+    written(ADDED_PAST, lambda m, x: (m.c + m.l(x) / 2).sum(1), l=linear, c=one),
+    written(TAKEN_PAST, lambda m, x: (m.l(x) / 2 - m.c).sum(1, True), l=linear, c=six),
+    *(
+        space((9, 7), law, lambda m, x, f=f: f(m, m.conv(x)), conv=conv, s=channels, c=channels)
+        for law, f in (
+            (ADDED_PAST, lambda m, y: (y * m.s + m.c).sum((2, 3))),
+            (ADDED_PAST, lambda m, y: F.avg_pool2d(y / m.s + m.c, 2)),
+            (TAKEN_PAST, lambda m, y: (y * m.s - m.c).mean((1, 2, 3))),
+            (GAIN_PAST, lambda m, y: (y * m.s).mean((2, 3))),
+            (GAIN_PAST, lambda m, y: F.avg_pool2d(m.s * y, 3, 2, 1, ceil_mode=True)),
+            (GAIN_PAST, lambda m, y: (y * m.s).sum((-1, -2), keepdim=True)),
+            (DIVISOR_PAST, lambda m, y: (y / m.s).mean((2, 3))),
+        )
+    ),
     written(MOVE_PAST, lambda m, x: m.l(x).t().sum(0), l=linear),
     written(MOVE_PAST, lambda m, x: m.l(x).transpose(0, 1).mean(0, keepdim=True), l=linear),
     written(MOVE_PAST, lambda m, x: m.l(x).unsqueeze(1).sum((1, 2)), l=linear),
@@ -296,6 +339,22 @@ CASES = [
         l=lambda n: nn.Linear(n, 6, bias=False),
         c=lambda n: vector(6),
     ),
+    written(
+        "linear(x, W, b) - c => linear(x, W, b - c)", lambda m, x: m.l(x) - m.c, l=linear, c=six
+    ),
+    written("linear(x, W) - c => linear(x, W, -c)", lambda m, x: m.l(x) - m.c, l=unbiased, c=six),
+    image(
+        "conv(x, W, b) - c => conv(x, W, b - c)",
+        lambda m, x: m.conv(x) - m.c,
+        conv=lambda n: nn.Conv2d(n, 5, 2),
+        c=channels,
+    ),
+    image(
+        "conv(x, W) - c => conv(x, W, -c)",
+        lambda m, x: m.conv(x) - m.c,
+        conv=lambda n: nn.ConvTranspose2d(n, 5, 2, stride=2, bias=False),
+        c=channels,
+    ),
     *(
         image(CONV, lambda m, x: m.conv(x) + m.c, conv=conv, c=channels)
         for conv in (
@@ -416,6 +475,10 @@ def with_indices(m: Any, x: Tensor) -> Any:
     return values, indices
 
 
+def padded_pool(m: Any, x: Tensor) -> Tensor:
+    return F.avg_pool1d(m.l(x).unsqueeze(1) + 2, 3, padding=1)
+
+
 LINEAR_PARTS = {"l": lambda n: nn.Linear(n, 6), "c": lambda n: vector(6)}
 
 # A law, a program that looks as if it obeyed it, and the reason given (None: not even a near miss).
@@ -463,6 +526,37 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
     (INDEXED, with_indices, {}, "max_"),
     (INDEXED, lambda m, x: torch.max(x.sin().unsqueeze(1), 1)[1], {}, None),
     (LINEAR, lambda m, x: torch.add(m.l(x), m.c, alpha=2), LINEAR_PARTS, "alpha is 2, not 1"),
+    ("linear(x, W, b) - c => linear(x, W, b - c)", lambda m, x: m.c - m.l(x), LINEAR_PARTS, None),
+    (SHIFT_PAST, padded_pool, LINEAR_PARTS, "pads or rounds up"),
+    (ADDED_PAST, lambda m, x: (m.l(x) / 2 + m.c).sum(0), LINEAR_PARTS, "goes over the batch"),
+    (ADDED_PAST, lambda m, x: (m.l(x).tanh() + m.c).sum(1), LINEAR_PARTS, "is no product"),
+    (ADDED_PAST, lambda m, x: (m.l(x) * x[:, :1] + m.c).sum(1), LINEAR_PARTS, "is no product"),
+    (
+        ADDED_PAST,
+        lambda m, x: F.avg_pool1d((m.l(x) / 2).unsqueeze(1) + m.c, 2),
+        LINEAR_PARTS,
+        "several numbers for one sum",
+    ),
+    (GAIN_PAST, lambda m, x: (m.l(x) * m.c).sum(1), LINEAR_PARTS, "several numbers for one sum"),
+    (
+        GAIN_PAST,
+        lambda m, x: (m.l(x) * m.c).sum(1),
+        LINEAR_PARTS | {"c": lambda n: torch.randn(2, 1, 1)},
+        "c enlarges",
+    ),
+    (GAINS, lambda m, x: (m.l(x[:1]) * m.c).sum(1), LINEAR_PARTS, "for a single row"),
+    (
+        GAINS,
+        lambda m, x: (m.l(x) * m.c).sum(1),
+        LINEAR_PARTS | {"c": one},
+        "not one number for each of the 6 features",
+    ),
+    (GAINS, lambda m, x: (m.l(x) * x[:, :1]).sum(1), LINEAR_PARTS, None),
+    (GAINS, lambda m, x: (m.l(x) * m.c).sum(0), LINEAR_PARTS, "is not only summed"),
+    (GAINS, lambda m, x: (m.l(x) * m.c + x[:, :1]).sum(1), LINEAR_PARTS, "is not only summed"),
+    (GAINS, lambda m, x: (y := m.l(x) * m.c).sum(1, True) + y, LINEAR_PARTS, "is not only summed"),
+    (GAINS, lambda m, x: (m.l(x) * m.c + 2).sum((0, 1)), LINEAR_PARTS, "goes over the batch"),
+    (GAINS, lambda m, x: (y := m.l(x) * m.c, y.sum(1)), LINEAR_PARTS, "is not only summed"),
     (LINEAR, also_output, LINEAR_PARTS, "l is also a result of the model"),
     (
         LINEAR,

@@ -251,13 +251,22 @@ KW_FN float log1p_exp_minus_abs(float x) {
 #endif
 }
 
-// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// a / b within 2 ulp for b from 1/4 to 2^126; beyond that it is 0, since so is the reciprocal.
 // The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
   return a * approximate_reciprocal(b);
 #else
   return a / b;
+#endif
+}
+
+// a / (1 + b) for any b from 0 on: a quarter of both, since the reciprocal of 2^127 is subnormal.
+KW_FN float over_one_plus(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return ratio(0.25f * a, 0.25f + 0.25f * b);
+#else
+  return a / (1.0f + b);
 #endif
 }
 
@@ -426,7 +435,7 @@ KW_FN float log1p(float x) {
 
 KW_FN float sigmoid(float x) {
 #ifdef __CUDA_ARCH__
-  return detail::ratio(1.0f, 1.0f + detail::exp_below(-x));
+  return detail::over_one_plus(1.0f, detail::exp_below(-x));
 #else
   return detail::keep_nan(x, detail::sigmoid_of_number(x));
 #endif
@@ -486,17 +495,9 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 KW_FN float hardtanh(float x, float low, float high) { return clamp(x, low, high); }
 KW_FN float relu6(float x) { return clamp(x, 0.0f, 6.0f); }
 KW_FN float hardsigmoid(float x) { return detail::sixth(clamp(x + 3.0f, 0.0f, 6.0f)); }
+KW_FN float softsign(float x) { return detail::over_one_plus(x, ::fabsf(x)); }
 KW_FN float hardswish(float x) { return detail::sixth(x * clamp(x + 3.0f, 0.0f, 6.0f)); }
 // clang-format on
-
-// A quarter of both, so that the reciprocal of the largest number is not subnormal.
-KW_FN float softsign(float x) {
-#ifdef __CUDA_ARCH__
-  return detail::ratio(0.25f * x, 0.25f + 0.25f * ::fabsf(x));
-#else
-  return x / (1.0f + ::fabsf(x));
-#endif
-}
 
 KW_FN float elu(float x, float alpha, float scale, float input_scale) {
   const float inner = x * input_scale;
@@ -519,7 +520,7 @@ KW_FN float softplus(float x, float beta, float threshold) {
 
 KW_FN float silu(float x) {
 #ifdef __CUDA_ARCH__
-  return detail::ratio(x, 1.0f + detail::exp_below(-x));
+  return detail::over_one_plus(x, detail::exp_below(-x));
 #else
   return x * detail::sigmoid_of_number(x);
 #endif

@@ -7,6 +7,7 @@ goes before what moves values.
 
 from kernelwright.pattern import Rule
 from kernelwright.rules import (
+    affine,
     biases,
     clamps,
     constants,
@@ -32,6 +33,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *pools.RULES,
     *extremes.RULES,
     *sums.RULES,
+    *affine.RULES,
     *spaces.RULES,
     *products.RULES,
     *rows.RULES,

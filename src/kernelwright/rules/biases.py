@@ -79,13 +79,15 @@ def _into_product(match: Match, builder: Builder) -> Ref:
     if c != channels:
         bias = builder.node("view", (bias, channels.shape), channels)
     if "b" in match.bound:
-        bias = builder.node("add", (match["b"], bias, 1), channels)
+        bias = builder.node(match.root.op, (match["b"], bias, 1), channels)
+    elif match.root.op == "sub":
+        bias = builder.node("neg", (bias,), channels)
     return builder.like(node, match["x"], match["W"], bias)
 
 
-def _fold(law: str, ops: tuple[str, ...], bias: Var | None) -> Rule:
+def _fold(law: str, ops: tuple[str, ...], bias: Var | None, op: str = "add") -> Rule:
     product_ = Pat(ops, Var("x"), Var("W"), bias, ..., name="product")
-    pattern = Pat("add", product_, Param("c"), Num("alpha"), commutes=True)
+    pattern = Pat(op, product_, Param("c"), Num("alpha"), commutes=op == "add")
     when = all_of(floating, unit_alpha("alpha"), _per_channel)
     return Rule(law, pattern, _into_product, Exactness.REASSOCIATES, when)
 
@@ -97,8 +99,12 @@ def _text(shape: Shape) -> str:
 RULES = (
     _fold("linear(x, W, b) + c => linear(x, W, b + c)", ("linear",), Var("b")),
     _fold("linear(x, W) + c => linear(x, W, c)", ("linear",), None),
+    _fold("linear(x, W, b) - c => linear(x, W, b - c)", ("linear",), Var("b"), "sub"),
+    _fold("linear(x, W) - c => linear(x, W, -c)", ("linear",), None, "sub"),
     _fold("conv(x, W, b) + c => conv(x, W, b + c)", CONVOLUTIONS, Var("b")),
     _fold("conv(x, W) + c => conv(x, W, c)", CONVOLUTIONS, None),
+    _fold("conv(x, W, b) - c => conv(x, W, b - c)", CONVOLUTIONS, Var("b"), "sub"),
+    _fold("conv(x, W) - c => conv(x, W, -c)", CONVOLUTIONS, None, "sub"),
     Rule(
         "(x + b) + c => x + (b + c)",
         Pat(

@@ -33,18 +33,28 @@ from kernelwright.rules.windows import AVG_POOLS, pool_window, uneven
 
 PRODUCTS = ("linear", *CONVOLUTIONS)
 SUMS = ("sum.dim_IntList", "mean.dim")
+SUM_OF = (*SUMS, *AVG_POOLS)
 GLOBAL_POOLS = (*AVG_POOLS, *(f"adaptive_avg_pool{rank}d" for rank in (1, 2, 3)))
 EVAL_NORM = "_native_batch_norm_legit_no_training"
 MOVES = ("unsqueeze", "squeeze.dim", "transpose", "permute", "t")
 FACTORS = ("mul", "div")
+STATE = ("parameter", "buffer")
 PASSABLE = (*FACTORS, *SHIFTS, *MOVES, EVAL_NORM, "getitem")
+
+
+def varying(graph: Graph, node: Node) -> list[str]:
+    """Its operands that are no parameters."""
+    return [name for name in node.inputs if graph[name].op not in STATE]
 
 
 def over_product(match: Match) -> str | None:
     """Below y there must be a product, with nothing else between them that could not go past."""
-    node = match.node("y")
+    graph, node = match.graph, match.node("y")
     while node.op in PASSABLE:
-        node = match.graph[node.inputs[0]]
+        operands = varying(graph, node)
+        if node.op in (*FACTORS, *SHIFTS) and len(operands) != 1:
+            break
+        node = graph[operands[0]]
     if node.op in PRODUCTS:
         return None
     return f"it is free inside the fused kernel, and {node.name} is no product that could be saved"
@@ -56,12 +66,12 @@ def axes_of(match: Match) -> tuple[int, ...]:
     return reduced_axes(match.root, rank)
 
 
-def _over_features(graph: Graph, node: Node) -> bool:
+def over_features(graph: Graph, node: Node) -> bool:
     rank = len(graph[node.inputs[0]].type.shape)
     return rank - 1 in reduced_axes(node, rank)
 
 
-def _saves_a_product(match: Match) -> str | None:
+def saves_a_product(match: Match) -> str | None:
     x, weight = match.type("x").shape, match.type("W").shape
     if weight[0] == 1:
         return "the product has one feature only"
@@ -113,6 +123,8 @@ def _shift_is_safe(match: Match) -> str | None:
     shift = shift_of(match.node("shift").op, match.number("c"), match.number("alpha"))
     if not in_range(shift, match.root.type.dtype):
         return f"the shift {shift:g} is not in the range where it may go past a sum"
+    if match.root.op in AVG_POOLS and (why := uneven(match.root)):
+        return why
     if not isinstance(_count(match), int):
         return "the sum goes over the batch, whose size is known only at a call"
     return None
@@ -194,8 +206,6 @@ def _mean_instead(match: Match, builder: Builder) -> Ref:
     return over(builder, "mean.dim", match["y"], axes)
 
 
-_SUM_OF = (*SUMS, *AVG_POOLS)
-
 RULES = (
     Rule(
         "pool(x) over all of the space => mean(x)",
@@ -206,14 +216,14 @@ RULES = (
     ),
     Rule(
         "sum(x * a) => sum(x) * a",
-        Pat(_SUM_OF, Pat(FACTORS, Var("y"), Num("a"), name="scale"), ...),
+        Pat(SUM_OF, Pat(FACTORS, Var("y"), Num("a"), name="scale"), ...),
         _scale_after,
         Exactness.REASSOCIATES,
         when=all_of(floating, wide, over_product, _factor_is_safe),
     ),
     Rule(
         "sum(x + c) => sum(x) + n * c",
-        Pat(_SUM_OF, Pat(SHIFTS, Var("y"), Num("c"), Num("alpha"), name="shift"), ...),
+        Pat(SUM_OF, Pat(SHIFTS, Var("y"), Num("c"), Num("alpha"), name="shift"), ...),
         _shift_after,
         Exactness.REASSOCIATES,
         when=all_of(floating, wide, over_product, _shift_is_safe),
@@ -239,9 +249,9 @@ RULES = (
     ),
     Rule(
         "sum_j linear(x, W, b)_j => x @ sum_j W_j + sum_j b_j",
-        Pat(SUMS, Pat("linear", Var("x"), Var("W"), Opt("b")), ..., where=_over_features),
+        Pat(SUMS, Pat("linear", Var("x"), Var("W"), Opt("b")), ..., where=over_features),
         _sum_weights,
         Exactness.REASSOCIATES,
-        when=all_of(floating, wide, _saves_a_product),
+        when=all_of(floating, wide, saves_a_product),
     ),
 )
