@@ -2973,7 +2973,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 049f4e716d98cf27084550ebeec313fd3cefb6b1676d6e9d3b0901866e0ce3b2
+# sha256 0c8e4c77e41ff93ad23cbc8958a5f0c6bd1a64231c0d3aa7258dbb53e7dd4d87
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3096,7 +3096,7 @@ KW_FN float exp_minus_abs(float x) {
   return exp_within(-bounded_abs(x, 105.0f));
 }
 
-// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// a / b within 2 ulp for b from 1/4 to 2^126; beyond that it is 0, since so is the reciprocal.
 // The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
   return a / b;
@@ -3238,6 +3238,9 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
+//   P::kSamePass[I]                                whether stage I needs no result of the stages of
+//                                                  the pass before it, and joins them; none does
+//                                                  where this is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

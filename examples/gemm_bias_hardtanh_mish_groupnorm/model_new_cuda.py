@@ -3272,7 +3272,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e1e60933f5ad3fbc7c4dda32a14a002f55c253872c17d4877d91174f74e05442
+# sha256 dd1b5e4f03b5388338a511218e262afedab1496d87e8d26ff88b7ea84dc812b8
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3282,6 +3282,7 @@ _KW_HEADERS = r"""
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+#include <type_traits>
 #include <utility>
 
 // ---- scalar.cuh ---------------------------------------------------------------------------------
@@ -3439,7 +3440,7 @@ KW_FN Split split(float x) {
   return {static_cast<int32_t>(above) >> 23, from_bits((above & 0x007fffff) + kTwoThirds)};
 }
 
-// a / b within 2 ulp for b from 1/4 to 2^126, beyond which the quotients below are as good as 0.
+// a / b within 2 ulp for b from 1/4 to 2^126; beyond that it is 0, since so is the reciprocal.
 // The device's exact division takes many times the instructions of an approximate reciprocal.
 KW_FN float ratio(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -3698,6 +3699,9 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
+//   P::kSamePass[I]                                whether stage I needs no result of the stages of
+//                                                  the pass before it, and joins them; none does
+//                                                  where this is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

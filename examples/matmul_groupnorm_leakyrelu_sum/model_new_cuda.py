@@ -3250,7 +3250,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 76644ad418c85293d57c637f20ba7cdb82f00a8ea71a1a963e63f2d5ec45cd6d
+# sha256 e175a611b29421d04c49782b747332c005dab42357d343944000ca70a5bac73a
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3260,6 +3260,7 @@ _KW_HEADERS = r"""
 #include <cuda_runtime.h>
 #include <math.h>
 #include <stdint.h>
+#include <type_traits>
 #include <utility>
 
 // ---- scalar.cuh ---------------------------------------------------------------------------------
@@ -3533,6 +3534,9 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
+//   P::kSamePass[I]                                whether stage I needs no result of the stages of
+//                                                  the pass before it, and joins them; none does
+//                                                  where this is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -58,16 +58,17 @@ inline void reductions() {
 }
 
 inline void columns() {
-  const auto mean = [](int64_t batch) {
-    constexpr int64_t kColumns = ColumnMean::kColumns;
-    return ColumnMean::Args{numbers(batch * kColumns), room<float>(batch * kColumns),
-                            room<float>(kColumns), batch};
+  const auto statistics = [](int64_t batch) {
+    constexpr int64_t kColumns = ColumnStatistics::kColumns;
+    return ColumnStatistics::Args{numbers(batch * kColumns), room<float>(batch * kColumns),
+                                  room<float>(kColumns), room<float>(kColumns), batch};
   };
-  auto* const parts = room<float>(ColumnMean::kStages * HighColumns::kParts * ColumnMean::kColumns);
-  expect(kw::strided<ColumnMean, Columns>(mean(37), nullptr), "strided");
-  expect(
-      kw::spread_strided<ColumnMean, HighColumns>(mean(HighColumns::kShort + 37), parts, nullptr),
-      "spread, strided");
+  auto* const parts =
+      room<float>(ColumnStatistics::kStages * HighColumns::kParts * ColumnStatistics::kColumns);
+  expect(kw::strided<ColumnStatistics, Columns>(statistics(37), nullptr), "strided");
+  expect(kw::spread_strided<ColumnStatistics, HighColumns>(statistics(HighColumns::kShort + 37),
+                                                           parts, nullptr),
+         "spread, strided");
 }
 
 // Epilogues over a product in memory, of 1024 rows. Taken for one row, a bias is as long as it.

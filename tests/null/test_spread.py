@@ -75,3 +75,22 @@ def test_the_same_on_a_machine_without_clusters() -> None:
     compiled = compiled_for(lambda self, x: x.sum(), torch.randn(64), target="sm_80")
     (kernel,) = compiled.kernels
     assert dict(kernel.config.constants)["kParts"] == 216
+
+
+@pytest.mark.parametrize(
+    ("function", "joins"),
+    [
+        (lambda self, x: x.sum(0) / x.amax(0) + x.amin(0), (False, True, True)),
+        (lambda self, x: torch.softmax(x, 0), (False, False)),
+        (lambda self, x: x.var(0) + x.amin(0), (False, False, True)),
+        (lambda self, x: x.amax(0) * x.std(0), (False, True, False)),
+    ],
+)
+def test_stages_that_need_nothing_of_each_other_share_a_pass(
+    function: Callable[..., Any], joins: tuple[bool, ...]
+) -> None:
+    compiled = compiled_for(function, torch.randn(5000, 4096))
+    (kernel,) = compiled.kernels
+    assert kernel.program.same_pass == joins
+    written = ", ".join(str(joined).lower() for joined in joins)
+    assert (f"kSamePass[] = {{{written}}};" in compiled.source) == any(joins)

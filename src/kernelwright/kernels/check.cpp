@@ -50,6 +50,6 @@ template void kw::pointwise<ScaledSigmoid, WholeRow>(const ScaledSigmoid::Args&,
 template void kw::resident<Softmax, Lanes>(const Softmax::Args&, int);
 template void kw::resident<GroupSpread, SegmentLanes>(const GroupSpread::Args&, int);
 template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
-template void kw::strided<ColumnMean, WholeRow>(const ColumnMean::Args&, int);
+template void kw::strided<ColumnStatistics, WholeRow>(const ColumnStatistics::Args&, int);
 template void kw::strided<PaddedSum, Interior>(const PaddedSum::Args&, int);
 template void kw::pictures<NearlyAll, WholeImages>(const NearlyAll::Args&, int);

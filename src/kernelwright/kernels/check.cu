@@ -13,13 +13,14 @@ template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStre
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
-template cudaError_t kw::strided<ColumnMean, Columns>(const ColumnMean::Args&, cudaStream_t);
+template cudaError_t kw::strided<ColumnStatistics, Columns>(const ColumnStatistics::Args&,
+                                                            cudaStream_t);
 template cudaError_t kw::turned<ChannelsFirst, Turning<4, 4>>(const ChannelsFirst::Args&,
                                                               cudaStream_t);
 template cudaError_t kw::turned<PixelsOfThree, Turning<3, 1>>(const PixelsOfThree::Args&,
                                                               cudaStream_t);
-template cudaError_t kw::spread_strided<ColumnMean, HighColumns>(const ColumnMean::Args&, float*,
-                                                                 cudaStream_t);
+template cudaError_t kw::spread_strided<ColumnStatistics, HighColumns>(
+    const ColumnStatistics::Args&, float*, cudaStream_t);
 
 template cudaError_t kw::resident<Grouped, Groups>(const Grouped::Args&, cudaStream_t);
 template cudaError_t kw::resident<Apart, Warps>(const Apart::Args&, cudaStream_t);

@@ -217,18 +217,21 @@ struct GroupSpread {
   }
 };
 
-// The mean over the batch of each of 50 columns, and what is left of every element without it.
-struct ColumnMean {
+// The mean over the batch of each of 50 columns and the least element in one pass, and what is left
+// of every element without the mean.
+struct ColumnStatistics {
   struct Args {
     const float* x;
     float* centred;
     float* mean;
+    float* least;
     int64_t batch;
   };
   static constexpr int kColumns = 50;
-  static constexpr int kStages = 1;
-  static constexpr Combine kCombine[] = {Combine::kSum};
-  static constexpr bool kOverSegment[] = {false};
+  static constexpr int kStages = 2;
+  static constexpr Combine kCombine[] = {Combine::kSum, Combine::kMin};
+  static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kSamePass[] = {false, true};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 0;
   static constexpr bool kStoresElements = true;
@@ -243,6 +246,7 @@ struct ColumnMean {
   template <int L>
   struct Scalars {
     Vec<L> mean;
+    Vec<L> least;
   };
 
   template <int V, int L>
@@ -264,6 +268,16 @@ struct ColumnMean {
   }
 
   template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<1>, Fields<V>& f, const Scalars<L>&, const Args&, Cursor) {
+    return f.x;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<1>, Scalars<L>& s, const Vec<L>& total, const Args&) {
+    s.least = total;
+  }
+
+  template <int V, int L>
   KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
     auto out = kw::store_row<V>(a.centred + at.row + at.element * kColumns);
     KW_LANES
@@ -276,9 +290,12 @@ struct ColumnMean {
 
   template <int L>
   KW_FN static void store_row(const Scalars<L>& s, const Args& a, Cursor at) {
-    auto out = kw::store_row<L>(a.mean + at.row);
-    for (int l = 0; l < L; ++l) out[l] = s.mean[l];
-    out.commit();
+    auto mean = kw::store_row<L>(a.mean + at.row);
+    for (int l = 0; l < L; ++l) mean[l] = s.mean[l];
+    mean.commit();
+    auto least = kw::store_row<L>(a.least + at.row);
+    for (int l = 0; l < L; ++l) least[l] = s.least[l];
+    least.commit();
   }
 };
 

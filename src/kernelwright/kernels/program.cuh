@@ -8,6 +8,9 @@
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
+//   P::kSamePass[I]                                whether stage I needs no result of the stages of
+//                                                  the pass before it, and joins them; none does
+//                                                  where this is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -15,6 +18,8 @@
 //   P::store_elements(fields, scalars, a, at), P::store_segment(scalars, a, at), P::store_row(...)
 //   P::kStoresElements, P::kStoresSegments         whether the first two do anything
 #pragma once
+
+#include <type_traits>
 
 #include "storage.cuh"
 
@@ -92,12 +97,46 @@ KW_FN float combine_lanes(Vec<V> x) {
   return fold_lanes<C, V>(x);
 }
 
-// Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.
+// Stages that need nothing of each other, and so see each element in one pass: [First, End).
+template <int First, int End>
+struct Pass {
+  static constexpr int kFirst = First;
+  static constexpr int kEnd = End;
+  static constexpr int kCount = End - First;
+};
+
+template <class P, class = void>
+struct SamePass {
+  KW_FN static constexpr bool at(int) { return false; }
+};
+template <class P>
+struct SamePass<P, std::void_t<decltype(P::kSamePass)>> {
+  KW_FN static constexpr bool at(int stage) { return P::kSamePass[stage]; }
+};
+
+template <class P>
+KW_FN constexpr int end_of_pass(int first) {
+  int end = first + 1;
+  while (end < P::kStages && SamePass<P>::at(end)) ++end;
+  return end;
+}
+
+// Calls f(Pass<..>{}) for every pass of a program.
 template <class P, int I = 0, class F>
-KW_FN void for_each_stage(F&& f) {
+KW_FN void for_each_pass(F&& f) {
   if constexpr (I < P::kStages) {
-    f(Stage<I>{});
-    for_each_stage<P, I + 1>(f);
+    constexpr int kEnd = end_of_pass<P>(I);
+    f(Pass<I, kEnd>{});
+    for_each_pass<P, kEnd>(f);
+  }
+}
+
+// Calls f(Stage<..>{}) for every stage of a pass.
+template <int First, int End, class F>
+KW_FN void for_each_stage_of(Pass<First, End>, F&& f) {
+  if constexpr (First < End) {
+    f(Stage<First>{});
+    for_each_stage_of(Pass<First + 1, End>{}, f);
   }
 }
 

@@ -1,6 +1,6 @@
 // Row programs on the GPU for few rows of any length: kParts blocks, all over the GPU, share a row.
 //
-// Each stage is a launch. A block leaves the result of its part in memory, and the blocks of the
+// Each pass is a launch. A block leaves the results of its part in memory, and the blocks of the
 // next launch all add up the parts of the stages before, in one order: results repeat bit for bit,
 // and nobody waits for another block. The last launch stores. Rows of up to kShort elements are not
 // worth that: they are streamed.
@@ -43,25 +43,33 @@ struct Part {
   }
 };
 
-template <class P, class C, int I>
-__global__ void __launch_bounds__(C::kThreads)
-    spread_stage(const typename P::Args a, float* parts) {
+template <class P, class C, class Pass>
+__global__ void __launch_bounds__(C::kThreads) spread_pass(const typename P::Args a, float* parts) {
   await_turn();
-  constexpr Combine kOp = P::kCombine[I];
   const Part<P, C, C::kParts> own;
   typename P::template Scalars<1> s;
-  own.template collect<I>(s, parts, a);
+  own.template collect<Pass::kFirst>(s, parts, a);
   const int64_t elements = P::elements(a);
-  float total = identity<kOp>();
+  float totals[Pass::kCount];
+  for_each_stage_of(Pass{}, [&](auto stage) {
+    totals[stage.value - Pass::kFirst] = identity<P::kCombine[stage.value]>();
+  });
 #pragma unroll 4
   for (int64_t e = own.first; e < elements; e += own.kStep) {
     typename P::template Fields<C::kVec> f;
-    replay<P, I, C::kVec, 1>(f, s, a, Cursor{own.row, e});
-    const Vec<C::kVec> x = P::contribution(Stage<I>{}, f, s, a, Cursor{own.row, e});
-    total = combine<kOp>(total, combine_lanes<kOp>(x));
+    replay<P, Pass::kFirst, C::kVec, 1>(f, s, a, Cursor{own.row, e});
+    for_each_stage_of(Pass{}, [&](auto stage) {
+      constexpr Combine kOp = P::kCombine[stage.value];
+      const Vec<C::kVec> x = P::contribution(stage, f, s, a, Cursor{own.row, e});
+      float& total = totals[stage.value - Pass::kFirst];
+      total = combine<kOp>(total, combine_lanes<kOp>(x));
+    });
   }
-  total = reduce_threads<kOp, C::kThreads>(total);
-  if (threadIdx.x == 0) own.results(parts, I)[own.part] = total;
+  for_each_stage_of(Pass{}, [&](auto stage) {
+    const float total =
+        reduce_threads<P::kCombine[stage.value], C::kThreads>(totals[stage.value - Pass::kFirst]);
+    if (threadIdx.x == 0) own.results(parts, stage.value)[own.part] = total;
+  });
 }
 
 template <class P, class C>
@@ -90,9 +98,10 @@ template <class P, class C, int I>
 cudaError_t spread_from(const typename P::Args& a, float* parts, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(P::rows(a));
   if constexpr (I < P::kStages) {
+    constexpr int kEnd = end_of_pass<P>(I);
     const Grid grid{rows * C::kParts, C::kThreads, stream};
-    const cudaError_t error = launch(spread_stage<P, C, I>, grid, a, parts);
-    return error == cudaSuccess ? spread_from<P, C, I + 1>(a, parts, stream) : error;
+    const cudaError_t error = launch(spread_pass<P, C, Pass<I, kEnd>>, grid, a, parts);
+    return error == cudaSuccess ? spread_from<P, C, kEnd>(a, parts, stream) : error;
   } else {
     const Grid grid{rows * kStoringBlocks<P, C>, C::kThreads, stream};
     return launch(spread_store<P, C>, grid, a, parts);

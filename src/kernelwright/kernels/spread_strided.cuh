@@ -1,7 +1,7 @@
 // Row programs on the GPU where rows are neighbours in memory, few, and long: columns of a matrix
 // that is narrow and high. kParts blocks share each kWidth x kVec rows.
 //
-// As in spread.cuh each stage is a launch, and the next one adds up the parts in one order. Rows of
+// As in spread.cuh each pass is a launch, and the next one adds up the parts in one order. Rows of
 // up to kShort elements are left to strided.cuh.
 //   parts: P::kStages x kParts x P::rows numbers
 #pragma once
@@ -50,33 +50,26 @@ struct StridedPart {
   }
 };
 
-template <class P, class C, int I>
+template <class P, class C, class Pass>
 __global__ void __launch_bounds__(C::kThreads)
-    spread_strided_stage(const typename P::Args a, float* parts) {
+    spread_strided_pass(const typename P::Args a, float* parts) {
   await_turn();
   constexpr int V = C::kVec;
-  constexpr Combine kOp = P::kCombine[I];
   const StridedPart<P, C, C::kParts> own{a};
   typename P::template Scalars<V> s;
-  own.template collect<I>(s, parts);
+  own.template collect<Pass::kFirst>(s, parts);
   const int64_t elements = P::elements(a);
-  Vec<V> total;
-  KW_LANES
-  for (int v = 0; v < V; ++v) total[v] = identity<kOp>();
+  Totals<P, Pass, V> totals;
 #pragma unroll 4
-  for (int64_t e = own.first; e < elements; e += own.kStep) {
-    typename P::template Fields<V> f;
-    replay<P, I, V, V>(f, s, a, Cursor{own.row, e});
-    const Vec<V> x = P::contribution(Stage<I>{}, f, s, a, Cursor{own.row, e});
-    KW_LANES
-    for (int v = 0; v < V; ++v) total[v] = combine<kOp>(total[v], x[v]);
-  }
-  total = reduce_depth<kOp, C>(total);
-  if (own.y == 0 && own.live) {
-    float* to = own.results(parts, I, own.part);
-    KW_LANES
-    for (int v = 0; v < V; ++v) to[v] = total[v];
-  }
+  for (int64_t e = own.first; e < elements; e += own.kStep) totals.add(s, a, Cursor{own.row, e});
+  for_each_stage_of(Pass{}, [&](auto stage) {
+    const Vec<V> total = reduce_depth<P::kCombine[stage.value], C>(totals[stage]);
+    if (own.y == 0 && own.live) {
+      float* to = own.results(parts, stage.value, own.part);
+      KW_LANES
+      for (int v = 0; v < V; ++v) to[v] = total[v];
+    }
+  });
 }
 
 template <class P, class C>
@@ -108,9 +101,10 @@ cudaError_t spread_strided_from(const typename P::Args& a, float* parts, cudaStr
   constexpr int64_t kRows = C::kWidth * C::kVec;
   const auto groups = static_cast<unsigned>((P::rows(a) + kRows - 1) / kRows);
   if constexpr (I < P::kStages) {
+    constexpr int kEnd = end_of_pass<P>(I);
     const Grid grid{groups * C::kParts, C::kThreads, stream};
-    const cudaError_t error = launch(spread_strided_stage<P, C, I>, grid, a, parts);
-    return error == cudaSuccess ? spread_strided_from<P, C, I + 1>(a, parts, stream) : error;
+    const cudaError_t error = launch(spread_strided_pass<P, C, Pass<I, kEnd>>, grid, a, parts);
+    return error == cudaSuccess ? spread_strided_from<P, C, kEnd>(a, parts, stream) : error;
   } else {
     const Grid grid{groups * kStridedStoringBlocks<P, C>, C::kThreads, stream};
     return launch(spread_strided_store<P, C>, grid, a, parts);

@@ -1,5 +1,5 @@
 // Row programs on the GPU for rows of any length: a block per row, or kCluster of them for one of
-// more than kAlone elements, and each stage reads the row again.
+// more than kAlone elements, and each pass reads the row again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,15 +21,15 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
   const int64_t first = (int64_t{C::kThreads} * share.rank + threadIdx.x) * V;
   const int64_t elements = P::elements(a);
   typename P::template Scalars<1> s;
-  for_each_stage<P>([&](auto stage) {
-    constexpr int I = decltype(stage)::value;
-    constexpr Combine kOp = P::kCombine[I];
+  for_each_pass<P>([&](auto pass) {
+    constexpr int kFirst = decltype(pass)::kFirst;
     // Some chunks at once, so that a thread waits for all of them together; those beyond the end
     // are the first one once more, and count for nothing.
     constexpr int kAtOnce = 4;
-    Vec<kAtOnce> totals;
-    KW_LANES
-    for (int n = 0; n < kAtOnce; ++n) totals[n] = identity<kOp>();
+    Vec<kAtOnce> totals[decltype(pass)::kCount];
+    for_each_stage_of(pass, [&](auto stage) {
+      totals[stage.value - kFirst] = everywhere<kAtOnce>(identity<P::kCombine[stage.value]>());
+    });
 #pragma unroll 1
     for (int64_t e = first; e < elements; e += kAtOnce * step) {
       KW_LANES
@@ -38,15 +38,23 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
         const int64_t at = inside ? e + n * step : first;
         if constexpr (P::kElements > 0) __builtin_assume(at >= 0 && at < P::kElements);
         typename P::template Fields<V> f;
-        replay<P, I, V, 1>(f, s, a, Cursor{row, at});
-        const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, at});
-        totals[n] = combine<kOp>(totals[n], inside ? combine_lanes<kOp>(x) : identity<kOp>());
+        replay<P, kFirst, V, 1>(f, s, a, Cursor{row, at});
+        for_each_stage_of(pass, [&](auto stage) {
+          constexpr Combine kOp = P::kCombine[stage.value];
+          const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, at});
+          float& total = totals[stage.value - kFirst][n];
+          total = combine<kOp>(total, inside ? combine_lanes<kOp>(x) : identity<kOp>());
+        });
       }
     }
-    Vec<1> total{{combine_lanes<kOp>(totals)}};
-    total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
-    total[0] = reduce_blocks<kOp, C::kCluster, I>(total[0], share);
-    P::finish(stage, s, total, a);
+    for_each_stage_of(pass, [&](auto stage) {
+      constexpr int I = decltype(stage)::value;
+      constexpr Combine kOp = P::kCombine[I];
+      Vec<1> total{{combine_lanes<kOp>(totals[I - kFirst])}};
+      total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
+      total[0] = reduce_blocks<kOp, C::kCluster, I>(total[0], share);
+      P::finish(stage, s, total, a);
+    });
   });
   if constexpr (P::kStoresElements) {
 #pragma unroll 4

@@ -2,7 +2,7 @@
 //
 // A block takes kWidth x kVec neighbouring rows, a thread kVec of them, and kDepth threads share
 // the elements of each row: a warp's loads are whole cache lines. Partial results meet in shared
-// memory in a fixed order; each stage reads the elements again.
+// memory in a fixed order; each pass reads the elements again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,12 +12,22 @@
 
 namespace kw {
 
+// One place for all reductions of a kernel, which take turns.
+template <class C>
+struct DepthPartials {
+  using Type = float[C::kDepth][C::kWidth * C::kVec];
+  static __device__ __forceinline__ Type& get() {
+    __shared__ Type partial;
+    return partial;
+  }
+};
+
 // Combine over the kDepth threads that share rows. Everyone gets the result.
 template <Combine Op, class C>
 __device__ __forceinline__ Vec<C::kVec> reduce_depth(Vec<C::kVec> total) {
   constexpr int V = C::kVec;
   if constexpr (C::kDepth > 1) {
-    __shared__ float partial[C::kDepth][C::kWidth * V];
+    auto& partial = DepthPartials<C>::get();
     const int x = threadIdx.x % C::kWidth * V;
     const int y = threadIdx.x / C::kWidth;
     __syncthreads();  // the previous stage may still read
@@ -38,6 +48,33 @@ __device__ __forceinline__ Vec<C::kVec> reduce_depth(Vec<C::kVec> total) {
   return total;
 }
 
+// What the stages of a pass have come to, for V rows.
+template <class P, class Pass, int V>
+struct Totals {
+  Vec<V> totals[Pass::kCount];
+
+  __device__ __forceinline__ Totals() {
+    for_each_stage_of(Pass{}, [&](auto stage) {
+      (*this)[stage] = everywhere<V>(identity<P::kCombine[stage.value]>());
+    });
+  }
+
+  template <int I>
+  __device__ __forceinline__ Vec<V>& operator[](Stage<I>) {
+    return totals[I - Pass::kFirst];
+  }
+
+  __device__ __forceinline__ void add(const typename P::template Scalars<V>& s,
+                                      const typename P::Args& a, Cursor at) {
+    typename P::template Fields<V> f;
+    replay<P, Pass::kFirst, V, V>(f, s, a, at);
+    for_each_stage_of(Pass{}, [&](auto stage) {
+      const Vec<V> x = P::contribution(stage, f, s, a, at);
+      (*this)[stage] = combined<P::kCombine[stage.value]>((*this)[stage], x);
+    });
+  }
+};
+
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) strided_kernel(const typename P::Args a) {
   await_turn();
@@ -48,21 +85,14 @@ __global__ void __launch_bounds__(C::kThreads) strided_kernel(const typename P::
   const int64_t row = live ? wanted : P::rows(a) - V;  // idle threads repeat rows, store nothing
   const int64_t elements = P::elements(a);
   typename P::template Scalars<V> s;
-  for_each_stage<P>([&](auto stage) {
-    constexpr int I = decltype(stage)::value;
-    constexpr Combine kOp = P::kCombine[I];
-    Vec<V> total;
-    KW_LANES
-    for (int v = 0; v < V; ++v) total[v] = identity<kOp>();
-#pragma unroll 4
-    for (int64_t e = y; e < elements; e += C::kDepth) {
-      typename P::template Fields<V> f;
-      replay<P, I, V, V>(f, s, a, Cursor{row, e});
-      const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, e});
-      KW_LANES
-      for (int v = 0; v < V; ++v) total[v] = combine<kOp>(total[v], x[v]);
-    }
-    P::finish(stage, s, reduce_depth<kOp, C>(total), a);
+  for_each_pass<P>([&](auto pass) {
+    Totals<P, decltype(pass), V> totals;
+    constexpr int kAtOnce = V < 4 ? 8 : 4;  // loads that do not wait for one another
+#pragma unroll kAtOnce
+    for (int64_t e = y; e < elements; e += C::kDepth) totals.add(s, a, Cursor{row, e});
+    for_each_stage_of(pass, [&](auto stage) {
+      P::finish(stage, s, reduce_depth<P::kCombine[stage.value], C>(totals[stage]), a);
+    });
   });
   if (!live) return;
   if constexpr (P::kStoresElements) {

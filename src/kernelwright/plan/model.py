@@ -227,6 +227,20 @@ class Program:
         return bool(self.outer)
 
     @property
+    def same_pass(self) -> tuple[bool, ...]:
+        """For each stage, whether it can see the elements together with the stages before it.
+
+        It joins their pass if it needs none of their results.
+        """
+        joined: list[bool] = []
+        first = 0
+        for index, stage in enumerate(self.stages):
+            joins = index > 0 and stage.expr.awaits < first and not self.segmented
+            first = first if joins else index
+            joined.append(joins)
+        return tuple(joined)
+
+    @property
     def operations(self) -> int:
         """Of one element, reductions included."""
         return cost(*self.exprs) + len(self.stages)
