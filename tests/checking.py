@@ -206,7 +206,8 @@ def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:
     together = [
         pytree.tree_map(lambda *x: torch.stack(x), *part) for part in zip(*outcomes, strict=True)
     ]
-    check_close(what, *together)
+    # Eager stands for float64 in a random model, so both sides' errors are in the distance to it.
+    check_close(what, *together, slack=2.0 if subject.random else 1.0)
     assert all(same_bits(x, y) for x, y in zip(inputs, before, strict=True)), "an input was written"
 
 

@@ -2973,7 +2973,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 0c8e4c77e41ff93ad23cbc8958a5f0c6bd1a64231c0d3aa7258dbb53e7dd4d87
+# sha256 e11b98b25f2ce4d0492784de3a0f80857bb10c3b92365ecb6bb3a7691dc257e8
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3239,8 +3239,7 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it, and joins them; none does
-//                                                  where this is left out
+//                                                  the pass before it; none does if it is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -3272,7 +3272,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 dd1b5e4f03b5388338a511218e262afedab1496d87e8d26ff88b7ea84dc812b8
+# sha256 c3552c8c98e20c1f120f902d0ee98f7023852e12128febd14f819876f6107417
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3700,8 +3700,7 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it, and joins them; none does
-//                                                  where this is left out
+//                                                  the pass before it; none does if it is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -3038,7 +3038,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 f0247d1f1db43070a487957bf9032b61366da19382930950b6dfbbd523eae6d8
+# sha256 e73b4bb6e0309df281e94c2764a76d48c41c5f6e6e695f980c88c13426f6c69a
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3206,8 +3206,7 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it, and joins them; none does
-//                                                  where this is left out
+//                                                  the pass before it; none does if it is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

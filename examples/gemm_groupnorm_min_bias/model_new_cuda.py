@@ -3459,7 +3459,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 cde5849aba2701b63ca797c3b44d74fdab1e1c4c38567fceea69bac2cf1c4d8c
+# sha256 5ae269ea9476b2ce7ac9b321e74f9bc0cb7571b771f117d6ddc887743f3e91d9
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3741,8 +3741,7 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it, and joins them; none does
-//                                                  where this is left out
+//                                                  the pass before it; none does if it is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -122,7 +122,7 @@ class ProgramPrinter:
             f"  static constexpr int kStages = {len(stages)};",
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
-            *(passes if any(program.same_pass) else []),
+            *(passes if self.kernel.template.joins and any(program.same_pass) else []),
             f"  static constexpr int kSegment = {self.segment()};",
             f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
             f"  static constexpr bool kStoresElements = {self.stores_at('element')};",

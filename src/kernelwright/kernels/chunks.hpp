@@ -80,27 +80,6 @@ struct BlockwiseTotal {
   }
 };
 
-// A total for each stage of a pass.
-template <class P, class Stages, template <Combine, int> class T, int V>
-struct Totals;
-
-template <class P, int First, int End, template <Combine, int> class T, int V>
-struct Totals<P, Pass<First, End>, T, V> : Totals<P, Pass<First + 1, End>, T, V> {
-  T<P::kCombine[First], V> total;
-
-  template <int I>
-  KW_FN auto& of(Stage<I> stage) {
-    if constexpr (I == First) {
-      return total;
-    } else {
-      return Totals<P, Pass<First + 1, End>, T, V>::of(stage);
-    }
-  }
-};
-
-template <class P, int End, template <Combine, int> class T, int V>
-struct Totals<P, Pass<End, End>, T, V> {};
-
 // Threads for a program: waking others costs more than a few thousand elements of work.
 template <class P>
 KW_FN int threads_for(const typename P::Args& a, int threads) {

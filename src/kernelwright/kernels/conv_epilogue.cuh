@@ -429,7 +429,7 @@ struct ConvEpilogue {
   KW_FN void elements(const ConvTile<C>& tile, const TileCursor& first, int thread) const {
     constexpr int V = TileRow<P, C, kWhole>::V;
     constexpr int kChunks = P::kElements / V;
-    constexpr int kAcross = across(kChunks);
+    constexpr int kAcross = across(kChunks, V);
     constexpr int kTimes = (kChunks + kAcross - 1) / kAcross;
     constexpr int kDown = kThreads / kAcross;  // rows at once
     TileRow<P, C, kWhole> row{a, tile, first, 0, 0, true, {}, {}};
@@ -476,13 +476,14 @@ struct ConvEpilogue {
     return P::kUnroll;
   }
 
-  // As many threads as a row has chunks, or the next power of two; all of them for longer rows, or
-  // no fewer than half a warp where that leaves fewer of them idle.
-  KW_FN static constexpr int across(int chunks) {
+  // As many threads as a row has chunks of V, or the next power of two; all of them for longer
+  // rows, or fewer where that leaves fewer of them idle: no fewer than half a warp, nor than store
+  // a line.
+  KW_FN static constexpr int across(int chunks, int V) {
     int threads = 1;
     while (threads < chunks && threads < kThreads) threads *= 2;
     int best = threads;
-    for (; threads >= 16; threads /= 2) {
+    for (; threads >= 16 && threads * V >= 32; threads /= 2) {
       if (taken(chunks, threads) < taken(chunks, best)) best = threads;
     }
     return best;

@@ -9,8 +9,7 @@
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it, and joins them; none does
-//                                                  where this is left out
+//                                                  the pass before it; none does if it is left out
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -97,7 +96,17 @@ KW_FN float combine_lanes(Vec<V> x) {
   return fold_lanes<C, V>(x);
 }
 
-// Stages that need nothing of each other, and so see each element in one pass: [First, End).
+// Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.
+template <class P, int I = 0, class F>
+KW_FN void for_each_stage(F&& f) {
+  if constexpr (I < P::kStages) {
+    f(Stage<I>{});
+    for_each_stage<P, I + 1>(f);
+  }
+}
+
+// Stages that need nothing of each other, and so see each element in one pass: [First, End). On the
+// GPU, that is: a CPU finds the row in its cache again, and runs out of registers sooner.
 template <int First, int End>
 struct Pass {
   static constexpr int kFirst = First;

@@ -1,4 +1,4 @@
-// Row programs on the CPU for rows of any length: each pass reads the row again.
+// Row programs on the CPU for rows of any length: each stage reads the row again.
 #pragma once
 
 #include "chunks.hpp"
@@ -11,25 +11,22 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
   const int64_t elements = P::elements(a);
   const int64_t run = C::kRun ? C::kRun : elements;
   typename P::template Scalars<1> s;
-  for_each_pass<P>([&](auto pass) KW_INLINE {
-    Totals<P, decltype(pass), BlockwiseTotal, V> totals;
+  for_each_stage<P>([&](auto stage) KW_INLINE {
+    constexpr int I = decltype(stage)::value;
+    constexpr Combine kOp = P::kCombine[I];
+    BlockwiseTotal<kOp, V> total;
     for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
-      replay<P, decltype(pass)::kFirst, W, 1>(f, s, a, Cursor{row, e});
-      for_each_stage_of(pass, [&](auto stage) KW_INLINE {
-        const Vec<W> x = P::contribution(stage, f, s, a, Cursor{row, e});
-        if constexpr (W == V) {
-          totals.of(stage).add(x);
-        } else {
-          totals.of(stage).add_one(x.lanes[0]);
-        }
-      });
+      replay<P, I, W, 1>(f, s, a, Cursor{row, e});
+      const Vec<W> x = P::contribution(stage, f, s, a, Cursor{row, e});
+      if constexpr (W == V) {
+        total.add(x);
+      } else {
+        total.add_one(x.lanes[0]);
+      }
     });
-    for_each_stage_of(pass, [&](auto stage) KW_INLINE {
-      constexpr Combine kOp = P::kCombine[decltype(stage)::value];
-      P::finish(stage, s, Vec<1>{{combine_lanes<kOp, V>(totals.of(stage).all())}}, a);
-    });
+    P::finish(stage, s, Vec<1>{{combine_lanes<kOp, V>(total.all())}}, a);
   });
   if constexpr (P::kStoresElements) {
     for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {

@@ -29,19 +29,16 @@ template <class P, int V>
 KW_FN void strided_rows(const typename P::Args& a, int64_t row) {
   const int64_t elements = P::elements(a);
   typename P::template Scalars<V> s;
-  for_each_pass<P>([&](auto pass) KW_INLINE {
-    std::conditional_t<kShortRows<P>, Totals<P, decltype(pass), Total, V>,
-                       Totals<P, decltype(pass), BlockwiseTotal, V>>
-        totals;
+  for_each_stage<P>([&](auto stage) KW_INLINE {
+    constexpr int I = decltype(stage)::value;
+    constexpr Combine kOp = P::kCombine[I];
+    std::conditional_t<kShortRows<P>, Total<kOp, V>, BlockwiseTotal<kOp, V>> total;
     for_each_element<P>(elements, [&](int64_t e) KW_INLINE {
       typename P::template Fields<V> f;
-      replay<P, decltype(pass)::kFirst, V, V>(f, s, a, Cursor{row, e});
-      for_each_stage_of(pass, [&](auto stage) KW_INLINE {
-        totals.of(stage).add(P::contribution(stage, f, s, a, Cursor{row, e}));
-      });
+      replay<P, I, V, V>(f, s, a, Cursor{row, e});
+      total.add(P::contribution(stage, f, s, a, Cursor{row, e}));
     });
-    for_each_stage_of(
-        pass, [&](auto stage) KW_INLINE { P::finish(stage, s, totals.of(stage).all(), a); });
+    P::finish(stage, s, total.all(), a);
   });
   if constexpr (P::kStoresElements) {
     for_each_element<P>(elements, [&](int64_t e) KW_INLINE {

@@ -91,7 +91,8 @@ def _gpu(graph: Graph, program: Program, lanes: Lanes) -> Config:
     long = elements > SHORT if isinstance(elements, int) else True
     if isinstance(rows, int) and 0 < rows <= FEW_ROWS and long:
         spread = (("kShort", SHORT), ("kParts", lanes.blocks // rows))
-        why = f"{rows} long {'row' if rows == 1 else 'rows'}: all blocks that run at once share them"
+        count = "1 long row" if rows == 1 else f"{rows} long rows"
+        why = f"{count}: all blocks that run at once share them"
         return Config("spread", (*constants, *spread), why, dynamic)
     return Config(
         "streaming", constants, "the row is too long, or of unknown length, to stay", dynamic

@@ -25,12 +25,14 @@ class Template:
     `spares_cache` says that what it reads once does not go through the L1 cache. In an epilogue the
     tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB). `updates` says that every
     result is stored once, by a thread that reads what it computes it from by itself: so a result
-    may be stored where one of its operands was.
+    may be stored where one of its operands was. `joins` says that stages which need nothing of each
+    other see the row in one pass, on a GPU.
     """
 
     symbol: str
     spares_cache: bool = False
     updates: bool = False
+    joins: bool = False
 
     def header(self, device: str) -> str:
         return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
@@ -44,11 +46,11 @@ TEMPLATES = {
         Template("pointwise", updates=True),
         Template("ragged", updates=True),
         Template("resident", updates=True),
-        Template("streaming", updates=True),
-        Template("spread", updates=True),
-        Template("strided", updates=True),
+        Template("streaming", updates=True, joins=True),
+        Template("spread", updates=True, joins=True),
+        Template("strided", updates=True, joins=True),
         Template("turned"),
-        Template("spread_strided", updates=True),
+        Template("spread_strided", updates=True, joins=True),
         Template("windows"),
         Template("pictures"),
         Template("gemm_sm90", spares_cache=True),
