@@ -25,7 +25,7 @@ from torch._export.utils import _collect_all_valid_cia_ops
 from kernelwright import composites, tracing
 from kernelwright.capture import capture
 
-GROUPS, CASES = 12, 25
+GROUPS, CASES = 8, 25
 
 
 @pytest.fixture(autouse=True)
