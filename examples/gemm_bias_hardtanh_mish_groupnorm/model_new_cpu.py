@@ -2973,7 +2973,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e11b98b25f2ce4d0492784de3a0f80857bb10c3b92365ecb6bb3a7691dc257e8
+# sha256 e448ae861c43cf3330233af127a249ed576746d3737cdb8c954e85535f0ab4e3
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3238,8 +3238,8 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -3272,7 +3272,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 c3552c8c98e20c1f120f902d0ee98f7023852e12128febd14f819876f6107417
+# sha256 a76dbf20ba7e8fc81d78663b3e3aaeeb625d27541f537734a18c19fea28098a1
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3699,8 +3699,8 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

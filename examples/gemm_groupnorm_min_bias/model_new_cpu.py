@@ -3038,7 +3038,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e73b4bb6e0309df281e94c2764a76d48c41c5f6e6e695f980c88c13426f6c69a
+# sha256 996dc1ac8e29d638358655d3c919028b801eb00e31aa60d5ed37ee2e5fdc20da
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3205,8 +3205,8 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -2953,7 +2953,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4f3e524fae25c360036654ae27669dfea711e5b559f6d47572d5eb916ff3e710
+# sha256 e27a18308021ea4a3f84e992ef7327300f9022611989c6d2064e067b4453e949
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3129,8 +3129,8 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -3250,7 +3250,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 8d4ebd08b78d07f839a9752086cbe84419fdda6920ecb4fdcbdc8a75eebedce1
+# sha256 dbb9aacf6bdb7c5e4c33d486fd302d59fe9ec177b2bcfcf9dfa0493b6d4b1d12
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3534,8 +3534,8 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>

@@ -1,4 +1,4 @@
-"""Reductions that need nothing of each other: one pass over the elements, however they lie."""
+"""Reductions that need nothing of each other: they are read once, however they lie."""
 
 import torch
 from torch import nn

@@ -24,7 +24,8 @@ from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem
 
-FORBIDDEN = re.compile(r"^\s*(pass$|try:|import threading)", re.MULTILINE)
+# What evaluators look for in a file, wherever it stands: in a comment of a kernel, too.
+FORBIDDEN = ("pass", "try:", "import threading")
 SOME = ("conv2d_batch_norm_train_hardswish", "linear_relu_linear", "nested_outputs", "sort_diamond")
 PATHS = [*checking.EXAMPLES, *(p for p in checking.MODELS if p.stem in SOME)]
 
@@ -79,7 +80,7 @@ def test_names_have_the_prefix(compiled: Compiled) -> None:
 
 
 def test_no_forbidden_words(compiled: Compiled) -> None:
-    assert not FORBIDDEN.findall(generated(compiled))
+    assert not [word for word in FORBIDDEN if word in generated(compiled)]
 
 
 def test_lines_are_readable(compiled: Compiled) -> None:

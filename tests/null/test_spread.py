@@ -86,11 +86,11 @@ def test_the_same_on_a_machine_without_clusters() -> None:
         (lambda self, x: x.amax(0) * x.std(0), (False, True, False)),
     ],
 )
-def test_stages_that_need_nothing_of_each_other_share_a_pass(
+def test_stages_that_need_nothing_of_each_other_share_a_reading(
     function: Callable[..., Any], joins: tuple[bool, ...]
 ) -> None:
     compiled = compiled_for(function, torch.randn(5000, 4096))
     (kernel,) = compiled.kernels
-    assert kernel.program.same_pass == joins
+    assert kernel.program.same_reading == joins
     written = ", ".join(str(joined).lower() for joined in joins)
-    assert (f"kSamePass[] = {{{written}}};" in compiled.source) == any(joins)
+    assert (f"kSameReading[] = {{{written}}};" in compiled.source) == any(joins)

@@ -116,13 +116,13 @@ class ProgramPrinter:
         combine = ", ".join(f"kw::Combine::{COMBINE[s.kind]}" for s in stages)
         spans = ", ".join(str(s.segment).lower() for s in stages)
         elements = program.count(program.elements)
-        joined = ", ".join(str(joins).lower() for joins in program.same_pass)
-        passes = [f"  static constexpr bool kSamePass[] = {{{joined}}};"]
+        joined = ", ".join(str(joins).lower() for joins in program.same_reading)
+        readings = [f"  static constexpr bool kSameReading[] = {{{joined}}};"]
         return [
             f"  static constexpr int kStages = {len(stages)};",
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
-            *(passes if self.kernel.template.joins and any(program.same_pass) else []),
+            *(readings if self.kernel.template.joins and any(program.same_reading) else []),
             f"  static constexpr int kSegment = {self.segment()};",
             f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
             f"  static constexpr bool kStoresElements = {self.stores_at('element')};",

@@ -217,8 +217,8 @@ struct GroupSpread {
   }
 };
 
-// The mean over the batch of each of 50 columns and the least element in one pass, and what is left
-// of every element without the mean.
+// The mean over the batch of each of 50 columns and the least element in one reading, and what is
+// left of every element without the mean.
 struct ColumnStatistics {
   struct Args {
     const float* x;
@@ -231,7 +231,7 @@ struct ColumnStatistics {
   static constexpr int kStages = 2;
   static constexpr Combine kCombine[] = {Combine::kSum, Combine::kMin};
   static constexpr bool kOverSegment[] = {false, false};
-  static constexpr bool kSamePass[] = {false, true};
+  static constexpr bool kSameReading[] = {false, true};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 0;
   static constexpr bool kStoresElements = true;

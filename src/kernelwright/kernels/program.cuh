@@ -8,8 +8,8 @@
 //   P::Args                                        pointers and sizes
 //   P::rows(a), P::elements(a), P::kSegment        the loop nest; kSegment 0: no segments
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
-//   P::kSamePass[I]                                whether stage I needs no result of the stages of
-//                                                  the pass before it; none does if it is left out
+//   P::kSameReading[I]                             whether stage I needs nothing of the stages that
+//                                                  read the row last; if left out, each needs it
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -105,47 +105,47 @@ KW_FN void for_each_stage(F&& f) {
   }
 }
 
-// Stages that need nothing of each other, and so see each element in one pass: [First, End). On the
-// GPU, that is: a CPU finds the row in its cache again, and runs out of registers sooner.
+// The stages that share a reading of the row, since they need nothing of each other: [First, End).
+// On the GPU, that is: a CPU finds the row in its cache again, and runs out of registers sooner.
 template <int First, int End>
-struct Pass {
+struct Reading {
   static constexpr int kFirst = First;
   static constexpr int kEnd = End;
   static constexpr int kCount = End - First;
 };
 
 template <class P, class = void>
-struct SamePass {
+struct SameReading {
   KW_FN static constexpr bool at(int) { return false; }
 };
 template <class P>
-struct SamePass<P, std::void_t<decltype(P::kSamePass)>> {
-  KW_FN static constexpr bool at(int stage) { return P::kSamePass[stage]; }
+struct SameReading<P, std::void_t<decltype(P::kSameReading)>> {
+  KW_FN static constexpr bool at(int stage) { return P::kSameReading[stage]; }
 };
 
 template <class P>
-KW_FN constexpr int end_of_pass(int first) {
+KW_FN constexpr int end_of_reading(int first) {
   int end = first + 1;
-  while (end < P::kStages && SamePass<P>::at(end)) ++end;
+  while (end < P::kStages && SameReading<P>::at(end)) ++end;
   return end;
 }
 
-// Calls f(Pass<..>{}) for every pass of a program.
+// Calls f(Reading<..>{}) for every reading of a program.
 template <class P, int I = 0, class F>
-KW_FN void for_each_pass(F&& f) {
+KW_FN void for_each_reading(F&& f) {
   if constexpr (I < P::kStages) {
-    constexpr int kEnd = end_of_pass<P>(I);
-    f(Pass<I, kEnd>{});
-    for_each_pass<P, kEnd>(f);
+    constexpr int kEnd = end_of_reading<P>(I);
+    f(Reading<I, kEnd>{});
+    for_each_reading<P, kEnd>(f);
   }
 }
 
-// Calls f(Stage<..>{}) for every stage of a pass.
+// Calls f(Stage<..>{}) for every stage of a reading.
 template <int First, int End, class F>
-KW_FN void for_each_stage_of(Pass<First, End>, F&& f) {
+KW_FN void for_each_stage_of(Reading<First, End>, F&& f) {
   if constexpr (First < End) {
     f(Stage<First>{});
-    for_each_stage_of(Pass<First + 1, End>{}, f);
+    for_each_stage_of(Reading<First + 1, End>{}, f);
   }
 }
 

@@ -1,6 +1,6 @@
 // Row programs on the GPU for few rows of any length: kParts blocks, all over the GPU, share a row.
 //
-// Each pass is a launch. A block leaves the results of its part in memory, and the blocks of the
+// Each reading is a launch. A block leaves the results of its part in memory, and the blocks of the
 // next launch all add up the parts of the stages before, in one order: results repeat bit for bit,
 // and nobody waits for another block. The last launch stores. Rows of up to kShort elements are not
 // worth that: they are streamed.
@@ -43,31 +43,32 @@ struct Part {
   }
 };
 
-template <class P, class C, class Pass>
-__global__ void __launch_bounds__(C::kThreads) spread_pass(const typename P::Args a, float* parts) {
+template <class P, class C, class Reading>
+__global__ void __launch_bounds__(C::kThreads)
+    spread_reading(const typename P::Args a, float* parts) {
   await_turn();
   const Part<P, C, C::kParts> own;
   typename P::template Scalars<1> s;
-  own.template collect<Pass::kFirst>(s, parts, a);
+  own.template collect<Reading::kFirst>(s, parts, a);
   const int64_t elements = P::elements(a);
-  float totals[Pass::kCount];
-  for_each_stage_of(Pass{}, [&](auto stage) {
-    totals[stage.value - Pass::kFirst] = identity<P::kCombine[stage.value]>();
+  float totals[Reading::kCount];
+  for_each_stage_of(Reading{}, [&](auto stage) {
+    totals[stage.value - Reading::kFirst] = identity<P::kCombine[stage.value]>();
   });
 #pragma unroll 4
   for (int64_t e = own.first; e < elements; e += own.kStep) {
     typename P::template Fields<C::kVec> f;
-    replay<P, Pass::kFirst, C::kVec, 1>(f, s, a, Cursor{own.row, e});
-    for_each_stage_of(Pass{}, [&](auto stage) {
+    replay<P, Reading::kFirst, C::kVec, 1>(f, s, a, Cursor{own.row, e});
+    for_each_stage_of(Reading{}, [&](auto stage) {
       constexpr Combine kOp = P::kCombine[stage.value];
       const Vec<C::kVec> x = P::contribution(stage, f, s, a, Cursor{own.row, e});
-      float& total = totals[stage.value - Pass::kFirst];
+      float& total = totals[stage.value - Reading::kFirst];
       total = combine<kOp>(total, combine_lanes<kOp>(x));
     });
   }
-  for_each_stage_of(Pass{}, [&](auto stage) {
-    const float total =
-        reduce_threads<P::kCombine[stage.value], C::kThreads>(totals[stage.value - Pass::kFirst]);
+  for_each_stage_of(Reading{}, [&](auto stage) {
+    const float total = reduce_threads<P::kCombine[stage.value], C::kThreads>(
+        totals[stage.value - Reading::kFirst]);
     if (threadIdx.x == 0) own.results(parts, stage.value)[own.part] = total;
   });
 }
@@ -98,9 +99,9 @@ template <class P, class C, int I>
 cudaError_t spread_from(const typename P::Args& a, float* parts, cudaStream_t stream) {
   const auto rows = static_cast<unsigned>(P::rows(a));
   if constexpr (I < P::kStages) {
-    constexpr int kEnd = end_of_pass<P>(I);
+    constexpr int kEnd = end_of_reading<P>(I);
     const Grid grid{rows * C::kParts, C::kThreads, stream};
-    const cudaError_t error = launch(spread_pass<P, C, Pass<I, kEnd>>, grid, a, parts);
+    const cudaError_t error = launch(spread_reading<P, C, Reading<I, kEnd>>, grid, a, parts);
     return error == cudaSuccess ? spread_from<P, C, kEnd>(a, parts, stream) : error;
   } else {
     const Grid grid{rows * kStoringBlocks<P, C>, C::kThreads, stream};

@@ -1,8 +1,8 @@
 // Row programs on the GPU where rows are neighbours in memory, few, and long: columns of a matrix
 // that is narrow and high. kParts blocks share each kWidth x kVec rows.
 //
-// As in spread.cuh each pass is a launch, and the next one adds up the parts in one order. Rows of
-// up to kShort elements are left to strided.cuh.
+// As in spread.cuh each reading is a launch, and the next one adds up the parts in one order. Rows
+// of up to kShort elements are left to strided.cuh.
 //   parts: P::kStages x kParts x P::rows numbers
 #pragma once
 
@@ -50,19 +50,19 @@ struct StridedPart {
   }
 };
 
-template <class P, class C, class Pass>
+template <class P, class C, class Reading>
 __global__ void __launch_bounds__(C::kThreads)
-    spread_strided_pass(const typename P::Args a, float* parts) {
+    spread_strided_reading(const typename P::Args a, float* parts) {
   await_turn();
   constexpr int V = C::kVec;
   const StridedPart<P, C, C::kParts> own{a};
   typename P::template Scalars<V> s;
-  own.template collect<Pass::kFirst>(s, parts);
+  own.template collect<Reading::kFirst>(s, parts);
   const int64_t elements = P::elements(a);
-  Totals<P, Pass, V> totals;
+  Totals<P, Reading, V> totals;
 #pragma unroll 4
   for (int64_t e = own.first; e < elements; e += own.kStep) totals.add(s, a, Cursor{own.row, e});
-  for_each_stage_of(Pass{}, [&](auto stage) {
+  for_each_stage_of(Reading{}, [&](auto stage) {
     const Vec<V> total = reduce_depth<P::kCombine[stage.value], C>(totals[stage]);
     if (own.y == 0 && own.live) {
       float* to = own.results(parts, stage.value, own.part);
@@ -101,9 +101,10 @@ cudaError_t spread_strided_from(const typename P::Args& a, float* parts, cudaStr
   constexpr int64_t kRows = C::kWidth * C::kVec;
   const auto groups = static_cast<unsigned>((P::rows(a) + kRows - 1) / kRows);
   if constexpr (I < P::kStages) {
-    constexpr int kEnd = end_of_pass<P>(I);
+    constexpr int kEnd = end_of_reading<P>(I);
     const Grid grid{groups * C::kParts, C::kThreads, stream};
-    const cudaError_t error = launch(spread_strided_pass<P, C, Pass<I, kEnd>>, grid, a, parts);
+    const cudaError_t error =
+        launch(spread_strided_reading<P, C, Reading<I, kEnd>>, grid, a, parts);
     return error == cudaSuccess ? spread_strided_from<P, C, kEnd>(a, parts, stream) : error;
   } else {
     const Grid grid{groups * kStridedStoringBlocks<P, C>, C::kThreads, stream};

@@ -1,5 +1,5 @@
 // Row programs on the GPU for rows of any length: a block per row, or kCluster of them for one of
-// more than kAlone elements, and each pass reads the row again.
+// more than kAlone elements, and every reading goes over the row again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,13 +21,13 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
   const int64_t first = (int64_t{C::kThreads} * share.rank + threadIdx.x) * V;
   const int64_t elements = P::elements(a);
   typename P::template Scalars<1> s;
-  for_each_pass<P>([&](auto pass) {
-    constexpr int kFirst = decltype(pass)::kFirst;
+  for_each_reading<P>([&](auto reading) {
+    constexpr int kFirst = decltype(reading)::kFirst;
     // Some chunks at once, so that a thread waits for all of them together; those beyond the end
     // are the first one once more, and count for nothing.
     constexpr int kAtOnce = 4;
-    Vec<kAtOnce> totals[decltype(pass)::kCount];
-    for_each_stage_of(pass, [&](auto stage) {
+    Vec<kAtOnce> totals[decltype(reading)::kCount];
+    for_each_stage_of(reading, [&](auto stage) {
       totals[stage.value - kFirst] = everywhere<kAtOnce>(identity<P::kCombine[stage.value]>());
     });
 #pragma unroll 1
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
         if constexpr (P::kElements > 0) __builtin_assume(at >= 0 && at < P::kElements);
         typename P::template Fields<V> f;
         replay<P, kFirst, V, 1>(f, s, a, Cursor{row, at});
-        for_each_stage_of(pass, [&](auto stage) {
+        for_each_stage_of(reading, [&](auto stage) {
           constexpr Combine kOp = P::kCombine[stage.value];
           const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, at});
           float& total = totals[stage.value - kFirst][n];
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
         });
       }
     }
-    for_each_stage_of(pass, [&](auto stage) {
+    for_each_stage_of(reading, [&](auto stage) {
       constexpr int I = decltype(stage)::value;
       constexpr Combine kOp = P::kCombine[I];
       Vec<1> total{{combine_lanes<kOp>(totals[I - kFirst])}};

@@ -2,7 +2,7 @@
 //
 // A block takes kWidth x kVec neighbouring rows, a thread kVec of them, and kDepth threads share
 // the elements of each row: a warp's loads are whole cache lines. Partial results meet in shared
-// memory in a fixed order; each pass reads the elements again.
+// memory in a fixed order; every reading goes over the elements again.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -48,27 +48,27 @@ __device__ __forceinline__ Vec<C::kVec> reduce_depth(Vec<C::kVec> total) {
   return total;
 }
 
-// What the stages of a pass have come to, for V rows.
-template <class P, class Pass, int V>
+// What the stages of a reading have come to, for V rows.
+template <class P, class Reading, int V>
 struct Totals {
-  Vec<V> totals[Pass::kCount];
+  Vec<V> totals[Reading::kCount];
 
   __device__ __forceinline__ Totals() {
-    for_each_stage_of(Pass{}, [&](auto stage) {
+    for_each_stage_of(Reading{}, [&](auto stage) {
       (*this)[stage] = everywhere<V>(identity<P::kCombine[stage.value]>());
     });
   }
 
   template <int I>
   __device__ __forceinline__ Vec<V>& operator[](Stage<I>) {
-    return totals[I - Pass::kFirst];
+    return totals[I - Reading::kFirst];
   }
 
   __device__ __forceinline__ void add(const typename P::template Scalars<V>& s,
                                       const typename P::Args& a, Cursor at) {
     typename P::template Fields<V> f;
-    replay<P, Pass::kFirst, V, V>(f, s, a, at);
-    for_each_stage_of(Pass{}, [&](auto stage) {
+    replay<P, Reading::kFirst, V, V>(f, s, a, at);
+    for_each_stage_of(Reading{}, [&](auto stage) {
       const Vec<V> x = P::contribution(stage, f, s, a, at);
       (*this)[stage] = combined<P::kCombine[stage.value]>((*this)[stage], x);
     });
@@ -85,12 +85,12 @@ __global__ void __launch_bounds__(C::kThreads) strided_kernel(const typename P::
   const int64_t row = live ? wanted : P::rows(a) - V;  // idle threads repeat rows, store nothing
   const int64_t elements = P::elements(a);
   typename P::template Scalars<V> s;
-  for_each_pass<P>([&](auto pass) {
-    Totals<P, decltype(pass), V> totals;
+  for_each_reading<P>([&](auto reading) {
+    Totals<P, decltype(reading), V> totals;
     constexpr int kAtOnce = V < 4 ? 8 : 4;  // loads that do not wait for one another
 #pragma unroll kAtOnce
     for (int64_t e = y; e < elements; e += C::kDepth) totals.add(s, a, Cursor{row, e});
-    for_each_stage_of(pass, [&](auto stage) {
+    for_each_stage_of(reading, [&](auto stage) {
       P::finish(stage, s, reduce_depth<P::kCombine[stage.value], C>(totals[stage]), a);
     });
   });

@@ -26,7 +26,7 @@ class Template:
     tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB). `updates` says that every
     result is stored once, by a thread that reads what it computes it from by itself: so a result
     may be stored where one of its operands was. `joins` says that stages which need nothing of each
-    other see the row in one pass, on a GPU.
+    other share one reading of the row, on a GPU.
     """
 
     symbol: str

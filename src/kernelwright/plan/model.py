@@ -227,10 +227,10 @@ class Program:
         return bool(self.outer)
 
     @property
-    def same_pass(self) -> tuple[bool, ...]:
+    def same_reading(self) -> tuple[bool, ...]:
         """For each stage, whether it can see the elements together with the stages before it.
 
-        It joins their pass if it needs none of their results.
+        It joins their reading of the row if it needs none of their results.
         """
         joined: list[bool] = []
         first = 0
