@@ -537,6 +537,7 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
         LINEAR_PARTS,
         "several numbers for one sum",
     ),
+    (GAIN_PAST, lambda m, x: (m.b[None] * m.c).sum(1) + x, {"b": vector, "c": one}, "no product"),
     (GAIN_PAST, lambda m, x: (m.l(x) * m.c).sum(1), LINEAR_PARTS, "several numbers for one sum"),
     (
         GAIN_PAST,

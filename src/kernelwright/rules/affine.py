@@ -3,8 +3,7 @@
     sum(y + c) = sum(y) + sum(c),    sum(y * s) = sum(y) * s    where s is one number for each sum
 
 If s has a number for each feature of a linear, it scales the rows of the weight, which the sum goes
-over anyway (sums.py): `sum_j s_j (x @ W_j + b_j)` is `x @ sum_j s_j W_j + sum_j s_j b_j`. One pass
-over W has both.
+over anyway (sums.py): `sum_j s_j (x @ W_j + b_j)` is `x @ sum_j s_j W_j + sum_j s_j b_j`.
 
 As in sums.py this is done only over a product that a sum may save; elsewhere parameters are free in
 the kernel in which they stand. An average over windows that pads has other numbers of places at

@@ -52,7 +52,7 @@ def over_product(match: Match) -> str | None:
     graph, node = match.graph, match.node("y")
     while node.op in PASSABLE:
         operands = varying(graph, node)
-        if node.op in (*FACTORS, *SHIFTS) and len(operands) != 1:
+        if len(operands) != 1:
             break
         node = graph[operands[0]]
     if node.op in PRODUCTS:
