@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelwright import spawn
 from kernelwright.verify.certificate import Certificate, Check
 from kernelwright.verify.checks import ROWS
 from kernelwright.verify.processes import Server
@@ -31,7 +32,11 @@ _references: dict[tuple[str, str], tuple[Path, Reference]] = {}
 
 @functools.cache
 def server() -> Server:
-    """Its processes have one thread each: the models of the tests are small."""
+    """Its processes have one thread each: the models of the tests are small.
+
+    One that a command of another test started ahead has as many as there are cores.
+    """
+    spawn.end_waiting()
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     made = Server()

@@ -53,7 +53,7 @@ def ahead() -> None:
     """Start a server for whoever asks for the next one."""
     if not _waiting:
         _waiting.append(_started())
-        atexit.register(_end_waiting)
+        atexit.register(end_waiting)
 
 
 def server() -> Spawned:
@@ -67,7 +67,8 @@ def _started() -> Spawned:
     return Spawned(begun((), theirs, said, "main"), ours, said)
 
 
-def _end_waiting() -> None:
+def end_waiting() -> None:
+    """Nobody is to have the server that was started ahead."""
     while _waiting:
         _waiting.pop().process.kill()
 
