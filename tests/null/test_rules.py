@@ -175,15 +175,14 @@ LINEARITY = [
     *(
         space((9, 7), law, lambda m, x, f=f: f(m, m.conv(x)), conv=conv, s=channels, c=channels)
         for law, f in (
-            (ADDED_PAST, lambda m, y: (y * m.s + m.c).sum((2, 3))),
             (ADDED_PAST, lambda m, y: F.avg_pool2d(y / m.s + m.c, 2)),
-            (TAKEN_PAST, lambda m, y: (y * m.s - m.c).mean((1, 2, 3))),
-            (GAIN_PAST, lambda m, y: (y * m.s).mean((2, 3))),
+            (TAKEN_PAST, lambda m, y: F.avg_pool2d(y * m.s - m.c, 2)),
             (GAIN_PAST, lambda m, y: F.avg_pool2d(m.s * y, 3, 2, 1, ceil_mode=True)),
-            (GAIN_PAST, lambda m, y: (y * m.s).sum((-1, -2), keepdim=True)),
-            (DIVISOR_PAST, lambda m, y: (y / m.s).mean((2, 3))),
+            (DIVISOR_PAST, lambda m, y: F.avg_pool2d(y / m.s, 3)),
         )
     ),
+    written(GAIN_PAST, lambda m, x: (m.l(x) * m.s).mean(1), l=linear, s=one),
+    written(DIVISOR_PAST, lambda m, x: (m.l(x) / m.s).sum(1, True), l=linear, s=one),
     written(MOVE_PAST, lambda m, x: m.l(x).t().sum(0), l=linear),
     written(MOVE_PAST, lambda m, x: m.l(x).transpose(0, 1).mean(0, keepdim=True), l=linear),
     written(MOVE_PAST, lambda m, x: m.l(x).unsqueeze(1).sum((1, 2)), l=linear),
@@ -544,6 +543,12 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
         lambda m, x: (m.l(x) * m.c).sum(1),
         LINEAR_PARTS | {"c": lambda n: torch.randn(2, 1, 1)},
         "c enlarges",
+    ),
+    (
+        GAIN_PAST,
+        lambda m, x: (m.conv(x[:, None, :]) * m.c).mean(2),
+        {"conv": lambda n: nn.Conv1d(1, 6, 3), "c": lambda n: torch.randn(6, 1)},
+        "would be less exact than eager's",
     ),
     (GAINS, lambda m, x: (m.l(x[:1]) * m.c).sum(1), LINEAR_PARTS, "for a single row"),
     (

@@ -20,6 +20,7 @@ from kernelwright.rules.constants import SHIFTS
 from kernelwright.rules.making import mul, over, view
 from kernelwright.rules.reductions import reduced_axes
 from kernelwright.rules.sums import (
+    PASSABLE,
     SUM_OF,
     SUMS,
     axes_of,
@@ -44,6 +45,20 @@ def _averaged_axes(match: Match) -> tuple[int, ...]:
         return axes_of(match)
     rank = len(match.root.type.shape)
     return tuple(range(rank - int(match.root.op[-2]), rank))
+
+
+def _of_few_places(match: Match) -> str | None:
+    """Eager's mean over a map is more exact than its elements, whose errors it averages.
+
+    One product with means of the input rounds once, which shows where the input is far from zero:
+    spaces.py does that where nothing stands between, and no more models are to be led there.
+    """
+    node = match.node("y")
+    while node.op in PASSABLE:
+        node = match.graph[varying(match.graph, node)[0]]
+    if match.root.op in SUMS and node.op != "linear":
+        return f"a sum over the places of {node.name} would be less exact than eager's"
+    return None
 
 
 def _keeps_the_shape(match: Match) -> str | None:
@@ -160,7 +175,8 @@ def _shift(law: str, op: str) -> Rule:
         _shift_after,
         Exactness.REASSOCIATES,
         when=all_of(
-            floating, wide, unit_alpha("alpha"), over_product, _keeps_the_shape, _counts_its_places
+            *(floating, wide, unit_alpha("alpha"), over_product, _of_few_places),
+            *(_keeps_the_shape, _counts_its_places),
         ),
     )
 
@@ -171,7 +187,10 @@ def _factor(law: str, op: str) -> Rule:
         Pat(SUM_OF, _with(op, Var("y")), ...),
         _factor_after,
         Exactness.REASSOCIATES,
-        when=all_of(floating, wide, over_product, _keeps_the_shape, _constant_in_each_sum),
+        when=all_of(
+            *(floating, wide, over_product, _of_few_places),
+            *(_keeps_the_shape, _constant_in_each_sum),
+        ),
     )
 
 
