@@ -523,10 +523,15 @@ def map_refs(value: Any, change: Callable[[Ref], Any]) -> Any:
     )
 
 
+def lined_up(shape: Shape, rank: int) -> Shape:
+    """The shape with as many axes as what it is broadcast to."""
+    return (*(1,) * (rank - len(shape)), *shape)
+
+
 def broadcast(*shapes: Shape) -> Shape | None:
     """The shape that these broadcast to, or None; symbolic sizes are taken to differ from one."""
     rank = max((len(s) for s in shapes), default=0)
-    padded = [(1,) * (rank - len(s)) + s for s in shapes]
+    padded = [lined_up(s, rank) for s in shapes]
     wanted = [{size for size in sizes if size != 1} for sizes in zip(*padded, strict=True)]
     if any(len(sizes) > 1 for sizes in wanted):
         return None

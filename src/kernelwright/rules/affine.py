@@ -13,30 +13,38 @@ is NaN if the products have both signs, and this one may be infinite.
 
 from __future__ import annotations
 
-from kernelwright.graph import Graph, Node, Ref, Shape, product
-from kernelwright.pattern import Builder, Exactness, Match, Num, Opt, Param, Pat, Rule, Var, all_of
+from collections.abc import Callable
+
+from kernelwright.graph import Graph, Node, Ref, lined_up, product
+from kernelwright.pattern import (
+    Builder,
+    Condition,
+    Exactness,
+    Match,
+    Num,
+    Opt,
+    Param,
+    Pat,
+    Rule,
+    Var,
+    all_of,
+)
 from kernelwright.rules.conditions import floating, unit_alpha, wide
 from kernelwright.rules.constants import SHIFTS
 from kernelwright.rules.making import mul, over, view
 from kernelwright.rules.reductions import reduced_axes
 from kernelwright.rules.sums import (
-    PASSABLE,
+    OF_UNKNOWN_SIZE,
     SUM_OF,
     SUMS,
     axes_of,
+    below,
     over_features,
     over_product,
     saves_a_product,
     varying,
 )
 from kernelwright.rules.windows import AVG_POOLS, uneven
-
-BATCH = "the sum goes over the batch, whose size is known only at a call"
-
-
-def _lined_up(shape: Shape, rank: int) -> Shape:
-    """The shape with as many axes as it is broadcast to."""
-    return (*(1,) * (rank - len(shape)), *shape)
 
 
 def _averaged_axes(match: Match) -> tuple[int, ...]:
@@ -47,15 +55,13 @@ def _averaged_axes(match: Match) -> tuple[int, ...]:
     return tuple(range(rank - int(match.root.op[-2]), rank))
 
 
-def _of_few_places(match: Match) -> str | None:
+def _as_exact_as_eager(match: Match) -> str | None:
     """Eager's mean over a map is more exact than its elements, whose errors it averages.
 
     One product with means of the input rounds once, which shows where the input is far from zero:
     spaces.py does that where nothing stands between, and no more models are to be led there.
     """
-    node = match.node("y")
-    while node.op in PASSABLE:
-        node = match.graph[varying(match.graph, node)[0]]
+    node = below(match)
     if match.root.op in SUMS and node.op != "linear":
         return f"a sum over the places of {node.name} would be less exact than eager's"
     return None
@@ -69,7 +75,7 @@ def _keeps_the_shape(match: Match) -> str | None:
 
 def _constant_in_each_sum(match: Match) -> str | None:
     """c must be one number for all that a sum goes over."""
-    c = _lined_up(match.type("c").shape, len(match.type("y").shape))
+    c = lined_up(match.type("c").shape, len(match.type("y").shape))
     if any(c[axis] != 1 for axis in _averaged_axes(match)):
         return "c has several numbers for one sum"
     return None
@@ -80,7 +86,7 @@ def _counts_its_places(match: Match) -> str | None:
     if match.root.op in AVG_POOLS:
         return uneven(match.root) or _constant_in_each_sum(match)
     if not isinstance(_repeats(match), int):
-        return BATCH
+        return OF_UNKNOWN_SIZE
     return None
 
 
@@ -89,45 +95,39 @@ def _repeats(match: Match) -> object:
     if match.root.op != "sum.dim_IntList":
         return 1
     shape = match.type("y").shape
-    c = _lined_up(match.type("c").shape, len(shape))
+    c = lined_up(match.type("c").shape, len(shape))
     return product([shape[axis] for axis in axes_of(match) if c[axis] == 1])
 
 
-def _beside_sums(match: Match, builder: Builder, c: Ref) -> Ref:
-    """c, with size one along the axes of the sums, as it is broadcast to their shape."""
-    if match.root.op in AVG_POOLS:
-        return c
-    shape, axes = builder.type(c).shape, axes_of(match)
-    if len(match.root.type.shape) == len(shape):
-        return c
-    return view(builder, c, tuple(n for axis, n in enumerate(shape) if axis not in axes))
-
-
 def _shift_after(match: Match, builder: Builder) -> Ref:
-    inner, c = match.node("inner"), match["c"]
-    lined_up = _lined_up(match.type("c").shape, len(match.type("y").shape))
+    c = match["c"]
     if match.root.op in SUMS:
-        c = view(builder, c, lined_up)
-        c = over(builder, match.root.op, c, [a for a in axes_of(match) if lined_up[a] != 1])
+        along = lined_up(match.type("c").shape, len(match.type("y").shape))
+        c = view(builder, c, along)
+        c = over(builder, match.root.op, c, [a for a in axes_of(match) if along[a] != 1])
         repeats = _repeats(match)
         assert isinstance(repeats, int)
         c = c if repeats == 1 else mul(builder, c, repeats)
-    total = builder.like(match.root, match["y"])
-    return builder.node(inner.op, (total, _beside_sums(match, builder, c), 1), match.root.type)
+    return _after(match, builder, c, 1)
 
 
 def _factor_after(match: Match, builder: Builder) -> Ref:
-    c = match["c"]
-    if match.root.op in SUMS:
-        c = view(builder, c, _lined_up(match.type("c").shape, len(match.type("y").shape)))
-    total = builder.like(match.root, match["y"])
-    after = (total, _beside_sums(match, builder, c))
-    return builder.node(match.node("inner").op, after, match.root.type)
+    return _after(match, builder, match["c"])
+
+
+def _after(match: Match, builder: Builder, c: Ref, *more: int) -> Ref:
+    """The sum of y with c, which is one number for each sum; without their axes, as the root is."""
+    root, rank = match.root, len(match.type("y").shape)
+    if len(root.type.shape) < rank:
+        along, axes = lined_up(builder.type(c).shape, rank), axes_of(match)
+        c = view(builder, c, tuple(n for axis, n in enumerate(along) if axis not in axes))
+    total = builder.like(root, match["y"])
+    return builder.node(match.node("inner").op, (total, c, *more), root.type)
 
 
 def _for_each_feature(match: Match) -> str | None:
     rank, features = len(match.root.type.shape), match.type("W").shape[0]
-    c = _lined_up(match.type("c").shape, rank)
+    c = lined_up(match.type("c").shape, rank)
     if c != (*(1,) * (rank - 1), features):
         return f"c is not one number for each of the {features} features"
     return None
@@ -139,7 +139,7 @@ def _only_summed(match: Match) -> str | None:
     while node.name not in graph.results and len(graph.users[node.name]) == 1:
         (reader,) = (graph[name] for name in graph.users[node.name])
         if reader.op in SUMS and over_features(graph, reader):
-            return None if node is match.root or _of_known_size(graph, reader) else BATCH
+            return None if node is match.root or _of_known_size(graph, reader) else OF_UNKNOWN_SIZE
         if reader.op not in SHIFTS or len(varying(graph, reader)) > 1:
             break
         node = reader
@@ -168,30 +168,22 @@ def _with(op: str, value: Pat | Var, *more: Num) -> Pat:
     return Pat(op, value, Param("c"), *more, name="inner", commutes=op in ("add", "mul"))
 
 
+def _past(
+    law: str, op: str, build: Callable[[Match, Builder], Ref], safe: Condition, *alphas: Num
+) -> Rule:
+    plain = unit_alpha(*(alpha.name for alpha in alphas))
+    exact = (over_product, _as_exact_as_eager)
+    when = all_of(floating, wide, plain, *exact, _keeps_the_shape, safe)
+    pattern = Pat(SUM_OF, _with(op, Var("y"), *alphas), ...)
+    return Rule(law, pattern, build, Exactness.REASSOCIATES, when)
+
+
 def _shift(law: str, op: str) -> Rule:
-    return Rule(
-        law,
-        Pat(SUM_OF, _with(op, Var("y"), Num("alpha")), ...),
-        _shift_after,
-        Exactness.REASSOCIATES,
-        when=all_of(
-            *(floating, wide, unit_alpha("alpha"), over_product, _of_few_places),
-            *(_keeps_the_shape, _counts_its_places),
-        ),
-    )
+    return _past(law, op, _shift_after, _counts_its_places, Num("alpha"))
 
 
 def _factor(law: str, op: str) -> Rule:
-    return Rule(
-        law,
-        Pat(SUM_OF, _with(op, Var("y")), ...),
-        _factor_after,
-        Exactness.REASSOCIATES,
-        when=all_of(
-            *(floating, wide, over_product, _of_few_places),
-            *(_keeps_the_shape, _constant_in_each_sum),
-        ),
-    )
+    return _past(law, op, _factor_after, _constant_in_each_sum)
 
 
 def _weights(law: str, op: str) -> Rule:

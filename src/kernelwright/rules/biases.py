@@ -8,7 +8,7 @@ library call that takes a bias anyway.
 
 from __future__ import annotations
 
-from kernelwright.graph import Ref, Shape, TensorType, broadcast, product
+from kernelwright.graph import Ref, Shape, TensorType, broadcast, lined_up, product
 from kernelwright.pattern import (
     Builder,
     Exactness,
@@ -59,8 +59,7 @@ def _per_channel(match: Match) -> str | None:
         return f"c {_text(c)} enlarges {_text(out)}"
     axis = _channel_axis(match)
     wanted = tuple(size if i == axis else 1 for i, size in enumerate(out))
-    padded = (1,) * (len(out) - len(c)) + c
-    if padded != wanted:
+    if lined_up(c, len(out)) != wanted:
         return f"c {_text(c)} is not one number for each of the {out[axis]} channels"
     return None
 

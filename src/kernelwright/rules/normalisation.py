@@ -9,7 +9,7 @@ Norms that keep running statistics are refused as well: the running mean must se
 
 from __future__ import annotations
 
-from kernelwright.graph import Node, Ref
+from kernelwright.graph import Node, Ref, lined_up
 from kernelwright.pattern import (
     Builder,
     Exactness,
@@ -60,8 +60,8 @@ def _is_finite_number(match: Match) -> str | None:
 
 def _why_not_a_parameter(match: Match) -> str:
     shape, rank = match.type("c").shape, len(match.root.type.shape)
-    padded = (1,) * (rank - len(shape)) + shape
-    varies = [axis for axis in normalised_axes(match.root) if padded[axis] != 1]
+    along = lined_up(shape, rank)
+    varies = [axis for axis in normalised_axes(match.root) if along[axis] != 1]
     if varies:
         return (
             f"{match['c'].name} varies along the normalised axis {varies[0]}, so it does not cancel"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelwright.graph import SOURCES, Graph, Node, Ref, product
+from kernelwright.graph import SOURCES, Graph, Node, Ref, lined_up, product
 from kernelwright.pattern import Builder, Exactness, Match, Pat, Rule, Var, all_of
 from kernelwright.rules.conditions import floating, wide
 from kernelwright.rules.constants import SHIFTS
@@ -34,7 +34,7 @@ def _unmoved(graph: Graph, node: Node) -> str | None:
     same_type = graph[shift.name].type.dtype == node.type.dtype
     if not same_type or graph[node.inputs[0]].type != node.type:
         return f"{shift} enlarges or converts what it is added to"
-    space = ((1,) * (len(out) - len(shape)) + shape)[2:]
+    space = lined_up(shape, len(out))[2:]
     return None if all(n == 1 for n in space) else f"{shift} varies inside of a window"
 
 

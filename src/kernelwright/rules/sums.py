@@ -39,6 +39,7 @@ EVAL_NORM = "_native_batch_norm_legit_no_training"
 MOVES = ("unsqueeze", "squeeze.dim", "transpose", "permute", "t")
 FACTORS = ("mul", "div")
 STATE = ("parameter", "buffer")
+OF_UNKNOWN_SIZE = "the sum goes over the batch, whose size is known only at a call"
 PASSABLE = (*FACTORS, *SHIFTS, *MOVES, EVAL_NORM, "getitem")
 
 
@@ -47,14 +48,17 @@ def varying(graph: Graph, node: Node) -> list[str]:
     return [name for name in node.inputs if graph[name].op not in STATE]
 
 
+def below(match: Match) -> Node:
+    """What is left of y without all that could go past a sum over it."""
+    graph, node = match.graph, match.node("y")
+    while node.op in PASSABLE and len(operands := varying(graph, node)) == 1:
+        node = graph[operands[0]]
+    return node
+
+
 def over_product(match: Match) -> str | None:
     """Below y there must be a product, with nothing else between them that could not go past."""
-    graph, node = match.graph, match.node("y")
-    while node.op in PASSABLE:
-        operands = varying(graph, node)
-        if len(operands) != 1:
-            break
-        node = graph[operands[0]]
+    node = below(match)
     if node.op in PRODUCTS:
         return None
     return f"it is free inside the fused kernel, and {node.name} is no product that could be saved"
@@ -126,7 +130,7 @@ def _shift_is_safe(match: Match) -> str | None:
     if match.root.op in AVG_POOLS and (why := uneven(match.root)):
         return why
     if not isinstance(_count(match), int):
-        return "the sum goes over the batch, whose size is known only at a call"
+        return OF_UNKNOWN_SIZE
     return None
 
 
