@@ -2,9 +2,8 @@
 
 In: Sides and a Case. Out: a Finding. verify asks for one for each of its checks, bench once more
 after it has timed. The candidate always runs first: there is no result yet that it could find. A
-near miss is decided over several draws, and over eager runs whose inputs differ in the last bit,
-all pooled: where few elements carry most of the error, a single run of eager may be exact there by
-luck.
+near miss is decided over several draws, and over eager runs whose inputs differ slightly, all
+pooled: where few elements carry most of the error, a single run of eager may be exact by luck.
 
 All runs of a comparison start from one seed, and the oracle gets eager's random numbers. A
 candidate that draws others is judged by `statistic` instead.
@@ -40,8 +39,11 @@ from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act, Sides
 from kernelwright.verify.wire import seen
 
-DRAWS = 4
+DRAWS, FEWEST_DRAWS = 4, 2
 NUDGES, FEWEST_NUDGES = 8, 3
+# Of the inputs, in every other nudge. A long sum keeps nearly all of its rounding error where its
+# terms differ in the last bit, so those runs alone would all have the same luck.
+SHAKEN = 2.0**-10
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
 # Eager's error counts this many times where nudges do not move it, as with inputs of all zeros: one
 # sample of what rounding leaves is all there is.
@@ -111,7 +113,7 @@ def _pooled(subject: Sides, case: Case, act: Act, first: Trial) -> Finding:
     until = time.monotonic() + AFFORDABLE_SECONDS
     trial = replace(first, figures=_nudged(subject, case, 0, act, first, until))
     for draw in range(1, DRAWS):
-        if trial.right or time.monotonic() > until:
+        if trial.right or (draw >= FEWEST_DRAWS and time.monotonic() > until):
             break
         more = attempt(subject, case, draw, act)
         if isinstance(more, Finding):
@@ -141,7 +143,9 @@ def _or_statistic(subject: Sides, case: Case, act: Act, finding: Finding) -> Fin
 def _nudged(
     subject: Sides, case: Case, draw: int, act: Act, trial: Trial, until: float
 ) -> list[Figures]:
-    """The trial's figures with eager's error sampled on inputs that differ in the last bit.
+    """The trial's figures with eager's error sampled on inputs that differ slightly.
+
+    Those that differ by more than the last bit are held against float64 on the same ones.
 
     Where torch may round products to TF32, what a run that does so is off by is eager's error by
     right: whether eager itself does is up to an algorithm that may differ for another layout.
@@ -151,12 +155,18 @@ def _nudged(
     for nudge in range(NUDGES):
         if nudge >= FEWEST_NUDGES and time.monotonic() > until:
             break
+        shaken = nudge % 2 == 0 and not trial.by_eager
         with seeded(nudge):
-            other = map_floating(_nudge, inputs)
-        samples += _sampled(case, attempted(lambda: subject.original(other, act, draw)), trial)  # noqa: B023
+            other = map_floating(_shake if shaken else _nudge, inputs)
+        eager = attempted(lambda: subject.original(other, act, draw))  # noqa: B023
+        exact = trial.exact
+        if shaken:
+            exact = attempted(lambda: subject.oracle(other, act, draw, replay=subject.drew))  # noqa: B023
+        samples += _sampled(case, eager, exact)
     runs = len(samples)
     if subject.may_round:
-        samples += _sampled(case, attempted(lambda: subject.rounded(inputs, act, draw)), trial)
+        eager = attempted(lambda: subject.rounded(inputs, act, draw))
+        samples += _sampled(case, eager, trial.exact)
     by_output = list(zip(*samples, strict=True))
     luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
     return [
@@ -165,15 +175,20 @@ def _nudged(
     ]
 
 
-def _sampled(case: Case, eager: Any, trial: Trial) -> list[list[Figures]]:
-    if isinstance(eager, Exception):
+def _sampled(case: Case, eager: Any, exact: Any) -> list[list[Figures]]:
+    if isinstance(eager, Raised) or isinstance(exact, Raised):
         return []
-    compared = trial_of(case.name, eager, eager, trial.exact, by_group=case.by_group)
+    compared = trial_of(case.name, eager, eager, exact, by_group=case.by_group)
     return [compared.figures] if isinstance(compared, Trial) else []
 
 
 def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
+
+
+def _shake(x: Tensor) -> Tensor:
+    by = max(SHAKEN, torch.finfo(x.dtype).eps)
+    return x * torch.rand_like(x).sub_(0.5).mul_(2 * by).add_(1)
 
 
 def attempt(
