@@ -39,6 +39,7 @@ from kernelwright.verify.inputs import (
 from kernelwright.verify.maker import Maker, made
 from kernelwright.verify.parameters import State
 from kernelwright.verify.replay import Recorder, Replay, Unreplayable, moved, rng_state
+from kernelwright.verify.rounding import as_tf32
 from kernelwright.verify.wire import written
 
 CANDIDATE, ORIGINAL, ORACLE = "candidate", "original", "oracle"
@@ -277,7 +278,10 @@ class Seat:
         before = rng_state(self.device)
         here.finish()
         start = time.perf_counter()
-        with torch.no_grad() if request.get("no_grad", True) else nullcontext():
+        with (
+            torch.no_grad() if request.get("no_grad", True) else nullcontext(),
+            as_tf32(self.device) if request.get("rounded") else nullcontext(),
+        ):
             outputs = ACTS[request["act"]](module, inputs, here, **request["parameters"])
         here.finish()
         seconds = time.perf_counter() - start

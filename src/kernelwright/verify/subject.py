@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.errors import InputError
 from kernelwright.problem import describe
 from kernelwright.verify import weights
-from kernelwright.verify.inputs import Inputs, map_floating, seeded, tensors_in, with_size
+from kernelwright.verify.inputs import Inputs, seeded, tensors_in, with_size
 from kernelwright.verify.parameters import State
 from kernelwright.verify.processes import Server, Starter
 from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL
@@ -39,7 +39,6 @@ SMALLEST_BATCH = 4
 DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
 FEWEST_DRAWN = 8  # of those cut to a batch; larger ones are made anew
 REFERENCE = "reference"
-TF32_DROPPED_BITS = 13
 
 
 @dataclass(frozen=True)
@@ -155,7 +154,13 @@ class Reference:
         self.about = known(self.side.ask("load", **self.job.to_load(REFERENCE)))
 
     def run(
-        self, role: str, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False
+        self,
+        role: str,
+        inputs: Inputs,
+        act: Act = ONCE,
+        draw: int = 0,
+        replay: bool = False,
+        rounded: bool = False,
     ) -> Any:
         answer = self.side.ask(
             "run",
@@ -165,6 +170,7 @@ class Reference:
             inputs=inputs,
             noise=self.job.number("noise", draw),
             replay=replay,
+            rounded=rounded,
         )
         if role == ORIGINAL:
             self.drew = bool(answer["drew"])
@@ -401,13 +407,8 @@ class Subject:
         return self.reference.run(ORACLE, inputs, act, draw, replay)
 
     def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
-        """The original on inputs and matrices that are rounded to TF32's ten bits of mantissa."""
-        state = {k: round_to_tf32(v) if v.ndim >= 2 else v for k, v in self.state.items()}
-        self.give(self.reference.side, state)
-        try:
-            return self.original(map_floating(round_to_tf32, inputs), act, draw)
-        finally:
-            self.give(self.reference.side, self.state)
+        """The original as if the operands of its products were rounded to TF32."""
+        return self.reference.run(ORIGINAL, inputs, act, draw, rounded=True)
 
     def _count(self, fell: Any) -> None:
         if isinstance(fell, dict):
@@ -506,11 +507,3 @@ def known(about: dict[str, Any]) -> dict[str, Any]:
 
 def _names(about: dict[str, Any]) -> Names:
     return Names(tuple(about["parameters"]), tuple(about["buffers"]), dict(about["tied"]))
-
-
-def round_to_tf32(value: Tensor) -> Tensor:
-    if value.dtype != torch.float32:
-        return value
-    bits = value.clone().contiguous().view(torch.int32)
-    bits.add_(1 << (TF32_DROPPED_BITS - 1)).bitwise_and_(-(1 << TF32_DROPPED_BITS))
-    return bits.view(torch.float32)
