@@ -24,6 +24,8 @@ from enum import Enum
 from types import EllipsisType
 from typing import Any
 
+import torch
+
 from kernelwright.graph import (
     SOURCES,
     Call,
@@ -294,7 +296,14 @@ class Builder:
         """A new ATen node; `op` and `args` are as in a captured graph."""
         return self._add(op, args, type, aten_call(op, args), origin_of(self.match))
 
-    def like(self, node: Node, *args: Any, shape: Shape | None = None, own: bool = False) -> Ref:
+    def like(
+        self,
+        node: Node,
+        *args: Any,
+        shape: Shape | None = None,
+        dtype: torch.dtype | None = None,
+        own: bool = False,
+    ) -> Ref:
         """`node` again, at its own place in the program, with other leading arguments.
 
         With `own` it carries out what the node did and nothing else of what matched.
@@ -302,7 +311,7 @@ class Builder:
         payload = node.payload
         assert isinstance(payload, Call), f"{node.name} is no ATen call"
         full = (*args, *node.args[len(args) :])
-        type = node.type if shape is None else TensorType(shape, node.type.dtype)
+        type = TensorType(node.type.shape if shape is None else shape, dtype or node.type.dtype)
         made = self._add(node.op, full, type, _with_arguments(payload, full), node.origin)
         if own:
             self.made[made.name] = replace(self.made[made.name], sources=node.sources)

@@ -60,7 +60,7 @@ from kernelwright.plan import (
     with_channels_last,
 )
 from kernelwright.problem import Problem
-from kernelwright.rules import ALL_RULES, POOL_FIRST, unless_folded
+from kernelwright.rules import ALL_RULES, POOL_FIRST, in_double, unless_folded
 from kernelwright.targets import Target, target_for, target_of
 
 Progress = Callable[[str, str], None]
@@ -231,13 +231,15 @@ def plan_problem(
     def front(rules: tuple[Rule, ...]) -> Front:
         return _front(problem, captured, report, machine, policy, accuracies, rules)
 
+    may_round = machine.lanes is not None and problem.conv_tf32
+    laws = ALL_RULES if may_round else in_double(ALL_RULES)
     if not machine.conv_loops:
-        return front(ALL_RULES)
-    found = front(unless_folded(ALL_RULES, lambda conv: True))
+        return front(laws)
+    found = front(unless_folded(laws, lambda conv: True))
     kept = folded(found.planned)
-    rules = unless_folded(ALL_RULES, lambda conv: not kept.isdisjoint(conv.sources))
-    _, laws = rewrite(found.rewritten, [rule for rule in rules if rule.name == POOL_FIRST])
-    return front(rules) if laws else found
+    rules = unless_folded(laws, lambda conv: not kept.isdisjoint(conv.sources))
+    _, fired = rewrite(found.rewritten, [rule for rule in rules if rule.name == POOL_FIRST])
+    return front(rules) if fired else found
 
 
 def _front(

@@ -15,7 +15,7 @@ from kernelwright.capture import capture
 from kernelwright.interpret import run
 from kernelwright.pattern import Exactness, refusals, rewrite
 from kernelwright.problem import problem_from_module
-from kernelwright.rules import ALL_RULES
+from kernelwright.rules import ALL_RULES, in_double
 from kernelwright.spec import check_graph
 
 Tensor = torch.Tensor
@@ -175,9 +175,14 @@ LINEARITY = [
     *(
         space((9, 7), law, lambda m, x, f=f: f(m, m.conv(x)), conv=conv, s=channels, c=channels)
         for law, f in (
+            (ADDED_PAST, lambda m, y: (y * m.s + m.c).sum((2, 3))),
             (ADDED_PAST, lambda m, y: F.avg_pool2d(y / m.s + m.c, 2)),
+            (TAKEN_PAST, lambda m, y: (y * m.s - m.c).mean((1, 2, 3))),
             (TAKEN_PAST, lambda m, y: F.avg_pool2d(y * m.s - m.c, 2)),
+            (GAIN_PAST, lambda m, y: (y * m.s).mean((2, 3))),
             (GAIN_PAST, lambda m, y: F.avg_pool2d(m.s * y, 3, 2, 1, ceil_mode=True)),
+            (GAIN_PAST, lambda m, y: (y * m.s).sum((-1, -2), keepdim=True)),
+            (DIVISOR_PAST, lambda m, y: (y / m.s).mean((2, 3))),
             (DIVISOR_PAST, lambda m, y: F.avg_pool2d(y / m.s, 3)),
         )
     ),
@@ -459,6 +464,45 @@ def test_infinities_and_nan_land_where_eager_puts_them(case: Case) -> None:
             assert torch.equal(kinds(left), kinds(right)), (values, left, right)
 
 
+AVERAGES = [case for case in CASES if case.law in (SPACE_MEAN, POOL_FIRST)]
+
+
+@pytest.mark.parametrize("case", AVERAGES, ids=lambda case: case.law)
+def test_what_is_averaged_in_double_is_the_same(case: Case) -> None:
+    torch.manual_seed(0)
+    module, shape = case.model(4), case.shape(3, 4)
+    graph = capture(problem_from_module(module, (torch.randn(shape),)))
+    after, log = rewrite(graph, in_double(ALL_RULES))
+    check_graph(after, "rewrite")
+    if not log:
+        assert any("the more exact one" in r.why for r in refusals(graph, in_double(ALL_RULES)))
+        return
+    assert case.law in {step.rule for step in log}
+    assert torch.float64 in {node.type.dtype for node in after}
+    for x in (torch.randn(shape), torch.randn(case.shape(5, 4))):
+        left, right = run(graph, module, (x,))[0], run(after, module, (x,))[0]
+        assert right.dtype == torch.float32
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-5)
+    wide, x = module.double(), torch.randn(shape).double()
+    left, right = run(graph, wide, (x,))[0], run(after, wide, (x,))[0]
+    torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", AVERAGES, ids=lambda case: case.law)
+def test_infinities_and_nan_are_no_others_in_double(case: Case) -> None:
+    torch.manual_seed(0)
+    module, shape = case.model(4), case.shape(3, 4)
+    graph = capture(problem_from_module(module, (torch.randn(shape),)))
+    after, _ = rewrite(graph, in_double(ALL_RULES))
+    large = torch.finfo(torch.float32).max
+    for values in ((INF,), (-INF,), (NAN,), (INF, -INF), (INF, INF), (INF, NAN), (1e36,), (large,)):
+        x = torch.randn(shape)
+        for place, value in zip(torch.randperm(x.numel()).tolist(), values, strict=False):
+            x.view(-1)[place] = value
+        left, right = run(graph, module, (x,))[0], run(after, module, (x,))[0]
+        assert torch.equal(kinds(left), kinds(right)), (values, left, right)
+
+
 def twice_used(m: Any, x: Tensor) -> Any:
     y = x + 1.0
     return y + 2.0, torch.exp(y)
@@ -543,12 +587,6 @@ LOOK_ALIKES: list[tuple[str, Forward, dict[str, Callable[[int], Any]], str | Non
         lambda m, x: (m.l(x) * m.c).sum(1),
         LINEAR_PARTS | {"c": lambda n: torch.randn(2, 1, 1)},
         "c enlarges",
-    ),
-    (
-        GAIN_PAST,
-        lambda m, x: (m.conv(x[:, None, :]) * m.c).mean(2),
-        {"conv": lambda n: nn.Conv1d(1, 6, 3), "c": lambda n: torch.randn(6, 1)},
-        "would be less exact than eager's",
     ),
     (GAINS, lambda m, x: (m.l(x[:1]) * m.c).sum(1), LINEAR_PARTS, "for a single row"),
     (

@@ -20,9 +20,9 @@ from kernelwright.rules import (
     spaces,
     sums,
 )
-from kernelwright.rules.spaces import POOL_FIRST, unless_folded
+from kernelwright.rules.spaces import POOL_FIRST, in_double, unless_folded
 
-__all__ = ["ALL_RULES", "POOL_FIRST", "unless_folded"]
+__all__ = ["ALL_RULES", "POOL_FIRST", "in_double", "unless_folded"]
 
 ALL_RULES: tuple[Rule, ...] = (
     *constants.RULES,

@@ -38,7 +38,6 @@ from kernelwright.rules.sums import (
     SUM_OF,
     SUMS,
     axes_of,
-    below,
     over_features,
     over_product,
     saves_a_product,
@@ -53,18 +52,6 @@ def _averaged_axes(match: Match) -> tuple[int, ...]:
         return axes_of(match)
     rank = len(match.root.type.shape)
     return tuple(range(rank - int(match.root.op[-2]), rank))
-
-
-def _as_exact_as_eager(match: Match) -> str | None:
-    """Eager's mean over a map is more exact than its elements, whose errors it averages.
-
-    One product with means of the input rounds once, which shows where the input is far from zero:
-    spaces.py does that where nothing stands between, and no more models are to be led there.
-    """
-    node = below(match)
-    if match.root.op in SUMS and node.op != "linear":
-        return f"a sum over the places of {node.name} would be less exact than eager's"
-    return None
 
 
 def _keeps_the_shape(match: Match) -> str | None:
@@ -172,8 +159,7 @@ def _past(
     law: str, op: str, build: Callable[[Match, Builder], Ref], safe: Condition, *alphas: Num
 ) -> Rule:
     plain = unit_alpha(*(alpha.name for alpha in alphas))
-    exact = (over_product, _as_exact_as_eager)
-    when = all_of(floating, wide, plain, *exact, _keeps_the_shape, safe)
+    when = all_of(floating, wide, plain, over_product, _keeps_the_shape, safe)
     pattern = Pat(SUM_OF, _with(op, Var("y"), *alphas), ...)
     return Rule(law, pattern, build, Exactness.REASSOCIATES, when)
 

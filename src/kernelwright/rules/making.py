@@ -44,6 +44,15 @@ def add(builder: Builder, x: Ref, y: Ref | float) -> Ref:
     return builder.node("add", (x, y, 1), _together(builder, x, y))
 
 
+def sub(builder: Builder, x: Ref, y: Ref | float) -> Ref:
+    return builder.node("sub", (x, y, 1), _together(builder, x, y))
+
+
+def cast(builder: Builder, x: Ref, dtype: torch.dtype) -> Ref:
+    args = (x, dtype, None, None, None, False, None)
+    return builder.node("_to_copy", args, replace(builder.type(x), dtype=dtype))
+
+
 def where_infinite(builder: Builder, x: Ref, then: Ref, otherwise: Ref) -> Ref:
     """`then` where x is infinite, else `otherwise`."""
     size = builder.node("abs", (x,), builder.type(x))

@@ -34,19 +34,19 @@ from kernelwright.verify.compare import (
     measure,
     real,
 )
-from kernelwright.verify.inputs import Named, map_floating, seeded
+from kernelwright.verify.inputs import Inputs, Named, map_floating, seeded
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act, Sides
 from kernelwright.verify.wire import seen
 
 DRAWS, FEWEST_DRAWS = 4, 2
 NUDGES, FEWEST_NUDGES = 8, 3
-# Of the inputs, in every other nudge. A long sum keeps nearly all of its rounding error where its
-# terms differ in the last bit, so those runs alone would all have the same luck.
+# What inputs and weights are moved by for another sample of eager's error. A long sum whose terms
+# differ in the last bit keeps nearly all of its rounding error: such runs share their luck.
 SHAKEN = 2.0**-10
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
-# Eager's error counts this many times where nudges do not move it, as with inputs of all zeros: one
-# sample of what rounding leaves is all there is.
+# Eager's error counts this many times where nudges do not move it, as with inputs of all zeros and
+# no weights: one sample of what rounding leaves is all there is.
 UNSAMPLED = 8.0
 AFFORDABLE_SECONDS = 10.0
 SHOWN = 320  # characters of a tree that a finding quotes
@@ -143,9 +143,10 @@ def _or_statistic(subject: Sides, case: Case, act: Act, finding: Finding) -> Fin
 def _nudged(
     subject: Sides, case: Case, draw: int, act: Act, trial: Trial, until: float
 ) -> list[Figures]:
-    """The trial's figures with eager's error sampled on inputs that differ slightly.
+    """The trial's figures with eager's error sampled on inputs and weights that differ slightly.
 
-    Those that differ by more than the last bit are held against float64 on the same ones.
+    Each run is held against float64 on the same ones; where there is none to be had, inputs differ
+    in the last bit alone.
 
     Where torch may round products to TF32, what a run that does so is off by is eager's error by
     right: whether eager itself does is up to an algorithm that may differ for another layout.
@@ -155,13 +156,13 @@ def _nudged(
     for nudge in range(NUDGES):
         if nudge >= FEWEST_NUDGES and time.monotonic() > until:
             break
-        shaken = nudge % 2 == 0 and not trial.by_eager
-        with seeded(nudge):
-            other = map_floating(_shake if shaken else _nudge, inputs)
-        eager = attempted(lambda: subject.original(other, act, draw))  # noqa: B023
-        exact = trial.exact
-        if shaken:
-            exact = attempted(lambda: subject.oracle(other, act, draw, replay=subject.drew))  # noqa: B023
+        number = draw * NUDGES + nudge
+        with seeded(number):
+            other = map_floating(_nudge if trial.by_eager else _shake, inputs)
+        if trial.by_eager:
+            eager, exact = attempted(lambda: subject.original(other, act, draw)), trial.exact  # noqa: B023
+        else:
+            eager, exact = _shaken(subject, other, act, draw, number)
         samples += _sampled(case, eager, exact)
     runs = len(samples)
     if subject.may_round:
@@ -173,6 +174,15 @@ def _nudged(
         own.with_eager(of[:runs], luck, rounded=of[runs:])
         for own, of in zip(trial.figures, by_output, strict=True)
     ]
+
+
+def _shaken(subject: Sides, inputs: Inputs, act: Act, draw: int, number: int) -> tuple[Any, Any]:
+    """Eager and float64 on other inputs and other weights; inputs of zeros leave the weights."""
+    with subject.shaken(number):
+        eager = attempted(lambda: subject.original(inputs, act, draw))
+        if isinstance(eager, Raised):
+            return eager, None
+        return eager, attempted(lambda: subject.oracle(inputs, act, draw, replay=subject.drew))
 
 
 def _sampled(case: Case, eager: Any, exact: Any) -> list[list[Figures]]:

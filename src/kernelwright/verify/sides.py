@@ -6,6 +6,7 @@ which has timed live modules in this process, runs these here (Local).
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,6 +57,10 @@ class Sides(Protocol):
 
     def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any: ...
 
+    def shaken(self, number: int) -> AbstractContextManager[None]:
+        """Original and oracle with weights that differ slightly, by another number otherwise."""
+        ...
+
 
 class Local:
     """Live modules, in this process."""
@@ -88,6 +93,9 @@ class Local:
 
     def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
         return self.original(inputs, act, draw)
+
+    def shaken(self, number: int) -> AbstractContextManager[None]:
+        return nullcontext()  # the module is the user's
 
     def _run(self, role: str, inputs: Inputs, act: Act, draw: int, replay: bool = False) -> Any:
         request = {

@@ -410,6 +410,16 @@ class Subject:
         """The original as if the operands of its products were rounded to TF32."""
         return self.reference.run(ORIGINAL, inputs, act, draw, rounded=True)
 
+    @contextmanager
+    def shaken(self, number: int) -> Iterator[None]:
+        """Original and oracle with every parameter off by about a thousandth."""
+        seed = self.job.number("shaken", number)
+        self.give(self.reference.side, weights.nudged(self.reference.names, self.state, seed))
+        try:
+            yield
+        finally:
+            self.give(self.reference.side, self.state)
+
     def _count(self, fell: Any) -> None:
         if isinstance(fell, dict):
             self.counts = True
