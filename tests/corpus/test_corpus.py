@@ -151,11 +151,8 @@ def test_means_are_of_certified_chains_and_collapses_stand_apart() -> None:
     assert corpus.cells(rows[4])[0] == "conv3d_gelu_scale_bias (FAILED)"
 
 
-@pytest.mark.parametrize("target", ["cpu", "cuda"])
-def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(
-    target: str, tmp_path: Path
-) -> None:
-    flops = {}
+def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(tmp_path: Path) -> None:
+    flops, target = {}, "cuda"
     for chain in ("conv2d_depthwise_hardswish", "conv2d_average_pool_elu"):
         problem = load_problem(corpus_files.write(chain, True, tmp_path), "cpu")
         made = compile_problem(problem, target=target)

@@ -79,3 +79,17 @@ def test_a_slice_is_wrong_if_it_is_in_every_draw() -> None:
     assert ratio({7: 30.0}) > 1
     assert ratio({7: 30.0}, {11: 30.0}, {}) < 1, "luck goes from slice to slice"
     assert ratio({7: 30.0}, {7: 40.0}, {7: 30.0}) > 1, "a mistake stays"
+
+
+def test_a_slice_of_zeros_may_be_what_float64_rounded_off() -> None:
+    """GELU as 0.5 x (1 + erf(x / sqrt 2)) is -0 from -9 on in float64; Phi is 1e-19 there."""
+    exact = torch.randn(9, 30, dtype=torch.float64)
+    exact[:, 4] = 0
+    eager = exact.float()
+    ours = eager.clone()
+    ours[:, 4] = -1e-18
+    better = measure(ours, eager, exact, by_group=True).worst_group
+    assert better is not None and better.ratio <= 1
+    ours[:, 4] = -1e-12
+    wrong = measure(ours, eager, exact, by_group=True).worst_group
+    assert wrong is not None and wrong.ratio > 1 and (1, 4) in wrong.places

@@ -92,3 +92,9 @@ def test_one_such_run_counts_as_much_as_any_number_of_luckier_ones() -> None:
     assert fair.worst_group.ratio <= 1.0
     worse = measure(exact.float() + 4 * (rounded - exact.float()), eager, exact, by_group=True)
     assert worse.with_eager(lucky, rounded=by_right).worst.ratio > 1.0
+
+
+def test_zeros_stay() -> None:
+    x = torch.zeros(4, 6)
+    with as_tf32(CPU):
+        assert torch.equal(x @ torch.randn(6, 5), torch.zeros(4, 5))

@@ -11,8 +11,10 @@ candidate that draws others is judged by `statistic` instead.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,9 +47,11 @@ NUDGES, FEWEST_NUDGES = 8, 3
 # differ in the last bit keeps nearly all of its rounding error: such runs share their luck.
 SHAKEN = 2.0**-10
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
-# Eager's error counts this many times where nudges do not move it, as with inputs of all zeros and
-# no weights: one sample of what rounding leaves is all there is.
+# Eager's error counts this many times where the inputs do not matter, as those of all zeros and
+# denormal ones: a norm of equal numbers divides what rounding leaves by nearly nothing, and how
+# much is left is the luck of an order of summation.
 UNSAMPLED = 8.0
+UNMOVED = 1e-6
 AFFORDABLE_SECONDS = 10.0
 SHOWN = 320  # characters of a tree that a finding quotes
 
@@ -146,7 +150,7 @@ def _nudged(
     """The trial's figures with eager's error sampled on inputs and weights that differ slightly.
 
     Each run is held against float64 on the same ones; where there is none to be had, inputs differ
-    in the last bit alone.
+    in the last bit alone. The first one has the weights as they are.
 
     Where torch may round products to TF32, what a run that does so is off by is eager's error by
     right: whether eager itself does is up to an algorithm that may differ for another layout.
@@ -162,27 +166,37 @@ def _nudged(
         if trial.by_eager:
             eager, exact = attempted(lambda: subject.original(other, act, draw)), trial.exact  # noqa: B023
         else:
-            eager, exact = _shaken(subject, other, act, draw, number)
+            with subject.shaken(number) if nudge else nullcontext():
+                eager, exact = _both(subject, other, act, draw)
         samples += _sampled(case, eager, exact)
+    luck = UNSAMPLED if _same(trial.figures, samples[1:2]) else 1.0
     runs = len(samples)
     if subject.may_round:
         eager = attempted(lambda: subject.rounded(inputs, act, draw))
         samples += _sampled(case, eager, trial.exact)
     by_output = list(zip(*samples, strict=True))
-    luck = 1.0 if any(len({x.eager_max for x in of}) > 1 for of in by_output) else UNSAMPLED
     return [
         own.with_eager(of[:runs], luck, rounded=of[runs:])
         for own, of in zip(trial.figures, by_output, strict=True)
     ]
 
 
-def _shaken(subject: Sides, inputs: Inputs, act: Act, draw: int, number: int) -> tuple[Any, Any]:
-    """Eager and float64 on other inputs and other weights; inputs of zeros leave the weights."""
-    with subject.shaken(number):
-        eager = attempted(lambda: subject.original(inputs, act, draw))
-        if isinstance(eager, Raised):
-            return eager, None
-        return eager, attempted(lambda: subject.oracle(inputs, act, draw, replay=subject.drew))
+def _same(figures: list[Figures], others: list[list[Figures]]) -> bool:
+    """Whether eager is off by the same numbers on other inputs: they do not matter to it."""
+    return bool(others) and all(
+        math.isclose(a.eager_max, b.eager_max, rel_tol=UNMOVED)
+        and math.isclose(a.eager_squares, b.eager_squares, rel_tol=UNMOVED)
+        for other in others
+        for a, b in zip(figures, other, strict=True)
+    )
+
+
+def _both(subject: Sides, inputs: Inputs, act: Act, draw: int) -> tuple[Any, Any]:
+    """Eager and float64."""
+    eager = attempted(lambda: subject.original(inputs, act, draw))
+    if isinstance(eager, Raised):
+        return eager, None
+    return eager, attempted(lambda: subject.oracle(inputs, act, draw, replay=subject.drew))
 
 
 def _sampled(case: Case, eager: Any, exact: Any) -> list[list[Figures]]:

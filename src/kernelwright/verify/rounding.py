@@ -46,7 +46,7 @@ class Rounding(TorchDispatchMode):
             return x
         _, exponent = torch.frexp(x)
         by = torch.rand(x.shape, generator=self.generator, device=x.device).mul_(2).sub_(1)
-        return x + torch.ldexp(by.mul_(HALF_A_STEP), exponent - 1)
+        return torch.where(x == 0, x, x + torch.ldexp(by.mul_(HALF_A_STEP), exponent - 1))
 
 
 @contextmanager
