@@ -87,6 +87,7 @@ DIVISORS = "linear(x, W, b) / s => linear(x, W / s, b / s) if it is summed"
 MOVE_PAST = "sum(move(x)) => move(sum(x))"
 NORM_PAST = "mean(batch_norm(x)) => batch_norm(mean(x)) in eval mode"
 GLOBAL_POOL = "pool(x) over all of the space => mean(x)"
+BIAS_ASIDE = "batch_norm(x W + b) => batch_norm(x W) in train mode, with b in its running mean"
 SPACE_MEAN = "mean(conv(x, W, b)) over space => linear(sums of x for each tap, W, b)"
 POOL_FIRST = "avg_pool(conv(x, W, b), p) => conv(avg_pool(x, p, stride 1), W, b, stride p)"
 TWO_MAX = "max_pool(max_pool(x, a), b) => max_pool(x, a * b)"
@@ -137,6 +138,15 @@ def unbiased(n: int) -> nn.Module:
 
 def conv(n: int) -> nn.Module:
     return nn.Conv2d(n, 5, 3, padding=1)
+
+
+def trained(product: Callable[[int], nn.Module], norm: Callable[[int], nn.Module]) -> Case:
+    """A product of n channels and the norm of its five, over a space of its rank, in train mode."""
+    model = written(BIAS_ASIDE, lambda m, x: m.norm(m.product(x)), product=product, norm=norm).model
+    rank = model(2).product.weight.ndim - 2  # type: ignore[operator, union-attr]
+    return Case(
+        BIAS_ASIDE, lambda n: model(n).train(), lambda batch, n: (batch, n, *(7, 6, 5)[:rank])
+    )
 
 
 def averaged(m: Any) -> Any:
@@ -376,6 +386,10 @@ CASES = [
     written(BIASES, lambda m, x: (torch.tanh(x) + m.b) + m.c, b=vector, c=vector),
     written(BIASES, lambda m, x: m.c + (m.b + x), b=lambda n: torch.randn(1, n), c=vector),
     written(BIASES, lambda m, x: (x + m.b) + m.c, b=vector, c=lambda n: torch.randn(1)),
+    trained(lambda n: nn.Conv2d(n, 5, 3), lambda n: averaged(nn.BatchNorm2d(5))),
+    trained(lambda n: nn.Conv1d(n, 5, 2), lambda n: nn.BatchNorm1d(5, momentum=0.75)),
+    trained(lambda n: nn.ConvTranspose3d(n, 5, 2), lambda n: nn.BatchNorm3d(5, affine=False)),
+    trained(lambda n: nn.Linear(n, 5), lambda n: averaged(nn.BatchNorm1d(5))),
     written(NORM, lambda m, x: m.norm(x + 3), norm=lambda n: nn.LayerNorm(n)),
     written(NORM, lambda m, x: m.norm(x - 0.5), norm=lambda n: nn.GroupNorm(1, n)),
     image(NORM, lambda m, x: m.norm(x + 0.5), norm=lambda n: nn.GroupNorm(n, n)),
@@ -464,6 +478,7 @@ def test_infinities_and_nan_land_where_eager_puts_them(case: Case) -> None:
             assert torch.equal(kinds(left), kinds(right)), (values, left, right)
 
 
+TRAINED = [case for case in CASES if case.law == BIAS_ASIDE]
 AVERAGES = [case for case in CASES if case.law in (SPACE_MEAN, POOL_FIRST)]
 
 
@@ -501,6 +516,35 @@ def test_infinities_and_nan_are_no_others_in_double(case: Case) -> None:
             x.view(-1)[place] = value
         left, right = run(graph, module, (x,))[0], run(after, module, (x,))[0]
         assert torch.equal(kinds(left), kinds(right)), (values, left, right)
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=lambda case: str(case.shape(2, 4)))
+@pytest.mark.parametrize("special", [0.0, INF, -INF, NAN])
+def test_running_statistics_see_the_bias(case: Case, special: float) -> None:
+    torch.manual_seed(0)
+    module, x = case.model(4).double(), torch.randn(case.shape(5, 4)).double()
+    graph = capture(problem_from_module(module, (x,)))
+    after, _ = rewrite(graph, ALL_RULES)
+    with torch.no_grad():
+        module.product.bias[2] += special  # type: ignore[union-attr, index]
+    left, right = run(graph, module, (x,)), run(after, module, (x,))
+    assert len(left[1]) == 3, "both running statistics, and how many batches there were"
+    torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def test_equal_numbers_are_exact_without_their_bias() -> None:
+    """A mean that is off by a unit in the last place, over sqrt(eps), is off by 300 of them."""
+    torch.manual_seed(0)
+    module = Written(
+        lambda m, x: m.norm(m.conv(x)), conv=nn.Conv2d(3, 24, 3), norm=nn.BatchNorm2d(24)
+    ).train()
+    with torch.no_grad():
+        module.norm.bias.normal_()  # type: ignore[union-attr, operator]
+    x = torch.zeros(3, 3, 19, 17)
+    after, log = rewrite(capture(problem_from_module(module, (x,))), ALL_RULES)
+    assert BIAS_ASIDE in {step.rule for step in log}
+    result = run(after, module, (x,))[0]
+    assert torch.equal(result, module.norm.bias[:, None, None].expand_as(result))  # type: ignore[union-attr, index]
 
 
 def twice_used(m: Any, x: Tensor) -> Any:

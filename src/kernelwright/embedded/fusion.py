@@ -85,7 +85,10 @@ class Fusion:
         key = None if is_watched(self.device) else self.key(memo, arguments)
         if key is None:
             return memo, Kind(self.outside(memo.state, *arguments))
-        kind, types = self.kinds.get(key), list(map(TYPE, memo.state))
+        types = list(map(TYPE, memo.state))
+        if self.random:
+            types += [tensor.stride() for tensor in memo.state]
+        kind = self.kinds.get(key)
         if kind is None or kind.types != types:
             kind = Kind(self.outside(memo.state, *arguments), types)
             if kind.cause is None:
@@ -189,6 +192,17 @@ def is_watched(device):
 
 def is_dense(tensor):
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+
+
+def is_channels_last(tensor):
+    """Whether eager's convolution with this weight returns channels_last, whatever its input is."""
+    orders = {4: torch.channels_last, 5: torch.channels_last_3d}
+    order = orders.get(tensor.ndim)
+    return (
+        order is not None
+        and not tensor.is_contiguous()
+        and tensor.is_contiguous(memory_format=order)
+    )
 
 
 def is_ordinary(value):

@@ -71,6 +71,13 @@ class ForwardWriter(Names):
                 f"        if tensor.device != {first}.device and tensor.device.type != device:",
                 '            return "a parameter is on another device"',
             ]
+        if self.graph.contract.random and any(
+            len(n.type.shape) in CHANNELS_LAST for n in self.state()
+        ):
+            lines += _when(
+                f"any(is_channels_last(tensor) for tensor in {state})",
+                "a weight is in channels_last order, and eager's random numbers follow it",
+            )
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
         return [*lines, "    return None"]
 
