@@ -277,7 +277,7 @@ def check_fallbacks(subject: Subject) -> None:
 
 
 def check_expectations(subject: Subject) -> None:
-    """At least one kernel; exactly what EXPECTED says where the file has it.
+    """At least one kernel; exactly what EXPECTED says where the file has it, for a device or all.
 
     It speaks of the path on which every product is the library's. What follows a generated
     convolution may be in more kernels there: statistics are parted from what they are for, or into
@@ -285,8 +285,9 @@ def check_expectations(subject: Subject) -> None:
     """
     compiled = subject.compiled
     assert compiled.kernels
-    expected = getattr(subject.user, "EXPECTED", None)
-    if expected is None:
+    expected = getattr(subject.user, "EXPECTED", {})
+    expected = expected.get(subject.device) if "cuda" in expected else expected
+    if not expected:
         return
     generated = [r for r in compiled.planned.regions if r.gemm or r.conv]
     products = dict.fromkeys((r.gemm or r.conv).product for r in generated)

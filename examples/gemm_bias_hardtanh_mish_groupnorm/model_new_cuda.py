@@ -835,7 +835,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 d520da365c77b6c5c5f3a1dfb7fd730532dc09bc9bbfa53900792de034c7fa6c
+# sha256 791961e629b234f9e73aa325ba8b5ea8f3ac6eb4ae6eddd626014594f6d64ee5
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1833,7 +1833,10 @@ class _kw_Fusion:
         key = None if _kw_is_watched(self.device) else self.key(memo, arguments)
         if key is None:
             return memo, _kw_Kind(self.outside(memo.state, *arguments))
-        kind, types = self.kinds.get(key), list(map(_KW_TYPE, memo.state))
+        types = list(map(_KW_TYPE, memo.state))
+        if self.random:
+            types += [tensor.stride() for tensor in memo.state]
+        kind = self.kinds.get(key)
         if kind is None or kind.types != types:
             kind = _kw_Kind(self.outside(memo.state, *arguments), types)
             if kind.cause is None:

@@ -670,7 +670,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 b3478f50bea58dc8e76c291119a6d1cc818a169c8a4633cb96d1f7113a42d794
+# sha256 1efdbe7d1143f897caf8025931f6c23d9457bbc13b681d037a0469b7de49038e
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1599,7 +1599,10 @@ class _kw_Fusion:
         key = None if _kw_is_watched(self.device) else self.key(memo, arguments)
         if key is None:
             return memo, _kw_Kind(self.outside(memo.state, *arguments))
-        kind, types = self.kinds.get(key), list(map(_KW_TYPE, memo.state))
+        types = list(map(_KW_TYPE, memo.state))
+        if self.random:
+            types += [tensor.stride() for tensor in memo.state]
+        kind = self.kinds.get(key)
         if kind is None or kind.types != types:
             kind = _kw_Kind(self.outside(memo.state, *arguments), types)
             if kind.cause is None:

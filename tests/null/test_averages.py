@@ -169,7 +169,7 @@ def test_the_faster_of_two_ways() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "sm_80"])
 def test_without_generated_convolutions_the_input_is_averaged(target: str) -> None:
-    assert goes_first(planned(nn.Conv2d(24, 48, 3), 4, 67, target, "rounded"))
+    assert goes_first(planned(nn.Conv2d(24, 48, 3), 3, 67, target, "rounded"))
 
 
 @pytest.mark.parametrize("eager", EAGER)

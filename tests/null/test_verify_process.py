@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import verifying
+from museum.models import BATCH_NORM
 from rich.console import Console
 
 from kernelwright.cli import main
@@ -231,3 +232,15 @@ def test_single_check_certifies_nothing_and_repeats_a_failure(
     assert "inputs: normal" in capsys.readouterr().out
     with pytest.raises(InputError, match="did you mean 'oracle'"):
         verify(*files, device="cpu", only=["oracel"])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_oracle_is_in_the_mode_that_is_asked_for(training: bool, tmp_path: Path) -> None:
+    """Eager in one mode would be far off an oracle in the other, and any candidate as good."""
+    for before, right in (("", True), (f"        self.train({not training})\n", False)):
+        new = f"class ModelNew(Model):\n    def forward(self, x):\n{before}        return super()"
+        paths = verifying.write(tmp_path, BATCH_NORM, f"{BATCH_NORM}\n{new}.forward(x)")
+        found = verify(*paths, device="cpu", training=training, only=["random parameters"])
+        check = found.checks[0]
+        assert check.passed is right, check
+        assert check.eager_error is not None and check.eager_error < 1e-5

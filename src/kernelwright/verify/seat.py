@@ -121,7 +121,8 @@ class Seat:
         role = CANDIDATE if request["role"] == CANDIDATE else ORIGINAL
         self.seat(role, maker.make(request.get("arguments"), request["seed"]))
         if request["training"] is not None:
-            self.modules[role].train(request["training"])
+            for module in self.modules.values():
+                module.train(request["training"])
         return self.described(request)
 
     def described(self, request: Request) -> dict[str, Any]:
