@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import verifying
-from museum.models import BATCH_NORM
+from museum.models import BATCH_NORM, EVAL_NORM
 from rich.console import Console
 
 from kernelwright.cli import main
@@ -244,3 +244,11 @@ def test_the_oracle_is_in_the_mode_that_is_asked_for(training: bool, tmp_path: P
         check = found.checks[0]
         assert check.passed is right, check
         assert check.eager_error is not None and check.eager_error < 1e-5
+
+
+def test_an_optimizer_steps_from_where_runs_begin(tmp_path: Path) -> None:
+    """Calls in train mode before it leave other running statistics in the original."""
+    new = "class ModelNew(Model):\n    def forward(self, x):\n        return super().forward(x)"
+    names = ("eval and train", "weights: optimizer step")
+    found = verifying.run_some(tmp_path, EVAL_NORM, f"{EVAL_NORM}\n{new}", *names)
+    assert all(check.passed for check in found.values()), found

@@ -196,7 +196,11 @@ class Seat:
         return {}
 
     def step(self, request: Request) -> dict[str, Any]:
-        """One step of an optimizer on the module alone, and the original's weights after it."""
+        """One step of an optimizer on the module alone, and the original's weights after it.
+
+        Its buffers are those that runs start from, not what the last run left of them.
+        """
+        parameters.write_buffers(self._main, self.buffers)
         parameters.step(self._main)
         return {} if CANDIDATE in self.modules else {"state": parameters.snapshot(self._main)}
 
