@@ -154,7 +154,7 @@ def verify_stage(job: Job, source: Path, emitted: Path) -> Record:
             emitted,
             job["device"],
             job["precision"],
-            quick=True,
+            quick=not job["full"],
             time_limit=job["verify"],
             training=job["mode"] == "train",
         )
@@ -172,6 +172,7 @@ def add_options(parser: argparse.ArgumentParser, limit: float, budget: float) ->
     parser.add_argument("--jobs", type=int, default=1, help="models at the same time")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--verify", type=float, metavar="SECONDS", default=60.0, help="0: do not")
+    parser.add_argument("--full", action="store_true", help="verify with all checks, not the quick")
     parser.add_argument("--no-compile", action="store_true", help="without torch.compile")
     parser.add_argument("--no-autotune", action="store_true", help="without its max-autotune")
     parser.add_argument("--ahead", action="store_true", help="time when all are certified")
@@ -214,6 +215,7 @@ class Parent:
             "device": options.device,
             "rounds": options.rounds,
             "verify": options.verify,
+            "full": options.full,
             "compile": not options.no_compile,
             "autotune": not options.no_autotune,
             "ahead": ahead,
