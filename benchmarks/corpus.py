@@ -77,7 +77,9 @@ GROUPS: dict[str, Callable[[Record], bool]] = {
 
 
 def child(job: Job) -> None:
-    source = corpus_files.write(job["chain"], job["size"] == "small", Path(job["folder"]))
+    size, _, batch = job["size"].partition(" at batch ")
+    folder = Path(job["folder"])
+    source = corpus_files.write(job["chain"], size == "small", folder, int(batch or 0))
     last = warm_stage if job["ahead"] else time_stage
     go_through(job, source, (compile_stage, verify_stage, last))
 
@@ -283,6 +285,9 @@ def _arguments() -> argparse.Namespace:
     add_options(parser, limit=240.0, budget=4 * 3600.0)
     parser.add_argument("--results", metavar="DIR", default=str(HERE / "results"))
     parser.add_argument("--small", action="store_true", help="the sizes of the tests")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="other than a chain's own: for a CPU"
+    )
     chains = corpus_files.CHAINS
     parser.add_argument("--only", nargs="+", choices=chains, default=chains, metavar="CHAIN")
     return parser.parse_args()
@@ -296,7 +301,9 @@ def main() -> None:
     device = resolve_device(options.device)
     options.device = str(device)
     size = "small" if options.small else "full"
-    parts = ("corpus", "small" * options.small, options.precision.removeprefix("highest"))
+    size += f" at batch {options.batch}" if options.batch else ""
+    few = f"batch-{options.batch}" if options.batch else ""
+    parts = ("corpus", "small" * options.small, few, options.precision.removeprefix("highest"))
     options.name = "-".join(part for part in parts if part)
     stem = Path(options.results) / f"{file_stem(device_name(device))}-{options.name}"
     sheet = Sheet(f"Chains at {options.precision}, ms", COLUMNS, left=3)

@@ -8,6 +8,7 @@ mode matters.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from model_files import choose, constant, perturbed
@@ -25,9 +26,15 @@ def convolves(chain: str) -> bool:
     return chain.startswith("conv")
 
 
-def write(chain: str, small: bool, folder: Path) -> Path:
-    """A model file whose norms have drawn weights, biases and running statistics."""
+def write(chain: str, small: bool, folder: Path, batch: int = 0) -> Path:
+    """A model file whose norms have drawn weights, biases and running statistics.
+
+    With a `batch` it has so many samples instead of its own number.
+    """
     variant = "small" if small else "full"
     path = choose(FOLDER / f"{chain}.py", variant, folder / f"{chain}.py")
-    path.write_text(perturbed(path.read_text()))
+    text = path.read_text()
+    if batch:
+        text = re.sub(r"\bbatch=\d+", f"batch={batch}", text)
+    path.write_text(perturbed(text))
     return path
