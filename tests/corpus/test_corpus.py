@@ -151,8 +151,12 @@ def test_means_are_of_certified_chains_and_collapses_stand_apart() -> None:
     assert corpus.cells(rows[4])[0] == "conv3d_gelu_scale_bias (FAILED)"
 
 
-def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(tmp_path: Path) -> None:
-    flops, target = {}, "cuda"
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(
+    target: str, tmp_path: Path
+) -> None:
+    """On a CPU the average over sixteen places stays behind its convolution."""
+    flops = {}
     for chain in ("conv2d_depthwise_hardswish", "conv2d_average_pool_elu"):
         problem = load_problem(corpus_files.write(chain, True, tmp_path), "cpu")
         made = compile_problem(problem, target=target)
@@ -160,7 +164,8 @@ def test_a_sum_over_windows_is_no_collapse_and_a_pool_in_the_weights_is(tmp_path
         flops[chain] = (children.planned_flops(made), written)
     depthwise, pooled = flops.values()
     assert depthwise == (2 * 3 * 5 * 9 * 9 * 9, 2 * 3 * 5 * 9 * 9 * 9)
-    assert pooled[0] < pooled[1] == 2 * 3 * 8 * 3 * 9 * 9 * 9
+    assert pooled[1] == 2 * 3 * 8 * 3 * 9 * 9 * 9
+    assert pooled[0] == pooled[1] if target == "cpu" else pooled[0] < pooled[1]
 
 
 def test_the_chart_has_a_bar_for_each_chain_and_its_floor(tmp_path: Path) -> None:

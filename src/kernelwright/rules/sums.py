@@ -48,17 +48,11 @@ def varying(graph: Graph, node: Node) -> list[str]:
     return [name for name in node.inputs if graph[name].op not in STATE]
 
 
-def below(match: Match) -> Node:
-    """What is left of y without all that could go past a sum over it."""
+def over_product(match: Match) -> str | None:
+    """Below y there must be a product, with nothing else between them that could not go past."""
     graph, node = match.graph, match.node("y")
     while node.op in PASSABLE and len(operands := varying(graph, node)) == 1:
         node = graph[operands[0]]
-    return node
-
-
-def over_product(match: Match) -> str | None:
-    """Below y there must be a product, with nothing else between them that could not go past."""
-    node = below(match)
     if node.op in PRODUCTS:
         return None
     return f"it is free inside the fused kernel, and {node.name} is no product that could be saved"
