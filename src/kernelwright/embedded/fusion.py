@@ -195,7 +195,7 @@ def is_dense(tensor):
 
 
 def is_channels_last(tensor):
-    """Whether eager's convolution with this weight returns channels_last, whatever its input is."""
+    """Whether a tensor has that order and no other: what eager makes of it has it, too."""
     orders = {4: torch.channels_last, 5: torch.channels_last_3d}
     order = orders.get(tensor.ndim)
     return (

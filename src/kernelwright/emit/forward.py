@@ -27,7 +27,7 @@ from kernelwright.places import is_place, look_up
 from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
-CHANNELS_LAST = {4: "torch.channels_last", 5: "torch.channels_last_3d"}
+CHANNELS_LAST = (4, 5)  # numbers of dimensions that have such an order
 MANY_BUFFERS = 2
 
 
@@ -107,9 +107,7 @@ class ForwardWriter(Names):
         lines += _when(" or ".join(tests), f"{name} is not of shape {wanted}")
         if len(shape) in CHANNELS_LAST:
             # Eager keeps that order in its result, and the library has kernels for it.
-            order = f"memory_format={CHANNELS_LAST[len(shape)]}"
-            other = f"not {name}.is_contiguous() and {name}.is_contiguous({order})"
-            lines += _when(other, f"{name} is in channels_last order")
+            lines += _when(f"is_channels_last({name})", f"{name} is in channels_last order")
         if node.name in self.graph.contract.copies:
             lines += _when(f"not {name}.is_contiguous()", f"the result would be a copy of {name}")
         elif node.name in self.graph.contract.follows:

@@ -62,7 +62,7 @@ def _kw_outside(state, x):
         return "x is not float32"
     if x.ndim != 4 or x.shape[1:] != (4, 9, 9):
         return "x is not of shape batch x 4 x 9 x 9"
-    if not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+    if _kw_is_channels_last(x):
         return "x is in channels_last order"
     for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
