@@ -353,6 +353,12 @@ def test_weak_problem_is_named(tmp_path: Path) -> None:
     assert not any("zeros" in sentence for sentence in weak)
 
 
+def test_tf32_is_a_null_of_a_product(tmp_path: Path) -> None:
+    found = run_some(tmp_path, LINEAR, LINEAR + SAME, "null models")["null models"]
+    assert found.passed is True
+    assert "TF32" in found.detail
+
+
 def test_tf32_is_no_null_without_a_product(tmp_path: Path) -> None:
     checks = run_some(tmp_path, MANY_OUTPUTS, MANY_OUTPUTS + SAME, "null models")
     assert checks["null models"].passed is True

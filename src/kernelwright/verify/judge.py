@@ -36,16 +36,13 @@ from kernelwright.verify.compare import (
     measure,
     real,
 )
-from kernelwright.verify.inputs import Inputs, Named, map_floating, seeded
+from kernelwright.verify.inputs import Inputs, Named, map_floating, seeded, shaken
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act, Sides
 from kernelwright.verify.wire import seen
 
 DRAWS, FEWEST_DRAWS = 4, 2
 NUDGES, FEWEST_NUDGES = 8, 3
-# What inputs and weights are moved by for another sample of eager's error. A long sum whose terms
-# differ in the last bit keeps nearly all of its rounding error: such runs share their luck.
-SHAKEN = 2.0**-10
 HOPELESS = 100.0  # times over what is allowed: no luck of eager's explains it
 # Eager's error counts this many times where the inputs do not matter, as those of all zeros and
 # denormal ones: a norm of equal numbers divides what rounding leaves by nearly nothing, and how
@@ -150,34 +147,44 @@ def _nudged(
     """The trial's figures with eager's error sampled on inputs and weights that differ slightly.
 
     Each run is held against float64 on the same ones; where there is none to be had, inputs differ
-    in the last bit alone. The first one has the weights as they are.
+    in the last bit alone. The first one has the weights as they are. No more runs than are needed:
+    those of a large model take seconds.
 
     Where torch may round products to TF32, what a run that does so is off by is eager's error by
     right: whether eager itself does is up to an algorithm that may differ for another layout.
     """
-    samples = [trial.figures]
+    samples: list[list[Figures]] = []
+    rounded: list[list[Figures]] = []
     inputs = case.make(draw)
     for nudge in range(NUDGES):
-        if nudge >= FEWEST_NUDGES and time.monotonic() > until:
-            break
+        if nudge >= FEWEST_NUDGES:
+            enough = replace(trial, figures=_with_eager(trial.figures, samples, rounded))
+            if enough.right or time.monotonic() > until:
+                return enough.figures
         number = draw * NUDGES + nudge
         with seeded(number):
-            other = map_floating(_nudge if trial.by_eager else _shake, inputs)
+            other = map_floating(_nudge if trial.by_eager else shaken, inputs)
         if trial.by_eager:
             eager, exact = attempted(lambda: subject.original(other, act, draw)), trial.exact  # noqa: B023
         else:
             with subject.shaken(number) if nudge else nullcontext():
                 eager, exact = _both(subject, other, act, draw)
         samples += _sampled(case, eager, exact)
-    luck = UNSAMPLED if _same(trial.figures, samples[1:2]) else 1.0
-    runs = len(samples)
-    if subject.may_round:
-        eager = attempted(lambda: subject.rounded(inputs, act, draw))
-        samples += _sampled(case, eager, trial.exact)
-    by_output = list(zip(*samples, strict=True))
+        if subject.may_round:
+            eager = attempted(lambda: subject.rounded(inputs, act, draw, nudge))  # noqa: B023
+            rounded += _sampled(case, eager, trial.exact)
+    return _with_eager(trial.figures, samples, rounded)
+
+
+def _with_eager(
+    figures: list[Figures], samples: list[list[Figures]], rounded: list[list[Figures]]
+) -> list[Figures]:
+    """The figures with eager's error from these runs and its own."""
+    luck = UNSAMPLED if _same(figures, samples[:1]) else 1.0
+    runs = [figures, *samples]
     return [
-        own.with_eager(of[:runs], luck, rounded=of[runs:])
-        for own, of in zip(trial.figures, by_output, strict=True)
+        own.with_eager([x[i] for x in runs], luck, rounded=[x[i] for x in rounded])
+        for i, own in enumerate(figures)
     ]
 
 
@@ -208,11 +215,6 @@ def _sampled(case: Case, eager: Any, exact: Any) -> list[list[Figures]]:
 
 def _nudge(x: Tensor) -> Tensor:
     return x * torch.randint_like(x, -1, 2).mul_(torch.finfo(x.dtype).eps).add_(1)
-
-
-def _shake(x: Tensor) -> Tensor:
-    by = max(SHAKEN, torch.finfo(x.dtype).eps)
-    return x * torch.rand_like(x).sub_(0.5).mul_(2 * by).add_(1)
 
 
 def attempt(

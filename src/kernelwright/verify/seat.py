@@ -33,6 +33,7 @@ from kernelwright.verify.inputs import (
     map_floating,
     map_tensors,
     set_seed,
+    shaken,
     taken,
     widen,
 )
@@ -71,6 +72,7 @@ class Seat:
         self.stack: list[tuple[dict[str, nn.Module], State, Any, Any]] = []
         self.modes: list[list[tuple[nn.Module, bool]]] = []
         self.buffers: State = {}
+        self.still: State = {}
         self.begin: attributes.Attributes = {}
         self.volatile: attributes.Attributes = {}
         self.device = torch.device("cpu")
@@ -191,6 +193,25 @@ class Seat:
         self.buffers = {name: state[name] for name in names if name in state}
         return {}
 
+    @torch.no_grad()
+    def shake(self, request: Request) -> dict[str, Any]:
+        """Every parameter off by about a thousandth; None puts back what was there before.
+
+        They are not sent as weights are: those of a large Linear travel for longer than it runs.
+        """
+        if request["seed"] is not None:
+            self.still = parameters.snapshot(self._main)
+            set_seed(request["seed"])
+            for x in self._main.parameters():
+                if x.is_floating_point():
+                    x.copy_(shaken(x))
+        else:
+            parameters.write(self._main, self.still)
+            self.still = {}
+        if ORACLE in self.modules:
+            parameters.write(self.modules[ORACLE], parameters.tensors(self._main))
+        return {}
+
     def load_strictly(self, request: Request) -> dict[str, Any]:
         self._main.load_state_dict(request["state"], strict=True)
         return {}
@@ -285,7 +306,7 @@ class Seat:
         start = time.perf_counter()
         with (
             torch.no_grad() if request.get("no_grad", True) else nullcontext(),
-            as_tf32(self.device) if request.get("rounded") else nullcontext(),
+            as_tf32(**request["rounded"]) if request.get("rounded") else nullcontext(),
         ):
             outputs = ACTS[request["act"]](module, inputs, here, **request["parameters"])
         here.finish()
@@ -415,6 +436,7 @@ REQUESTS: dict[str, Callable[[Seat, Request], dict[str, Any]]] = {
     "back": Seat.back,
     "mode": Seat.mode,
     "write": Seat.write,
+    "shake": Seat.shake,
     "load strictly": Seat.load_strictly,
     "step": Seat.step,
     "reset": Seat.reset,

@@ -55,7 +55,7 @@ class Sides(Protocol):
         self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False
     ) -> Any: ...
 
-    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any: ...
+    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, number: int = 0) -> Any: ...
 
     def shaken(self, number: int) -> AbstractContextManager[None]:
         """Original and oracle with weights that differ slightly, by another number otherwise."""
@@ -91,7 +91,7 @@ class Local:
     def oracle(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False) -> Any:
         return self._run(ORACLE, inputs, act, draw, replay)
 
-    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, number: int = 0) -> Any:
         return self.original(inputs, act, draw)
 
     def shaken(self, number: int) -> AbstractContextManager[None]:

@@ -160,7 +160,7 @@ class Reference:
         act: Act = ONCE,
         draw: int = 0,
         replay: bool = False,
-        rounded: bool = False,
+        rounded: dict[str, Any] | None = None,
     ) -> Any:
         answer = self.side.ask(
             "run",
@@ -406,19 +406,28 @@ class Subject:
     def oracle(self, inputs: Inputs, act: Act = ONCE, draw: int = 0, replay: bool = False) -> Any:
         return self.reference.run(ORACLE, inputs, act, draw, replay)
 
-    def rounded(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
-        """The original as if the operands of its products were rounded to TF32."""
-        return self.reference.run(ORIGINAL, inputs, act, draw, rounded=True)
+    def rounded(
+        self,
+        inputs: Inputs,
+        act: Act = ONCE,
+        draw: int = 0,
+        number: int = 0,
+        everywhere: bool = False,
+    ) -> Any:
+        """The original as if operands were rounded to TF32 where torch may do so, or everywhere."""
+        how = {"number": number, "everywhere": everywhere}
+        return self.reference.run(ORIGINAL, inputs, act, draw, rounded=how)
 
     @contextmanager
     def shaken(self, number: int) -> Iterator[None]:
         """Original and oracle with every parameter off by about a thousandth."""
-        seed = self.job.number("shaken", number)
-        self.give(self.reference.side, weights.nudged(self.reference.names, self.state, seed))
+        side = self.reference.side
+        side.ask("shake", seed=self.job.number("shaken", number))
         try:
             yield
         finally:
-            self.give(self.reference.side, self.state)
+            if side.running:
+                side.ask("shake", seed=None)
 
     def _count(self, fell: Any) -> None:
         if isinstance(fell, dict):

@@ -81,7 +81,7 @@ def _tf32(subject: Subject, inputs: Inputs, eager: Any) -> Any:
         return None
     if not subject.original(inputs, Act("multiplies")):
         return None
-    fake = subject.rounded(inputs)
+    fake = subject.rounded(inputs, everywhere=True)
     same = equal_leaves(pytree.tree_leaves(fake), pytree.tree_leaves(eager))
     return None if same else fake
 
