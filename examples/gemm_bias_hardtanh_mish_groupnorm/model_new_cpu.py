@@ -230,7 +230,7 @@ struct AddBiasHardtanhMishGroupNorm {
     const float* bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
-    float* group_norm_affine_out;
+    float* KW_RESTRICT group_norm_affine_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -307,7 +307,7 @@ struct AddBiasHardtanhMishGroupNorm {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto group_norm_affine_out =
         kw::store_row<V>(a.group_norm_affine_out + at.row * 32 + at.element);
@@ -2976,7 +2976,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e448ae861c43cf3330233af127a249ed576746d3737cdb8c954e85535f0ab4e3
+# sha256 bf5e991bb7dd0cbdda51158ad62a4c81335a3dfd9beba47e8e22adff63548ede
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3012,6 +3012,8 @@ namespace detail {
 
 inline constexpr float kInf = __builtin_huge_valf();
 inline constexpr float kLog2e = 1.44269504f;
+// Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum.
+inline constexpr float kRound = 12582912.0f;
 // ln 2 = kLn2Hi + kLn2Lo; kLn2Hi has 9 bits, so its product with an exponent is exact.
 inline constexpr float kLn2Hi = 0.693359375f;
 inline constexpr float kLn2Lo = -2.12194440e-4f;
@@ -3071,8 +3073,6 @@ struct Reduced {
 };
 
 KW_FN Reduced reduce(float x, float low = 0.0f) {
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits of the sum.
-  constexpr float kRound = 12582912.0f;
   const float shifted = x * kLog2e + kRound;
   const float n = shifted - kRound;
   const float high = x - n * kLn2Hi;
@@ -3165,6 +3165,12 @@ KW_FN float mish(float x) {
 
 // Before a loop over lanes: unrolled on the device, vectorised on the host.
 #define KW_LANES _Pragma("omp simd")
+
+// At a pointer to results: nothing else points there. GCC believes it of what a function is given.
+// Without it one vector's chain of operations ends with its store before the next one's begins (a
+// GELU takes 4.2 ms, with it 3.5: 2.5 M numbers, two cores of a Neoverse N1). On the device
+// read_only says so of what is read.
+#define KW_RESTRICT __restrict
 
 namespace kw {
 

@@ -357,7 +357,7 @@ struct Add {
   struct Args {
     const float* min_value_values;
     const float* bias;
-    float* add_out;
+    float* KW_RESTRICT add_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -382,7 +382,8 @@ struct Add {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto add_out = kw::store_row<V>(a.add_out + at.row * (a.batch) + at.element);
     const auto min_value_values_in = kw::load_row<V>(a.min_value_values + at.element);
     const auto bias_in = kw::load_same<V>(a.bias + at.row);
@@ -3041,7 +3042,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 996dc1ac8e29d638358655d3c919028b801eb00e31aa60d5ed37ee2e5fdc20da
+# sha256 80cf7ef333d6a5e6b636988762ad3f95946957bed9d42a867738dbae2119501f
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3127,6 +3128,12 @@ KW_FN float minimum(float a, float b) {
 
 // Before a loop over lanes: unrolled on the device, vectorised on the host.
 #define KW_LANES _Pragma("omp simd")
+
+// At a pointer to results: nothing else points there. GCC believes it of what a function is given.
+// Without it one vector's chain of operations ends with its store before the next one's begins (a
+// GELU takes 4.2 ms, with it 3.5: 2.5 M numbers, two cores of a Neoverse N1). On the device
+// read_only says so of what is read.
+#define KW_RESTRICT __restrict
 
 namespace kw {
 

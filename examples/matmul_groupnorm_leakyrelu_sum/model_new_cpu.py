@@ -216,7 +216,7 @@ struct BiasGroupNormLeakyReluAdd {
     const float* fc_bias;
     const float* norm_weight;
     const float* norm_bias;
-    float* add_out;
+    float* KW_RESTRICT add_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -291,7 +291,7 @@ struct BiasGroupNormLeakyReluAdd {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto add_out = kw::store_row<V>(a.add_out + at.row * 16 + at.element);
     const auto norm_weight_in = kw::load_row<V>(a.norm_weight + (at.row % 512) * 16 + at.element);
@@ -2956,7 +2956,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 e27a18308021ea4a3f84e992ef7327300f9022611989c6d2064e067b4453e949
+# sha256 4775a880a79b5db2e7feeef6975f83ddf015e5bccc69182a3aae189b06090c33
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3056,6 +3056,12 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 
 // Before a loop over lanes: unrolled on the device, vectorised on the host.
 #define KW_LANES _Pragma("omp simd")
+
+// At a pointer to results: nothing else points there. GCC believes it of what a function is given.
+// Without it one vector's chain of operations ends with its store before the next one's begins (a
+// GELU takes 4.2 ms, with it 3.5: 2.5 M numbers, two cores of a Neoverse N1). On the device
+// read_only says so of what is read.
+#define KW_RESTRICT __restrict
 
 namespace kw {
 

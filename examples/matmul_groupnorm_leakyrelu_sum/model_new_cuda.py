@@ -314,7 +314,7 @@ struct LinearGroupNormLeakyReluAdd {
     const float* fc_bias;
     const float* norm_weight;
     const float* norm_bias;
-    float* add_out;
+    float* KW_RESTRICT add_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -402,7 +402,7 @@ struct LinearGroupNormLeakyReluAdd {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto add_out = kw::store_row<V>(a.add_out + at.row * 8192 + at.element);
     const auto norm_weight_in = kw::load_row<V>(a.norm_weight + at.element);
@@ -3253,7 +3253,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 dbb9aacf6bdb7c5e4c33d486fd302d59fe9ec177b2bcfcf9dfa0493b6d4b1d12
+# sha256 dc401c88238f08caab871d0ff45dd45524a65932580a61303125009091eed7b8
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3389,6 +3389,12 @@ KW_FN float leaky_relu(float x, float slope) { return detail::sign_bit(x) ? x * 
 #else
 #define KW_LANES
 #endif
+
+// At a pointer to results: nothing else points there. GCC believes it of what a function is given.
+// Without it one vector's chain of operations ends with its store before the next one's begins (a
+// GELU takes 4.2 ms, with it 3.5: 2.5 M numbers, two cores of a Neoverse N1). On the device
+// read_only says so of what is read.
+#define KW_RESTRICT
 
 namespace kw {
 

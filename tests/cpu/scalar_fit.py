@@ -34,6 +34,11 @@ def mills(t: mp.mpf) -> mp.mpf:
     return mp.erfc(t / mp.sqrt(2)) * mp.exp(t * t / 2) / 2
 
 
+def log2_of_tail(t: mp.mpf) -> mp.mpf:
+    """log2(Phi(-t))."""
+    return mp.log(mp.erfc(t / mp.sqrt(2)) / 2, 2)
+
+
 HALF_LN2 = 0.3467  # ln(2) / 2 and the slack of a rounded argument reduction
 FITS = {
     "exp(r) = 1 + r + r^2 p(r), relative": Fit(
@@ -87,6 +92,16 @@ FITS = {
         1e-12,
         0.925**2,
     ),
+    "2^f = 1 + f p(f), |f| < 0.5, relative": Fit(
+        lambda f: (2**f - 1) / f, lambda f: f / 2**f, 6, -0.5001, 0.5001
+    ),
+    "Phi(-t) = 2^(t p(t) - 1), absolute, times exp(t^2 / 6)": Fit(
+        lambda t: (log2_of_tail(t) + 1) / t if t > 0 else -mp.sqrt(2 / mp.pi) / mp.log(2),
+        lambda t: t * mp.log(2) * 2 ** log2_of_tail(t) * mp.exp(t * t / 6),
+        10,
+        0.0,
+        14.5,
+    ),
     "erf(x) = 1 - exp(-x p(x)), 0.925 <= x < 3.95, absolute": Fit(
         lambda x: -mp.log(mp.erfc(x)) / x, lambda x: x * mp.erfc(x), 6, 0.925, 3.95
     ),
@@ -126,32 +141,6 @@ def solve(fit: Fit) -> tuple[list[np.float32], float]:
     return coefficients, float(np.abs(rest).max())
 
 
-def solve_mills(degree: int, high: float) -> tuple[list[np.float32], list[np.float32], float]:
-    """mills(t) = P(t) / Q(t) on [0, high], relative; Q of one degree more, Q(0) = 1.
-
-    P - (Q - 1) mills = mills is linear in both; dividing by the last Q makes its residual the
-    relative error. Q is then rounded, and P refitted against the rounded Q.
-    """
-    t = high * np.linspace(0, 1, 800) ** 2
-    ratio = np.array([float(mills(mp.mpf(float(v)))) for v in t])
-    columns = [(t / high) ** k for k in range(degree + 1)]
-    columns += [-ratio * (t / high) ** k for k in range(1, degree + 2)]
-    matrix = np.stack(columns, axis=1)
-    q_at_t = np.ones_like(t)
-    for _ in range(6):
-        per_row = 1 / (q_at_t * ratio)
-        c = minimax(matrix * per_row[:, None], ratio * per_row)
-        q = np.concatenate([[1.0], c[degree + 1 :] / high ** np.arange(1, degree + 2)])
-        q_at_t = polyval(t, q)
-    rounded = [np.float32(v) for v in q]
-
-    def numerator(v: mp.mpf) -> mp.mpf:
-        return mills(v) * mp.polyval([float(w) for w in rounded[::-1]], v)
-
-    p, error = solve(Fit(numerator, lambda v: 1 / numerator(v), degree + 1, 0.0, high))
-    return p, rounded, error
-
-
 def main() -> None:
     for name, fit in FITS.items():
         coefficients, error = solve(fit)
@@ -167,9 +156,6 @@ def main() -> None:
     )
     print(f"Phi(-t) = exp(-t^2 / 2) r P(r), r = 1 / (1 + 0.33 t), absolute: {error:.1e}")
     print("  " + ", ".join(f"{c!s}f" for c in p))
-    p, q, error = solve_mills(4, 14.5)
-    print(f"Phi(-t) = exp(-t^2 / 2) P(t) / Q(t), 0 <= t < 14.5, relative: {error:.1e}")
-    print("  " + ", ".join(f"{c!s}f" for c in p) + "\n  " + ", ".join(f"{c!s}f" for c in q))
 
 
 if __name__ == "__main__":

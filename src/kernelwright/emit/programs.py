@@ -26,6 +26,7 @@ STORAGE = {
 COMBINE = {"sum": "kSum", "prod": "kProd", "max": "kMax", "min": "kMin"}
 # Calls inside of each other; what is deeper has a name. (Compilers refuse 256 open brackets.)
 DEEPEST = 24
+RESTRICT = " KW_RESTRICT"  # storage.cuh says what it is for
 RESERVED = frozenset(
     """
     a s f v l at out total seen still V L I kw Args Fields Scalars Picture Config rows elements
@@ -57,8 +58,8 @@ class ProgramPrinter:
     loading = "kw::load_once"
     sharing = "kw::load_same"
 
-    def element_parameters(self) -> list[tuple[str, str]]:
-        fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), ("const Args&", "a")]
+    def element_parameters(self, args: str = "const Args&") -> list[tuple[str, str]]:
+        fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), (args, "a")]
         return [*fixed, (self.cursor, "at")]
 
     def finish_parameters(self) -> list[tuple[str, str]]:
@@ -156,8 +157,11 @@ class ProgramPrinter:
         lines = ["  struct Args {"]
         for buffer in self.kernel.reads:
             lines.append(f"    const {self.storage(buffer)}* {self.member(buffer)};")
+        elements = {s.access.buffer for s in self.program.stores if s.level == "element"}
+        alone = elements.difference(self.kernel.reads)
         for buffer in self.kernel.places:
-            lines.append(f"    {self.storage(buffer)}* {self.member(buffer)}_out;")
+            pointer = f"{self.storage(buffer)}*{RESTRICT if buffer in alone else ''}"
+            lines.append(f"    {pointer} {self.member(buffer)}_out;")
         lines += [f"    int64_t {symbol};" for symbol in self.symbols()]
         return [*lines, "  };"]
 
@@ -217,7 +221,7 @@ class ProgramPrinter:
         body += [f"{t}.commit();" for t in targets]
         return function(
             "static void store_elements(",
-            self.element_parameters(),
+            self.element_parameters(f"const Args&{RESTRICT}" if stores else "const Args&"),
             body,
             "template <int V, int L>",
         )

@@ -19,6 +19,16 @@
 #define KW_LANES _Pragma("omp simd")
 #endif
 
+// At a pointer to results: nothing else points there. GCC believes it of what a function is given.
+// Without it one vector's chain of operations ends with its store before the next one's begins (a
+// GELU takes 4.2 ms, with it 3.5: 2.5 M numbers, two cores of a Neoverse N1). On the device
+// read_only says so of what is read.
+#ifdef __CUDACC__
+#define KW_RESTRICT
+#else
+#define KW_RESTRICT __restrict
+#endif
+
 namespace kw {
 
 KW_FN float to_float(float x) {

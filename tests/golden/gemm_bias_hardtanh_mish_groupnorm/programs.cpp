@@ -10,7 +10,7 @@ struct AddBiasHardtanhMishGroupNorm {
     const float* bias;
     const float* group_norm_weight;
     const float* group_norm_bias;
-    float* group_norm_affine_out;
+    float* KW_RESTRICT group_norm_affine_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -87,7 +87,7 @@ struct AddBiasHardtanhMishGroupNorm {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto group_norm_affine_out =
         kw::store_row<V>(a.group_norm_affine_out + at.row * 32 + at.element);

@@ -330,7 +330,7 @@ struct Add {
   struct Args {
     const float* min_value_values;
     const float* bias;
-    float* add_out;
+    float* KW_RESTRICT add_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -355,7 +355,8 @@ struct Add {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto add_out = kw::store_row<V>(a.add_out + at.row * (a.batch) + at.element);
     const auto min_value_values_in = kw::load_row<V>(a.min_value_values + at.element);
     const auto bias_in = kw::load_same<V>(a.bias + at.row);

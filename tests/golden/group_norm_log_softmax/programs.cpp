@@ -5,7 +5,7 @@ struct GroupNormLogSoftmax {
     const float* x;
     const float* norm_weight;
     const float* norm_bias;
-    float* log_softmax_out;
+    float* KW_RESTRICT log_softmax_out;
     int64_t batch;
   };
   static constexpr int kStages = 4;
@@ -128,7 +128,7 @@ struct GroupNormLogSoftmax {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto log_softmax_out = kw::store_row<V>(a.log_softmax_out + at.row * 60 + at.element);
     KW_LANES

@@ -11,7 +11,7 @@ struct GeluGroupNormMul {
     const kw::half_t* x;
     const kw::half_t* norm_weight;
     const kw::half_t* norm_bias;
-    kw::half_t* mul_out;
+    kw::half_t* KW_RESTRICT mul_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -85,7 +85,7 @@ struct GeluGroupNormMul {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto mul_out = kw::store_row<V>(a.mul_out + at.row * 16 + at.element);
     const auto norm_weight_in = kw::load_row<V>(a.norm_weight + (at.row % 4) * 16 + at.element);

@@ -10,7 +10,7 @@ struct BiasMulBatchNorm {
     const float* norm_bias;
     const float* norm_running_mean;
     const float* norm_running_var;
-    float* norm_2_affine_out;
+    float* KW_RESTRICT norm_2_affine_out;
     float* norm_2_running_mean_out;
     float* norm_2_running_var_out;
     int64_t batch;
@@ -89,7 +89,7 @@ struct BiasMulBatchNorm {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto norm_2_affine_out = kw::store_row<V>(a.norm_2_affine_out + at.row + at.element * 24);
     const auto norm_weight_in = kw::load_row<V>(a.norm_weight + at.row);

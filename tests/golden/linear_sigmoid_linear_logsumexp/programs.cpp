@@ -4,7 +4,7 @@ struct BiasSigmoid {
   struct Args {
     const float* linear_product;
     const float* linear_bias;
-    float* sigmoid_out;
+    float* KW_RESTRICT sigmoid_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -29,7 +29,8 @@ struct BiasSigmoid {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto sigmoid_out = kw::store_row<V>(a.sigmoid_out + at.row * 41 + at.element);
     const auto linear_product_in = kw::load_row<V>(a.linear_product + at.row * 41 + at.element);
     const auto linear_bias_in = kw::load_row<V>(a.linear_bias + at.element);

@@ -8,7 +8,7 @@ struct BiasGroupNormLeakyReluAdd {
     const float* fc_bias;
     const float* norm_weight;
     const float* norm_bias;
-    float* add_out;
+    float* KW_RESTRICT add_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -83,7 +83,7 @@ struct BiasGroupNormLeakyReluAdd {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto add_out = kw::store_row<V>(a.add_out + at.row * 16 + at.element);
     const auto norm_weight_in = kw::load_row<V>(a.norm_weight + (at.row % 16) * 16 + at.element);

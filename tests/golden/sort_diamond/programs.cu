@@ -8,7 +8,7 @@ extern "C" const char* cuda_error_text(int code) {
 struct Softmax {
   struct Args {
     const float* x;
-    float* softmax_out;
+    float* KW_RESTRICT softmax_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -80,7 +80,7 @@ struct Softmax {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto softmax_out = kw::store_row<V>(a.softmax_out + at.row * 21 + at.element);
     KW_LANES
@@ -126,7 +126,7 @@ struct Mul {
   struct Args {
     const float* softmax;
     const float* sort_result;
-    float* mul_out;
+    float* KW_RESTRICT mul_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -151,7 +151,8 @@ struct Mul {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto mul_out = kw::store_row<V>(a.mul_out + at.element);
     const auto softmax_in = kw::load_row<V>(a.softmax + at.element);
     const auto sort_result_in = kw::load_row<V>(a.sort_result + at.element);

@@ -5,7 +5,7 @@ struct BiasPermute {
   struct Args {
     const float* qkv_product;
     const float* qkv_bias;
-    float* permute_out;
+    float* KW_RESTRICT permute_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -30,7 +30,8 @@ struct BiasPermute {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto permute_out = kw::store_row<V>(a.permute_out + at.row * 16 + at.element);
     const auto qkv_product_in =
         kw::load_row<V>(a.qkv_product + (at.row / (27*a.batch)) * 48 +
@@ -78,7 +79,7 @@ struct MulAddSoftmax {
     const float* matmul_matmul;
     const float* bias;
     const float* mask;
-    float* softmax_out;
+    float* KW_RESTRICT softmax_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -152,7 +153,7 @@ struct MulAddSoftmax {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto softmax_out = kw::store_row<V>(a.softmax_out + at.row * 9 + at.element);
     KW_LANES
@@ -194,7 +195,7 @@ extern "C" int launch_mul_add_softmax(void* const* tensors, const int64_t* numbe
 struct Transpose {
   struct Args {
     const float* matmul_2;
-    float* transpose_2_out;
+    float* KW_RESTRICT transpose_2_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -219,7 +220,8 @@ struct Transpose {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto transpose_2_out = kw::store_row<V>(a.transpose_2_out + at.row * 16 + at.element);
     const auto matmul_2_in =
         kw::load_row<V>(a.matmul_2 + (at.row / 27) * 432 + (at.row / 3 % 9) * 16 +

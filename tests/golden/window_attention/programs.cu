@@ -50,7 +50,7 @@ struct MatmulMulAddSoftmaxTransposeScores {
 // transpose (window_attention.py:23)
 struct MatmulMulAddSoftmaxTranspose {
   struct Args {
-    float* transpose_2_out;
+    float* KW_RESTRICT transpose_2_out;
     int64_t batch;
   };
 
@@ -68,7 +68,8 @@ struct MatmulMulAddSoftmaxTranspose {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto transpose_2_out =
         kw::store_row<V>(a.transpose_2_out + (at.row / 27) * 432 + (at.row / 9 % 3) * 16 +
             (at.row % 9) * 48 + at.element);
@@ -134,7 +135,7 @@ struct MulAddSoftmax {
     const float* matmul_matmul;
     const float* bias;
     const float* mask;
-    float* softmax_out;
+    float* KW_RESTRICT softmax_out;
     int64_t batch;
   };
   static constexpr int kStages = 2;
@@ -208,7 +209,7 @@ struct MulAddSoftmax {
   }
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& KW_RESTRICT a,
       kw::Cursor at) {
     auto softmax_out = kw::store_row<V>(a.softmax_out + at.row * 9 + at.element);
     KW_LANES
@@ -255,7 +256,7 @@ extern "C" int launch_mul_add_softmax(void* const* tensors, const int64_t* numbe
 struct Transpose {
   struct Args {
     const float* matmul_2;
-    float* transpose_2_out;
+    float* KW_RESTRICT transpose_2_out;
     int64_t batch;
   };
   static constexpr int kStages = 0;
@@ -280,7 +281,8 @@ struct Transpose {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& a, kw::Cursor at) {
+  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+      kw::Cursor at) {
     auto transpose_2_out = kw::store_row<V>(a.transpose_2_out + at.row * 16 + at.element);
     const auto matmul_2_in =
         kw::load_row<V>(a.matmul_2 + (at.row / 27) * 432 + (at.row / 3 % 9) * 16 +
