@@ -330,7 +330,9 @@ def _planned(
         if not again:
             planned = told(planned, layouts, first)
             refusals = dict.fromkeys((*planned.refusals, *attended(planned, products.refusals)))
-            shared = (*planned.shared, *verdicts)
+            named = {old: new for new, old in first.items()}
+            about = (replace(v, value=named.get(v.value, v.value)) for v in verdicts)
+            shared = (*planned.shared, *about)
             return graph, laws, replace(planned, shared=shared, refusals=tuple(refusals))
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
-from numpy.polynomial.polynomial import polyval
 
 mp.mp.dps = 40
 Function = Callable[[mp.mpf], mp.mpf]

@@ -410,7 +410,8 @@ class ProgramPrinter:
             call = self.loading if once else "kw::load_row"
             return f"const auto {local} = {call}<{width}>({pointer});"
         if isinstance(stride, int):
-            return f"const auto {local} = kw::load_every<{width}, {stride}>({pointer});"
+            call = "kw::load_apart" if self.kernel.template.symbol == "tiled" else "kw::load_every"
+            return f"const auto {local} = {call}<{width}, {stride}>({pointer});"
         return f"const auto {local} = kw::load_strided<{width}>({pointer}, {dim(stride)});"
 
     def store(self, store: Store, value: str, width: str) -> str:

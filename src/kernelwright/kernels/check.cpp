@@ -7,6 +7,7 @@
 #include "resident.hpp"
 #include "streaming.hpp"
 #include "strided.hpp"
+#include "tiled.hpp"
 
 namespace kw::check {
 
@@ -42,6 +43,12 @@ struct WholeImages {
   static constexpr int kAtOnce = 4;
 };
 
+struct Turned {
+  static constexpr int kVec = 16;
+  static constexpr int kRun = 72;
+  static constexpr int kAcross = 20;
+};
+
 }  // namespace kw::check
 
 using namespace kw::check;
@@ -53,3 +60,4 @@ template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
 template void kw::strided<ColumnStatistics, WholeRow>(const ColumnStatistics::Args&, int);
 template void kw::strided<PaddedSum, Interior>(const PaddedSum::Args&, int);
 template void kw::pictures<NearlyAll, WholeImages>(const NearlyAll::Args&, int);
+template void kw::tiled<ScaledSigmoid, Turned>(const ScaledSigmoid::Args&, int);

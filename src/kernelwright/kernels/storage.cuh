@@ -167,6 +167,14 @@ KW_FN auto load_every(const T* at) {
   }
 }
 
+// As load_every, brought together first: what follows is in vectors then.
+template <int V, int S, class T>
+KW_FN Vec<V> load_apart(const T* at) {
+  Vec<V> out;
+  for (int v = 0; v < V; ++v) out.lanes[v] = to_float(at[int64_t{v} * S]);
+  return out;
+}
+
 template <class T, int V>
 struct alignas(sizeof(T) * V) Pack {
   T items[V];

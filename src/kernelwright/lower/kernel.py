@@ -13,7 +13,7 @@ from kernelwright.lower.config import Config, configure
 from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
-from kernelwright.lower.turn import turned
+from kernelwright.lower.turn import tiled, turned
 from kernelwright.plan import Buffer, Gemm, Program, Region, decompose, needs_whole_tiles
 from kernelwright.targets import Target
 
@@ -50,6 +50,7 @@ TEMPLATES = {
         Template("spread", updates=True, joins=True),
         Template("strided", updates=True, joins=True),
         Template("turned"),
+        Template("tiled"),
         Template("spread_strided", updates=True, joins=True),
         Template("windows"),
         Template("pictures"),
@@ -166,7 +167,7 @@ class GemmKernel(Kernel):
 
 
 def rowwise(graph: Graph, region: Region, program: Program, target: Target) -> Kernel:
-    turning = turned(graph, program) if target.lanes is not None else None
+    turning = turned(graph, program) if target.lanes is not None else tiled(program)
     program, config = turning or (program, configure(graph, program, target))
     return Kernel(region, program, schedule(program), config, TEMPLATES[config.shape])
 

@@ -3,7 +3,9 @@
 In: a program without reductions. Out: the same program nested as rows x down x across, and the
 Config of kernels/turned.cuh; None where all that is read and written whole lies alike, so that a
 flat grid serves. `across` is the shorter of the two runs: the channels of a tensor in channels_last
-whose other side has them first.
+whose other side has them first. On a CPU lanes go down, and the last of its rows across: so what is
+gathered, or scattered, lies a few channels apart and not whole pictures, which may all want the
+same place in a cache.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelwright.graph import Dim, Graph, hint
-from kernelwright.lower.config import Config
+from kernelwright.lower.config import CPU_LANES, Config
 from kernelwright.plan import Access, Program, element_type
 from kernelwright.plan.domain import quotient
 from kernelwright.plan.model import flat_run
@@ -26,10 +28,8 @@ FEW = 9
 
 def turned(graph: Graph, program: Program) -> tuple[Program, Config] | None:
     """The program nested anew, and how threads lie over it."""
-    if program.stages or len(program.coordinates) != len(program.accesses):
-        return None
     nested = _nested(program)
-    if nested is None or not _strides_are_known(nested):
+    if nested is None:
         return None
     across, down = _block(graph, nested)
     count = int(str(nested.count(nested.inner)))
@@ -44,8 +44,26 @@ def turned(graph: Graph, program: Program) -> tuple[Program, Config] | None:
     return nested, Config("turned", constants, why)
 
 
+def tiled(program: Program) -> tuple[Program, Config] | None:
+    """The same for a CPU (kernels/tiled.hpp)."""
+    nested = _nested(program)
+    if nested is None:
+        return None
+    run, across = (nested.count(atoms) for atoms in (nested.outer, nested.inner))
+    if not isinstance(run, int):
+        return None
+    rows = (*nested.rows, *nested.inner)
+    nested = replace(nested, rows=rows, outer=(), inner=nested.outer)
+    if nested.lanes != nested.inner:
+        return None
+    constants = (("kVec", min(CPU_LANES, run)), ("kRun", run), ("kAcross", int(str(across))))
+    return nested, Config("tiled", constants, "neighbours lie along two axes: tiles of both")
+
+
 def _nested(program: Program) -> Program | None:
     """Rows, the run that is down, and the run that is across, if there are two."""
+    if program.stages or len(program.coordinates) != len(program.accesses):
+        return None
     by_lane: dict[int, Access] = {}
     for access in program.accesses:
         if access.atoms == frozenset(program.sizes):
@@ -64,7 +82,8 @@ def _nested(program: Program) -> Program | None:
     inner = min(known, key=lambda i: hint(sizes[i]))
     order = (*program.rows, *program.outer, *program.inner)
     rows = tuple(a for a in order if a not in runs[0] and a not in runs[1])
-    return replace(program, rows=rows, outer=runs[1 - inner], inner=runs[inner], strided=False)
+    nested = replace(program, rows=rows, outer=runs[1 - inner], inner=runs[inner], strided=False)
+    return nested if _strides_are_known(nested) else None
 
 
 def _strides_are_known(nested: Program) -> bool:

@@ -61,6 +61,8 @@ def _alone(plan: Plan, called: Graph, region: Region, steps: Counter[str]) -> Re
     node = called.by_name.get(name)
     if node is None or not _is_faster(node) or not isinstance(node.payload, Call):
         return region
+    if any(plan.graph[i].op == "view" and called[i].op != "view" for i in node.inputs):
+        return region  # in channels_last, as then the result would be
     whole = [(b.name, b.shape) for b in region.outputs] == [(name, node.type.shape)]
     if not whole or steps[name] != 1:  # a part of it, such as the first of two steps of a sum
         return region

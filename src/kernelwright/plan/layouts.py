@@ -21,7 +21,6 @@ import torch
 
 from kernelwright.accuracy import UNKNOWN, Accuracies, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
-from kernelwright.plan.channels import RANKS
 from kernelwright.plan.model import Access, Plan, Program, Region, element_type
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, reason
@@ -109,13 +108,16 @@ class _Choice:
             return False
         x, w = (self.graph[name].type for name in node.inputs[:2])
         measured = self.accuracies.get(node.name, UNKNOWN)
-        known = None not in (measured.eager, measured.channels_last) or x.dtype in HALVES
-        return known and len(x.shape) == len(w.shape) and len(x.shape) in RANKS
+        known = None not in (measured.eager, measured.channels_last) or self.is_exact(node)
+        return known and len(x.shape) == len(w.shape) and len(x.shape) in self.library.ranks
+
+    def is_exact(self, node: Node) -> bool:
+        """Whether it is as accurate in either order, without a measurement."""
+        return self.library.alike or node.type.dtype in HALVES
 
     def layout(self, node: Node, last: set[str]) -> Layout:
         accuracy = self.accuracies.get(node.name, UNKNOWN)
-        half = node.type.dtype in HALVES
-        if not half and not accuracy.allows(accuracy.channels_last):
+        if not self.is_exact(node) and not accuracy.allows(accuracy.channels_last):
             numbers = {"error": accuracy.channels_last, "eager": accuracy.eager}
             return Layout(False, Code.TF32_LAST, tuple(numbers.items()))
         gain, cost = self.gain(node), self.cost(node)
@@ -142,6 +144,9 @@ class _Choice:
         contraction = node.payload
         assert isinstance(contraction, Contraction)
         moved = self.bytes(node.inputs[0]) + self.bytes(node.name)
+        turned = self.library.turning_time(moved) - self.library.weight_overhead
+        if self.library.alike:
+            return turned
         groups, inside, outside = _groups(contraction)
         if groups > 1 and inside == outside == 1:
             return self.library.depthwise_gain(moved) if len(x) == 4 else 0.0
@@ -149,7 +154,7 @@ class _Choice:
             return 0.0  # it turns the weights in a kernel that takes longer than all it saves
         if all(d == 1 for d in w[2:]):
             return 0.0  # matrix products, which read either order
-        return self.library.turning_time(moved) - self.library.weight_overhead
+        return turned
 
     def cost(self, node: Node) -> float:
         """The time to bring the operand into the order, if nobody makes it so."""

@@ -328,6 +328,9 @@ class LibraryConvolutions:
     `depthwise_last_rate` with them last. A kernel of ours that stores in the other order moves
     memory at `store_rate`. Any kernel more takes `overhead`, and a weight, which is turned in every
     call, `weight_overhead`.
+
+    Where all are `alike`, on a CPU, products and groups are turned as any other, and float32 is
+    float32 in either order. `ranks` are those of their operands that gain at all.
     """
 
     turn_rate: float
@@ -336,6 +339,8 @@ class LibraryConvolutions:
     store_rate: float
     overhead: float
     weight_overhead: float
+    alike: bool = False
+    ranks: tuple[int, ...] = (4, 5)
 
     def turning_time(self, moved: float) -> float:
         """What the library takes to turn operand and result, so many bytes together."""
