@@ -111,6 +111,7 @@ def carry_out_plan(
             made = interpret.resolve(called.target)(
                 *(look(a) for a in called.args), **{k: look(v) for k, v in called.kwargs}
             )
+            made = made.permute(called.order) if called.order else made
             generated = region.gemm or region.conv
             values[generated.product if generated else region.outputs[0].name] = made
         if region.attention is not None:

@@ -317,7 +317,8 @@ def _planned(
     again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
     while True:
         layouts |= again
-        turned, first = with_channels_last(primitives, in_channels_last(layouts))
+        weights = machine.convolutions is not None and not machine.convolutions.alike
+        turned, first = with_channels_last(primitives, in_channels_last(layouts), weights)
         graph, planned = _dense(lay_out(turned), machine, problem, policy, accuracies)
         again = slow(planned, layouts, first, machine, problem.batch)
         unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}

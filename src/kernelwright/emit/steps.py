@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelwright.dropout import is_mask
-from kernelwright.emit.lines import filled, indented, listed
+from kernelwright.emit.lines import METHOD, filled, indented, listed
 from kernelwright.emit.names import Names
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, Dim, refs
@@ -152,13 +152,18 @@ class StepPrinter:
             return listed("", f"{target} = {self.run}.call(", [head], ")")
         given = self.given(refs((step.call.args, step.call.kwargs)))
         name, inside = self.spelled(step.call)
+        order = step.call.order
+        opening = f"{target} = {self.run}.{verb}("
+        if name and inside == given and not order:
+            return listed("", opening, [name, *given], ")")
+        turned = f".permute({', '.join(map(str, order))})" if order else ""
+        head = f"lambda {', '.join(given)}: ".replace("lambda :", "lambda:")
         text = f"{name}({', '.join(inside)})" if name else inside[0]
-        if order := step.call.order:
-            text += f".permute({', '.join(map(str, order))})"
-        plain = name and inside == given and not order
-        head = name if plain else f"lambda {', '.join(given)}: {text}"
-        head = head.replace("lambda :", "lambda:")
-        return listed("", f"{target} = {self.run}.{verb}(", [head, *given], ")")
+        lines = listed("", opening, [f"{head}{text}{turned}", *given], ")")
+        if not name or all(len(line) + METHOD <= 100 for line in lines):
+            return lines
+        called = filled(f"{head}{name}(", inside, f"){turned},", margin=DEEPEST)
+        return [opening, *indented(called), *(f"    {name}," for name in given), ")"]
 
     def spelled(self, call: Call) -> tuple[str, list[str]]:
         """A function and its arguments; without one, the whole expression."""

@@ -53,6 +53,12 @@ def _operators(plan: Plan, region: Region) -> set[str]:
     return {s for node in nodes if node.op != "view" for s in node.sources}
 
 
+def _is_turned(graph: Graph, called: Graph, name: str) -> bool:
+    """Whether a value lies in channels_last: ATen's result would lie so too."""
+    node = graph[name]
+    return node.op == "view" and node.inputs[0] not in called.by_name
+
+
 def _alone(plan: Plan, called: Graph, region: Region, steps: Counter[str]) -> Region:
     operators = _operators(plan, region)
     if region.program is None or len(operators) != 1:
@@ -61,8 +67,8 @@ def _alone(plan: Plan, called: Graph, region: Region, steps: Counter[str]) -> Re
     node = called.by_name.get(name)
     if node is None or not _is_faster(node) or not isinstance(node.payload, Call):
         return region
-    if any(plan.graph[i].op == "view" and called[i].op != "view" for i in node.inputs):
-        return region  # in channels_last, as then the result would be
+    if any(_is_turned(plan.graph, called, i) for i in node.inputs):
+        return region
     whole = [(b.name, b.shape) for b in region.outputs] == [(name, node.type.shape)]
     if not whole or steps[name] != 1:  # a part of it, such as the first of two steps of a sum
         return region

@@ -37,13 +37,15 @@ RANKS = (4, 5)
 CHANNEL = 1
 
 
-def with_channels_last(graph: Graph, chosen: Mapping[str, int]) -> tuple[Graph, dict[str, str]]:
+def with_channels_last(
+    graph: Graph, chosen: Mapping[str, int], weights: bool = True
+) -> tuple[Graph, dict[str, str]]:
     """The graph with these convolutions, and what hangs on them, in channels_last.
 
-    `chosen` says for each from how many samples on. Their names in the new graph come with those
-    that they had.
+    `chosen` says for each from how many samples on. Their `weights` may stay as they are. Their
+    names in the new graph come with those that they had.
     """
-    turning = _Turning(graph, chosen)
+    turning = _Turning(graph, chosen, weights)
     return (turning.run() if chosen else graph), {turning.last[name]: name for name in chosen}
 
 
@@ -63,8 +65,9 @@ class _Turning:
     Those that `lie` so have become views of that; others are in memory both ways.
     """
 
-    def __init__(self, graph: Graph, chosen: Mapping[str, int]) -> None:
+    def __init__(self, graph: Graph, chosen: Mapping[str, int], weights: bool) -> None:
         self.graph = graph
+        self.weights = weights
         self.chosen = chosen
         self.wanted = {graph[name].inputs[0] for name in chosen}
         self.nodes: dict[str, Node] = {}
@@ -158,7 +161,7 @@ class _Turning:
         assert isinstance(payload, Contraction)
         order = last_order(len(node.type.shape))
         given = {x: self.given(x, node)}
-        if not _lies_either_way(self.graph[w].type.shape):
+        if self.weights and not _lies_either_way(self.graph[w].type.shape):
             given[w] = self.given(w, node)
 
         def in_order(ref: Ref) -> Ref:

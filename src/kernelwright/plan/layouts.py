@@ -186,7 +186,8 @@ def slow(
         names = [n for n in _convolutions(plan, region, first) if n not in found]
         if target.convolutions is None or not names:
             continue
-        lost = _waste(plan.graph, region, batch) / target.convolutions.store_rate
+        on_gpu = target.lanes is not None
+        lost = _waste(plan.graph, region, batch, on_gpu) / target.convolutions.store_rate
         if lost > sum(layouts[n].gain for n in names):
             why = (("region", region.name), ("lost", lost))
             found |= {n: Layout(False, Code.FIRST_TAIL, why) for n in names}
@@ -216,8 +217,11 @@ def _convolutions(plan: Plan, region: Region, first: Mapping[str, str]) -> list[
     return [first[name] for name in reach(region.reads, below) if name in first]
 
 
-def _waste(graph: Graph, region: Region, batch: int) -> float:
-    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors."""
+def _waste(graph: Graph, region: Region, batch: int, on_gpu: bool) -> float:
+    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors.
+
+    A CPU brings numbers that lie apart together one by one, parameters again for every row.
+    """
     program = region.program
     if program is None or not program.stages:
         return 0.0  # blocks are turned (lower/turn.py)
@@ -228,10 +232,13 @@ def _waste(graph: Graph, region: Region, batch: int) -> float:
         size = element_type(graph, access.buffer).itemsize
         piece = size * _piece(program, access, lanes)
         if piece < SECTOR and access.atoms & set(lanes):
-            count = hint(program.count(tuple(access.atoms)), batch)
+            read = access.atoms if on_gpu else program.sizes
+            count = hint(program.count(tuple(read)), batch)
             wasted += count * size * (SECTOR / piece - 1)
     rows = program.count(program.rows)
-    if program.strided and not isinstance(rows, int):  # a fixed number is spread (lower/config.py)
+    if (
+        on_gpu and program.strided and not isinstance(rows, int)
+    ):  # a fixed number is spread (lower/config.py)
         blocks = hint(rows, batch) / SIDE_BY_SIDE
         wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
     return wasted

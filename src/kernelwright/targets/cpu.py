@@ -20,18 +20,18 @@ SUMS = Sums(
     largest=9,
     fewest=32,
 )
-# Two cores of a Neoverse N1, 12 convolutions in two dimensions in both orders: with the channels last
-# they take 0.22 to 0.96 of the time, and 3x3 of 8 to 64 channels over 128 x 128 10.2 ms in place of
-# 22.3, of which ATen turns the result for 10.3 and tiled.hpp does so in 2.0. Four cores of a Xeon
-# with AVX-512: 0.18 to 0.94 of the time; but of the same kind in three dimensions 1.1, which had
-# been 0.55 and 0.87 on the other one.
+# Twelve convolutions in two dimensions in both orders, on two cores of a Neoverse N1: with the
+# channels last they take 0.22 to 0.96 of the time, whichever order their weights have. 3x3 of 8 to
+# 64 channels over 128 x 128 takes 10.2 ms and not 22.3, since ATen turns the result in 10.3
+# (tiled.hpp in 2.0). On four cores of a Xeon with AVX-512 they take 0.18 to 0.94. In three
+# dimensions it is 0.55 to 1.26, and 0.5 to 1.17.
 CONVOLUTIONS = LibraryConvolutions(
     turn_rate=4.5e3,
     depthwise_rate=3.0e3,
     depthwise_last_rate=1.2e4,
     store_rate=1.6e4,
     overhead=5.0,
-    weight_overhead=5.0,
+    weight_overhead=0.0,
     alike=True,
     ranks=(4,),
 )

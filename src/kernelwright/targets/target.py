@@ -329,8 +329,8 @@ class LibraryConvolutions:
     memory at `store_rate`. Any kernel more takes `overhead`, and a weight, which is turned in every
     call, `weight_overhead`.
 
-    Where all are `alike`, on a CPU, products and groups are turned as any other, and float32 is
-    float32 in either order. `ranks` are those of their operands that gain at all.
+    Where all are `alike`, on a CPU, products and groups are turned as any other, weights lie as
+    they may, and float32 is float32 in either order. `ranks` are those of operands that gain.
     """
 
     turn_rate: float

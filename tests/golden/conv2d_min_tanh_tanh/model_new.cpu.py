@@ -4,7 +4,8 @@ class ModelNew(Model):
     """Where each operator of Model.forward went.
 
     conv2d (conv2d_min_tanh_tanh.py:13)
-        left to ATen: conv2d.default; a library contraction: 2.17e+07 flop, 2.53e+06 bytes
+        left to ATen: conv2d.default; a library contraction: 2.17e+07 flop, 2.53e+06 bytes; in
+        channels_last, which saves about 8 us
     conv2d (conv2d_min_tanh_tanh.py:13)
         fused into bias_min_tanh; its bias: one kernel for 4 operators over the same rows
     min (conv2d_min_tanh_tanh.py:13), tanh (conv2d_min_tanh_tanh.py:14) 2 times
@@ -36,16 +37,17 @@ class ModelNew(Model):
 def _kw_fused(run, x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
+    x_channels = run.empty((batch, 9, 9, 4), torch.float32)
+    run.launch("channels_last", [x, x_channels], batch)
+    conv_product_last = run.call(
+        lambda x_channels, conv_weight: torch.nn.functional.conv2d(
+            x_channels.permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1), 1
+        ).permute(0, 2, 3, 1),
+        x_channels,
+        conv_weight,
+    )
     tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-    samples = max(1, batch if batch <= 8916 else 2097152 * torch.get_num_threads() // 1176)
-    for start in range(0, batch, samples):
-        stop = min(start + samples, batch)
-        conv_product = run.call(
-            lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
-            x[start:stop],
-            conv_weight,
-        )
-        run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2[start:stop]], stop - start)
+    run.launch("bias_min_tanh", [conv_product_last, conv_bias, tanh_2], batch)
     return (tanh_2,)
 
 

@@ -48,7 +48,9 @@ def _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias):
         )
     else:
         conv_product = run.contract(
-            lambda x, conv_weight: torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1),
+            lambda x, conv_weight: torch.nn.functional.conv2d(
+                x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1
+            ),
             x,
             conv_weight,
         )

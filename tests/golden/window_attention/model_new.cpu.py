@@ -61,7 +61,10 @@ def _kw_fused(run, x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
     permute = run.empty((3, batch, 3, 9, 16), torch.float32)
     run.launch("bias_permute", [qkv_product, qkv_bias, permute], batch)
     matmul_matmul = run.call(
-        lambda permute: torch.matmul(permute[:1].reshape((batch, 3, 9, 16)), permute[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2)),
+        lambda permute: torch.matmul(
+            permute[:1].reshape((batch, 3, 9, 16)),
+            permute[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2),
+        ),
         permute,
     )
     softmax = run.empty((batch, 3, 9, 9), torch.float32)
@@ -74,7 +77,9 @@ def _kw_fused(run, x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
     transpose_2 = run.empty((batch, 9, 3, 16), torch.float32)
     run.launch("transpose", [matmul_2, transpose_2], batch)
     proj = run.call(
-        lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias),
+        lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(
+            transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias
+        ),
         transpose_2,
         proj_weight,
         proj_bias,

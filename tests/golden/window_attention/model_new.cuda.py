@@ -70,13 +70,20 @@ def _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask):
         )
     else:
         matmul_matmul = run.contract(
-            lambda qkv: torch.matmul(qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)), qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2)),
+            lambda qkv: torch.matmul(
+                
+                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)),
+                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2),
+            ),
             qkv,
         )
         softmax = run.empty((batch, 3, 9, 9), torch.float32)
         run.launch("mul_add_softmax", [matmul_matmul, bias, mask, softmax], batch)
         matmul_2 = run.contract(
-            lambda softmax, qkv: torch.matmul(softmax, qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[2:].reshape((batch, 3, 9, 16))),
+            lambda softmax, qkv: torch.matmul(
+                softmax,
+                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[2:].reshape((batch, 3, 9, 16)),
+            ),
             softmax,
             qkv,
         )
@@ -99,7 +106,9 @@ def _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias):
         )
     else:
         proj = run.contract(
-            lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias),
+            lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(
+                transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias
+            ),
             transpose_2,
             proj_weight,
             proj_bias,
