@@ -25,9 +25,11 @@ class Written(nn.Module):
         return self.written(*x)
 
 
-def kernels(forward: Callable[..., Any], *inputs: Tensor) -> tuple[Kernel, ...]:
+def kernels(
+    forward: Callable[..., Any], *inputs: Tensor, target: str = "sm_90"
+) -> tuple[Kernel, ...]:
     problem = problem_from_module(Written(forward), inputs)
-    return compile_problem(problem, target="sm_90").kernels
+    return compile_problem(problem, target=target).kernels
 
 
 def turned(x: Tensor) -> Tensor:
@@ -78,3 +80,26 @@ def test_others_are_not_turned(forward: Callable[..., Any]) -> None:
 def test_a_free_batch_is_no_stride_of_a_block() -> None:
     (kernel,) = kernels(lambda x: x.t().contiguous() * 2, torch.randn(64, 48))
     assert kernel.config.shape != "turned"
+
+
+def back(x: Tensor) -> Tensor:
+    return x.relu().permute(0, 3, 1, 2).contiguous() * 2
+
+
+@pytest.mark.parametrize(
+    ("forward", "shape", "run", "across"),
+    [
+        (turned, (2, 64, 14, 14), 196, 64),
+        (back, (2, 14, 14, 64), 196, 64),
+        (turned, (2, 3, 32, 32), 1024, 3),
+        (turned, (2, 40, 5, 3), 40, 15),
+    ],
+)
+def test_lanes_of_a_cpu_lie_along_the_longer_run(
+    forward: Callable[..., Any], shape: tuple[int, ...], run: int, across: int
+) -> None:
+    """Whether that is the one of what is read or of what is written."""
+    (kernel,) = kernels(forward, torch.randn(shape), target="cpu")
+    assert kernel.config.shape == "tiled"
+    found = dict(kernel.config.constants)
+    assert (found["kRun"], found["kAcross"], found["kVec"]) == (run, across, 16)
