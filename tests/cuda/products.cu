@@ -22,6 +22,7 @@ struct Stored {
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false};
   static constexpr int kSegment = 0;
+  static constexpr bool kByTile = false;
   static constexpr int kColumns = COLUMNS;
   static constexpr bool kStoresElements = true;
   static constexpr bool kStoresSegments = false;
