@@ -25,7 +25,8 @@ WARNING = re.compile(r"^[^\n:]+:(\d+):\d+: warning: .* is deprecated: #(\d+)", r
 # All four templates, both kinds of half, booleans, strided loads and a library of functions.
 MODELS = ("linear_gelu_softmax", "half_gelu_group_norm", "where_scale", "conv2d_min_tanh_tanh",
           "linear_multiply_batch_norm_train", "sort_diamond")  # fmt: skip
-ELSEWHERE = {"keep_nan"}  # maximum and minimum use it on AArch64 alone
+# maximum and minimum use the first on AArch64 alone, load_every the others for steps of 2 and 4.
+ELSEWHERE = {"keep_nan", "Packed", "PackedLanes", "every_second", "packed_every"}
 PATHS = [p for p in checking.MODELS if p.stem in MODELS]
 
 

@@ -151,19 +151,22 @@ class StepPrinter:
             head = f"KeepMask({', '.join(given)})"
             return listed("", f"{target} = {self.run}.call(", [head], ")")
         given = self.given(refs((step.call.args, step.call.kwargs)))
-        name, inside = self.spelled(step.call)
-        order = step.call.order
-        opening = f"{target} = {self.run}.{verb}("
-        if name and inside == given and not order:
-            return listed("", opening, [name, *given], ")")
-        turned = f".permute({', '.join(map(str, order))})" if order else ""
+        return self.spread(f"{target} = {self.run}.{verb}(", step.call, given)
+
+    def spread(self, opening: str, call: Call, operands: list[str]) -> list[str]:
+        """A call as a function of its tensors, and these."""
+        given = self.given(refs((call.args, call.kwargs)))
+        name, inside = self.spelled(call)
+        if name and inside == given and not call.order:
+            return listed("", opening, [name, *operands], ")")
+        turned = f".permute({', '.join(map(str, call.order))})" if call.order else ""
         head = f"lambda {', '.join(given)}: ".replace("lambda :", "lambda:")
         text = f"{name}({', '.join(inside)})" if name else inside[0]
-        lines = listed("", opening, [f"{head}{text}{turned}", *given], ")")
+        lines = listed("", opening, [f"{head}{text}{turned}", *operands], ")")
         if not name or all(len(line) + METHOD <= 100 for line in lines):
             return lines
-        called = filled(f"{head}{name}(", inside, f"){turned},", margin=DEEPEST)
-        return [opening, *indented(called), *(f"    {name}," for name in given), ")"]
+        long = filled(f"{head}{name}(", inside, f"){turned},", margin=DEEPEST)
+        return [opening, *indented(long), *(f"    {operand}," for operand in operands), ")"]
 
     def spelled(self, call: Call) -> tuple[str, list[str]]:
         """A function and its arguments; without one, the whole expression."""
@@ -246,15 +249,12 @@ class StepPrinter:
             shape = f"(min({batch}, {samples}){rest or ','})"
             lines.append(f"{self.variable(b.name)} = {self.run}.empty({shape}, {b.dtype})")
         given = self.given(refs((step.call.args, step.call.kwargs)))
-        name, args = self.spelled(step.call)
-        head = name if args == given else f"lambda {', '.join(given)}: {name}({', '.join(args)})"
-        left = self.names.value(step.left)
+        (left,) = self.given([step.left])
         operands = [f"{g}{part}" if g == left else g for g in given]
+        opening = f"{self.variable(step.product)} = {self.run}.call("
         loop = [
             f"{stop} = min({start} + {samples}, {batch})",
-            *listed(
-                "", f"{self.variable(step.product)} = {self.run}.call(", [head, *operands], ")"
-            ),
+            *self.spread(opening, step.call, operands),
         ]
         for launch in step.launches:
             tensors = [

@@ -53,14 +53,18 @@ def slices(plan: Plan) -> tuple[Sliced, ...]:
 
 
 def _is_convolution(graph: Graph, region: Region) -> bool:
-    """Whether its samples are those of the batch, one by one, and its input is read as it lies."""
+    """Whether its samples are those of the batch, one by one, and its input is read as it lies.
+
+    In channels_last it is a view, which begins with samples as well.
+    """
     of = region.contraction
     if of is None or of.is_product or len(graph.symbols) != 1 or region.call is None:
         return False
     batch, left = region.outputs[0].shape[0], region.operands[0]
     known = all(isinstance(d, int) for d in region.outputs[0].shape[1:])
     samples = len(of.left) == len(of.right) and [str(batch)] == list(graph.symbols)
-    return samples and known and graph[left].op != "view" and graph[left].type.shape[0] == batch
+    plain = graph[left].op != "view" or bool(region.call.order)
+    return samples and known and plain and graph[left].type.shape[0] == batch
 
 
 def _group(plan: Plan, place: int, taken: set[str]) -> Sliced | None:

@@ -26,7 +26,7 @@ SUMS = Sums(
 # (tiled.hpp in 2.0). On four cores of a Xeon with AVX-512 they take 0.18 to 0.94. In three
 # dimensions it is 0.55 to 1.26, and 0.5 to 1.17.
 CONVOLUTIONS = LibraryConvolutions(
-    turn_rate=4.5e3,
+    turn_rate=4.0e3,
     depthwise_rate=3.0e3,
     depthwise_last_rate=1.2e4,
     store_rate=1.6e4,

@@ -39,15 +39,22 @@ def _kw_fused(run, x, conv_weight, conv_bias):
     batch = x.shape[0]
     x_channels = run.empty((batch, 9, 9, 4), torch.float32)
     run.launch("channels_last", [x, x_channels], batch)
-    conv_product_last = run.call(
-        lambda x_channels, conv_weight: torch.nn.functional.conv2d(
-            x_channels.permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1), 1
-        ).permute(0, 2, 3, 1),
-        x_channels,
-        conv_weight,
-    )
     tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-    run.launch("bias_min_tanh", [conv_product_last, conv_bias, tanh_2], batch)
+    samples = max(1, batch if batch <= 8916 else 2097152 * torch.get_num_threads() // 1176)
+    for start in range(0, batch, samples):
+        stop = min(start + samples, batch)
+        conv_product_last = run.call(
+            lambda x_channels, conv_weight: torch.nn.functional.conv2d(
+                x_channels.permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1), 1
+            ).permute(0, 2, 3, 1),
+            x_channels[start:stop],
+            conv_weight,
+        )
+        run.launch(
+            "bias_min_tanh",
+            [conv_product_last, conv_bias, tanh_2[start:stop]],
+            stop - start,
+        )
     return (tanh_2,)
 
 
