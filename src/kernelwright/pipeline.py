@@ -56,6 +56,7 @@ from kernelwright.plan import (
     sizes_to_hold,
     slow,
     told,
+    turned_back,
     ways,
     with_channels_last,
 )
@@ -299,7 +300,9 @@ def _primitives(
 
     opened = attends(machine, problem.precision, problem.batch, policy)
     on_gpu = machine.lanes is not None
-    primitives = expand(rewritten, opened if machine.attending else None, drops=on_gpu)
+    primitives = expand(
+        rewritten, opened if machine.attending else None, drops=on_gpu, flat=not on_gpu
+    )
     spec.check_graph(primitives, "expand")
     report("expand", f"{_count(primitives)} primitives")
     return rewritten, rewrites, primitives
@@ -318,9 +321,10 @@ def _planned(
     while True:
         layouts |= again
         weights = machine.convolutions is not None and not machine.convolutions.alike
-        turned, first = with_channels_last(primitives, in_channels_last(layouts), weights)
-        graph, planned = _dense(lay_out(turned), machine, problem, policy, accuracies)
-        again = slow(planned, layouts, first, machine, problem.batch)
+        back = turned_back(layouts)
+        turned, first = with_channels_last(primitives, in_channels_last(layouts), weights, back)
+        graph, planned = _dense(lay_out(turned), machine, problem, policy, accuracies, back)
+        again = slow(planned, primitives, layouts, first, machine, problem.batch)
         unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}
         if unseated:
             generated -= unseated
@@ -338,14 +342,19 @@ def _planned(
 
 
 def _dense(
-    primitives: Graph, machine: Target, problem: Problem, policy: Policy, accuracies: Accuracies
+    primitives: Graph,
+    machine: Target,
+    problem: Problem,
+    policy: Policy,
+    accuracies: Accuracies,
+    apart: frozenset[str],
 ) -> tuple[Graph, Plan]:
     """The regions, planned again as long as a step would copy what it reads in secret."""
     products: Ways | None = None
     while True:
         found = ways(primitives, machine, problem.precision, problem.batch, policy, accuracies)
         products = found if products is None else found.as_before(products)
-        planned, products = _seated(primitives, machine, products, problem, policy)
+        planned, products = _seated(primitives, machine, products, problem, policy, apart)
         changed = dense(primitives, copies(planned))
         if changed is primitives:
             return primitives, planned
@@ -353,13 +362,18 @@ def _dense(
 
 
 def _seated(
-    primitives: Graph, machine: Target, products: Ways, problem: Problem, policy: Policy
+    primitives: Graph,
+    machine: Target,
+    products: Ways,
+    problem: Problem,
+    policy: Policy,
+    apart: frozenset[str],
 ) -> tuple[Plan, Ways]:
     """The regions with attentions and generated products, again without those without a seat."""
 
     def planned_by(products: Ways) -> Plan:
         limits, forms = limits_of(machine), products.forms
-        planned = plan(primitives, limits, products.generated, problem.batch, forms)
+        planned = plan(primitives, limits, products.generated, problem.batch, forms, apart)
         if machine.lanes is None:
             return planned
         planned = attend(planned, machine, problem.precision, problem.batch, policy)

@@ -14,6 +14,7 @@ from kernelwright.expand import (
     dropout,
     losses,
     norms,
+    planes,
     pointwise,
     pools,
     reductions,
@@ -34,12 +35,18 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
-def expand(graph: Graph, attends: attention.Attends | None = None, drops: bool = False) -> Graph:
+def expand(
+    graph: Graph,
+    attends: attention.Attends | None = None,
+    drops: bool = False,
+    flat: bool = False,
+) -> Graph:
     """Lower every node; names of captured values survive, so origins and outputs stay valid.
 
     `attends` says of which query, key and value torch's own attention is taken apart, `drops` that
-    there is a kernel for the masks of live dropout.
+    there is a kernel for the masks of live dropout, `flat` that lines are convolved as planes.
     """
     lowerings = LOWERINGS | (attention.lowering(attends) if attends is not None else {})
     lowerings |= dropout.LOWERINGS if drops else {}
+    lowerings |= planes.LOWERINGS if flat else {}
     return lay_out(Builder(graph).run(lowerings, shapes.LOWERINGS))

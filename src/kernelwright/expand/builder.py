@@ -87,6 +87,15 @@ class Builder:
         shapes = [self.types[i].shape for i in node.inputs if i in self.types]
         return any(0 in shape for shape in (node.type.shape, *shapes))
 
+    def instead(self, node: Node, lowering: Lowering, label: str) -> str | None:
+        """Lower another node in the place of the current one, under a name of its own."""
+        own = self.current
+        name = fresh_name(f"{own.name}_{label}", self.taken)
+        self.current = replace(node, name=name, sources=own.sources or (own.name,))
+        value = lowering(self, self.current)
+        self.current = own
+        return value
+
     def type(self, value: str) -> TensorType:
         return self.types[value]
 

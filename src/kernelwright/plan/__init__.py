@@ -11,7 +11,7 @@ from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
-from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told
+from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told, turned_back
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.means import from_statistics
 from kernelwright.plan.model import (
@@ -90,6 +90,7 @@ __all__ = [
     "tails",
     "tiled",
     "told",
+    "turned_back",
     "walk",
     "ways",
     "with_channels_last",

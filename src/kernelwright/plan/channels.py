@@ -11,7 +11,7 @@ makes it if there is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from kernelwright.expr import Expr, index, load, substitute
@@ -38,14 +38,18 @@ CHANNEL = 1
 
 
 def with_channels_last(
-    graph: Graph, chosen: Mapping[str, int], weights: bool = True
+    graph: Graph,
+    chosen: Mapping[str, int],
+    weights: bool = True,
+    back: Set[str] = frozenset(),
 ) -> tuple[Graph, dict[str, str]]:
     """The graph with these convolutions, and what hangs on them, in channels_last.
 
-    `chosen` says for each from how many samples on. Their `weights` may stay as they are. Their
-    names in the new graph come with those that they had.
+    `chosen` says for each from how many samples on. Their `weights` may stay as they are. The
+    values `back` are stored with their channels first. The convolutions' names in the new graph
+    come with those that they had.
     """
-    turning = _Turning(graph, chosen, weights)
+    turning = _Turning(graph, chosen, weights, back)
     return (turning.run() if chosen else graph), {turning.last[name]: name for name in chosen}
 
 
@@ -65,8 +69,11 @@ class _Turning:
     Those that `lie` so have become views of that; others are in memory both ways.
     """
 
-    def __init__(self, graph: Graph, chosen: Mapping[str, int], weights: bool) -> None:
+    def __init__(
+        self, graph: Graph, chosen: Mapping[str, int], weights: bool, back: Set[str]
+    ) -> None:
         self.graph = graph
+        self.back = back
         self.weights = weights
         self.chosen = chosen
         self.wanted = {graph[name].inputs[0] for name in chosen}
@@ -112,6 +119,8 @@ class _Turning:
         What is returned lies as eager's; of the operands of its size most must lie so.
         """
         if len(node.type.shape) not in RANKS or node.name in self.graph.results:
+            return False
+        if node.name in self.back:
             return False
         if node.name in self.wanted:
             return True
@@ -265,8 +274,13 @@ class _Turning:
         """A node in the place of another, which becomes a view of it."""
         name = self.add(f"{node.name}_last", replace(turned, type=_last(node)))
         self.last[node.name] = name
-        self.lie.add(node.name)
         order = View("permute", first_order(len(node.type.shape)))
+        if node.name in self.back:
+            made = replace(node, op="view", args=(Ref(name),), payload=order)
+            view = self.add(f"{node.name}_turned", made)
+            self.nodes[node.name] = replace(node, op="map", args=(Ref(view),), payload=load(0))
+            return
+        self.lie.add(node.name)
         self.nodes[node.name] = replace(node, op="view", args=(Ref(name),), payload=order)
 
     def store(self, node: Node, reader: Node | None = None) -> None:

@@ -42,7 +42,7 @@ from kernelwright.walk import Opened, fold, reach
 FEW = 16
 # A value that is in memory anyway can be read there: these refusals to compute on where it was
 # made are no loss that anybody has to hear of.
-UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS)
+UNTOLD = (Code.CYCLE, Code.BROADCASTS, Code.WITH_BIAS, Code.TURNED)
 Step = Builder | str
 
 
@@ -52,14 +52,16 @@ def plan(
     generated: frozenset[str] = frozenset(),
     batch: int = 1024,
     convolutions: Mapping[str, ConvForm] = MappingProxyType({}),
+    apart: frozenset[str] = frozenset(),
 ) -> Plan:
     """Regions in running order, with the reasons for what was and was not fused.
 
     `generated` names the contractions that a kernel of ours makes, which then has an epilogue, and
-    `convolutions` are the forms of those among them; `batch` is the one to count bytes for.
+    `convolutions` are the forms of those among them; `batch` is the one to count bytes for. The
+    maps `apart` are stored by kernels of their own, which no reduction joins.
     """
-    needed = _in_memory(graph)
-    lazy = _Walk(graph, limits, generated, needed, convolutions)
+    needed = _in_memory(graph) | apart
+    lazy = _Walk(graph, limits, generated, needed, convolutions, apart)
     lazy.run()
     needed |= lazy.late
     units = lazy.units(batch)
@@ -67,7 +69,7 @@ def plan(
     shared += overlaps(graph, lazy.homes, {s.value for s in shared if s.stored}, limits, batch)
     stored = frozenset(s.value for s in shared if s.stored)
     if stored or lazy.late:
-        lazy = _Walk(graph, limits, generated, needed | stored, convolutions)
+        lazy = _Walk(graph, limits, generated, needed | stored, convolutions, apart)
         lazy.run()
     return lazy.plan(shared)
 
@@ -85,7 +87,7 @@ def _draws(node: Node) -> bool:
 
 
 class _Walk:
-    """One walk, in which the lazy values `stored` are stored.
+    """One walk, in which the lazy values `stored` are stored, some `apart` from all others.
 
     `homes` says which region computes a value, `anchors` which of these could be computed anywhere,
     `late` what turned out to be needed in memory on the way.
@@ -98,8 +100,10 @@ class _Walk:
         generated: frozenset[str],
         stored: frozenset[str],
         convolutions: Mapping[str, ConvForm],
+        apart: frozenset[str],
     ) -> None:
         self.graph = graph
+        self.apart = apart
         self.convolutions = convolutions
         self.limits = limits
         self.generated = generated
@@ -135,6 +139,9 @@ class _Walk:
     # ---- where a node goes -------------------------------------------------------------------
 
     def offer_map(self, node: Node) -> None:
+        if node.name in self.apart:
+            self.store(node)
+            return
         windows = [] if node.name in self.stored else self.windows(node.name)
         for region in self.candidates(node.inputs):
             if windows and not region.nests(node, windows):
@@ -227,7 +234,7 @@ class _Walk:
         """Compute a lazy value here and now: with others like it, or in a region of its own."""
         self.anchors.add(node.name)
         product = self.seat(node.name, self.stored)
-        if product is None and node.op == "map":
+        if product is None and node.op == "map" and node.name not in self.apart:
             around = self.candidates(node.inputs, anchors=True)
             for region in (r for r in around if node.name not in r.refused):
                 if self.admit(node, region, untold=tuple(Code)):
@@ -240,6 +247,9 @@ class _Walk:
             region.draft(), product, self.graph[product].type.shape[-1]
         ):
             region.closed = Code.EPILOGUE
+        elif node.name in self.apart:
+            region.closed = Code.TURNED
+            self.require(node.name)
         elif self.is_bias(node):
             region.closed = Code.WITH_BIAS
 

@@ -1,7 +1,8 @@
 """Which of the library's convolutions run in channels_last, and why.
 
     choose   the primitives -> for each convolution that stays with the library, a Layout
-    slow     a Plan in which some do -> those of them whose followers are slow over that order
+    slow     a Plan in which some do -> those of them whose followers are slow over that order, with
+             what follows, or all of it, in the other
     told     the same Plan with the reason at each convolution
 
 In such a Plan convolutions have other names (channels.py); `first` gives those that Layouts go by.
@@ -14,7 +15,7 @@ as accurate there as eager is (accuracy.py): the library may take TF32 in one or
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,6 +32,7 @@ from kernelwright.walk import reach
 HALVES = (torch.float16, torch.bfloat16)
 MADE = ("map", "cat", "view", "window", "reduce")
 SECTOR = 32  # bytes that memory moves at least
+VECTOR = 16  # numbers that a core computes at once, of those that lie side by side
 # Rows that lie side by side in memory and are one block; blocks that keep a machine busy.
 SIDE_BY_SIDE, BUSY_BLOCKS = 32, 64
 
@@ -39,7 +41,8 @@ SIDE_BY_SIDE, BUSY_BLOCKS = 32, 64
 class Layout:
     """Whether a convolution runs in channels_last, and what to say of it behind `rest`.
 
-    `gain` is the time that the order saves where it is taken: from `fewest` samples on.
+    `gain` is the time that the order saves where it is taken: from `fewest` samples on. What is
+    made of it by maps up to the value `back` is stored with the channels first again.
     """
 
     last: bool
@@ -47,6 +50,7 @@ class Layout:
     numbers: tuple[tuple[str, object], ...] = ()
     gain: float = 0.0
     fewest: int = 1
+    back: str | None = None
 
     def told(self, rest: Reason) -> Reason:
         return reason(self.code, rest=rest, **dict(self.numbers))
@@ -58,6 +62,11 @@ Layouts = dict[str, Layout]
 def in_channels_last(layouts: Layouts) -> dict[str, int]:
     """From how many samples on each convolution is, that is at all."""
     return {name: layout.fewest for name, layout in layouts.items() if layout.last}
+
+
+def turned_back(layouts: Layouts) -> frozenset[str]:
+    """The values that are stored with their channels first behind such a convolution."""
+    return frozenset(layout.back for layout in layouts.values() if layout.back is not None)
 
 
 def choose(
@@ -164,8 +173,12 @@ class _Choice:
         return self.library.store_time(self.bytes(name))
 
     def bytes(self, name: str) -> int:
-        type = self.graph[name].type
-        return hint(type.numel, self.batch) * type.dtype.itemsize
+        return _bytes(self.graph, name, self.batch)
+
+
+def _bytes(graph: Graph, name: str, batch: int) -> int:
+    type = graph[name].type
+    return hint(type.numel, batch) * type.dtype.itemsize
 
 
 def _groups(contraction: Contraction) -> tuple[int, int, int]:
@@ -178,20 +191,53 @@ def _groups(contraction: Contraction) -> tuple[int, int, int]:
 
 
 def slow(
-    plan: Plan, layouts: Layouts, first: Mapping[str, str], target: Target, batch: int
+    plan: Plan,
+    primitives: Graph,
+    layouts: Layouts,
+    first: Mapping[str, str],
+    target: Target,
+    batch: int,
 ) -> Layouts:
-    """The convolutions whose gain is lost in kernels behind them, with the channels first again."""
+    """The convolutions whose gain is lost in kernels behind them, with the channels first again.
+
+    Or with the channels first behind them, where that costs less and all are `alike`.
+    """
     found: Layouts = {}
+    back = turned_back(layouts)
     for region in plan.regions:
-        names = [n for n in _convolutions(plan, region, first) if n not in found]
-        if target.convolutions is None or not names:
+        names = [n for n in _convolutions(plan, region, first, back) if n not in found]
+        library = target.convolutions
+        if library is None or not names:
             continue
-        on_gpu = target.lanes is not None
-        lost = _waste(plan.graph, region, batch, on_gpu) / target.convolutions.store_rate
-        if lost > sum(layouts[n].gain for n in names):
-            why = (("region", region.name), ("lost", lost))
+        lost = _waste(plan.graph, region, batch, target) / library.store_rate
+        turning = [library.store_time(_bytes(primitives, n, batch)) for n in names]
+        why = (("region", region.name), ("lost", lost))
+        gain = sum(layouts[n].gain for n in names)
+        new = all(layouts[n].back is None for n in names)
+        if library.alike and new and sum(turning) < min(lost, gain):
+            for name, cost in zip(names, turning, strict=True):
+                found[name] = _returned(primitives, name, layouts[name], cost, why)
+        elif lost > gain:
             found |= {n: Layout(False, Code.FIRST_TAIL, why) for n in names}
     return found
+
+
+def _returned(
+    primitives: Graph, name: str, layout: Layout, cost: float, why: tuple[tuple[str, object], ...]
+) -> Layout:
+    """The channels first behind a convolution, from the last map on that is made of it alone."""
+    value, back = name, name
+    while len(users := primitives.users[value]) == 1 and value not in primitives.results:
+        reader = primitives[users[0]]
+        size = primitives[name].type.numel
+        if reader.op not in ("map", "view") or reader.type.numel != size:
+            break
+        value = reader.name
+        back = value if reader.op == "map" else back
+    numbers = (*layout.numbers, *why)
+    return replace(
+        layout, code=Code.CHANNELS_BACK, numbers=numbers, gain=layout.gain - cost, back=back
+    )
 
 
 def told(plan: Plan, layouts: Layouts, first: Mapping[str, str]) -> Plan:
@@ -207,41 +253,64 @@ def told(plan: Plan, layouts: Layouts, first: Mapping[str, str]) -> Plan:
     return replace(plan, regions=tuple(explained(r) for r in plan.regions))
 
 
-def _convolutions(plan: Plan, region: Region, first: Mapping[str, str]) -> list[str]:
-    """The convolutions in channels_last that a region's operands are made of, the nearest ones."""
+def _convolutions(
+    plan: Plan, region: Region, first: Mapping[str, str], back: Set[str]
+) -> list[str]:
+    """The convolutions in channels_last that a region's operands are made of, the nearest ones.
+
+    Those `back` have their channels first.
+    """
 
     def below(name: str) -> tuple[str, ...]:
         node = plan.graph[name]
-        return node.inputs if node.op in MADE else ()
+        return node.inputs if node.op in MADE and name not in back else ()
 
     return [first[name] for name in reach(region.reads, below) if name in first]
 
 
-def _waste(graph: Graph, region: Region, batch: int, on_gpu: bool) -> float:
-    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors.
-
-    A CPU brings numbers that lie apart together one by one, parameters again for every row.
-    """
+def _waste(graph: Graph, region: Region, batch: int, target: Target) -> float:
+    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors."""
     program = region.program
     if program is None or not program.stages:
         return 0.0  # blocks are turned (lower/turn.py)
-    wasted = 0.0
-    lanes = _lanes(program)
     stores = [s.access for s in program.stores if program.strided or s.level == "element"]
+    if target.lanes is None:
+        return _waste_of_cores(graph, program, stores, batch, target.flops_per_byte)
+    wasted = 0.0
     for access in (*program.loads, *stores):
-        size = element_type(graph, access.buffer).itemsize
-        piece = size * _piece(program, access, lanes)
-        if piece < SECTOR and access.atoms & set(lanes):
-            read = access.atoms if on_gpu else program.sizes
-            count = hint(program.count(tuple(read)), batch)
-            wasted += count * size * (SECTOR / piece - 1)
+        count = hint(program.count(tuple(access.atoms)), batch)
+        wasted += count * _besides(graph, program, access)
     rows = program.count(program.rows)
-    if (
-        on_gpu and program.strided and not isinstance(rows, int)
-    ):  # a fixed number is spread (lower/config.py)
+    if program.strided and not isinstance(rows, int):  # a fixed number is spread (lower/config.py)
         blocks = hint(rows, batch) / SIDE_BY_SIDE
         wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
     return wasted
+
+
+def _waste_of_cores(
+    graph: Graph, program: Program, stores: list[Access], batch: int, flops_per_byte: int
+) -> float:
+    """Numbers that lie apart are brought together one by one, parameters again for every row.
+
+    What is scattered costs a line of the cache that stays there until the next rows have filled it.
+    Short runs leave lanes of a vector empty.
+    """
+    count = hint(program.count(tuple(program.sizes)), batch)
+    wasted = sum(count * _besides(graph, program, access) for access in program.loads)
+    scattered = [access for access in stores if _besides(graph, program, access)]
+    wasted += sum(count * element_type(graph, access.buffer).itemsize for access in scattered)
+    run = program.count(program.lanes)
+    if isinstance(run, int) and run < VECTOR:
+        wasted += (VECTOR / run - 1) * hint(program.flops(), batch) / flops_per_byte
+    return wasted
+
+
+def _besides(graph: Graph, program: Program, access: Access) -> float:
+    """For each element of an access the bytes of its sector that neighbouring lanes leave."""
+    lanes, size = _lanes(program), element_type(graph, access.buffer).itemsize
+    if not access.atoms & set(lanes):
+        return 0.0
+    return size * max(0.0, SECTOR / (size * _piece(program, access, lanes)) - 1)
 
 
 def _lanes(program: Program) -> tuple[int, ...]:

@@ -19,6 +19,10 @@ class Code(Enum):
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
     CHANNELS_LAST = "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us"
     CHANNELS_KEPT = "{rest}; in channels_last{from_batch}, as what it reads"
+    CHANNELS_BACK = (
+        "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us, and stored with"
+        " the channels first: {region} would take {lost:.0f} us longer over that order"
+    )
     TF32_LAST = "{rest}; channels first: its error would be {error:.1e}, eager's is {eager:.1e}"
     FIRST_FASTER = (
         "{rest}; channels first: the other order saves {gain:.0f} us and costs {cost:.0f}"
@@ -49,6 +53,7 @@ class Code(Enum):
     SCATTERED = "{op} would need segments in {region} that are not neighbours in memory"
     EPILOGUE = "{op} reads {region} from memory: it is stored by the epilogue of its product"
     WITH_BIAS = "{op} reads {region} from memory: the library call stores it with its bias"
+    TURNED = "{op} reads {region} from memory: it stands there in another order than what it reads"
     FEW_PARTS = "{op} reads {region} from memory: a kernel over {rows} row(s) would store it slowly"
     STORED = (
         "stored once for {count} kernels: {once:.3g} bytes are moved, {again:.3g} if each"
