@@ -58,6 +58,40 @@ class Chains(nn.Module):
         )
 
 
+class Lines(nn.Module):
+    """Convolutions over one axis, each of them a plane's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Conv1d(6, 20, 5, padding=2)
+        self.same = nn.Conv1d(20, 20, 4, padding="same", groups=4)
+        self.apart = nn.Conv1d(20, 12, 3, stride=2, dilation=2, bias=False)
+        self.up = nn.ConvTranspose1d(12, 8, 3, stride=2, padding=1, output_padding=1)
+        self.norm = nn.BatchNorm1d(12)
+        self.weight = nn.Parameter(torch.randn(7, 8))
+
+    def forward(self, x: Tensor) -> Any:
+        y = F.gelu(self.dense(x))
+        z = self.norm(self.apart(self.same(y)))
+        up = self.up(z.relu())
+        return y, F.max_pool1d(y, 2), z, up.softmax(2), self.weight @ up
+
+
+class Returned(nn.Module):
+    """What follows wants the channels first: short runs of them, weights for each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(6, 24, 3, padding=1)
+        self.second = nn.Conv2d(6, 10, 3, padding=1)
+        self.groups = nn.GroupNorm(4, 24)
+        self.sample = nn.LayerNorm((10, 26, 30))
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.second(x)
+        return self.groups(F.gelu(self.first(x)) * 2), F.hardswish(self.sample(y)), y
+
+
 def operands(batch: int) -> list[Tensor]:
     return [
         torch.randn(batch, *shape) for c, *sides in SHAPES for shape in ((*sides, c), (c, *sides))
@@ -80,6 +114,18 @@ def chains() -> Compiled:
     return compiled(Chains().eval(), [torch.randn(4, 6, 13, 18)])
 
 
+@pytest.fixture(scope="module")
+def lines() -> Compiled:
+    torch.manual_seed(0)
+    return compiled(Lines().eval(), [torch.randn(4, 6, 90)])
+
+
+@pytest.fixture(scope="module")
+def returned() -> Compiled:
+    torch.manual_seed(0)
+    return compiled(Returned(), [torch.randn(4, 6, 26, 30)])
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_tiles_compute_what_they_should(turning: Compiled, batch: int) -> None:
     assert sum(kernel.config.shape == "tiled" for kernel in turning.kernels) >= 8
@@ -89,8 +135,27 @@ def test_tiles_compute_what_they_should(turning: Compiled, batch: int) -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_values_and_strides_are_those_of_the_model(chains: Compiled, batch: int) -> None:
     told = [str(region.why) for region in chains.planned.regions if region.kind == "contract"]
-    assert sum("in channels_last" in why for why in told) == 5
+    assert len(told) == 6 and all("in channels_last" in why for why in told)
     agrees(chains, [torch.randn(batch, 6, 13, 18)])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_lines_are_convolved_as_planes(lines: Compiled, batch: int) -> None:
+    library = [region for region in lines.planned.regions if region.kind == "contract"]
+    convolutions = [r for r in library if r.call is not None and "conv" in r.call.target]
+    assert len(convolutions) == 4
+    assert all("in channels_last" in str(region.why) for region in convolutions)
+    agrees(lines, [torch.randn(batch, 6, 90)])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_what_follows_may_have_its_channels_first(returned: Compiled, batch: int) -> None:
+    """The maps before a norm turn what the library leaves, and the norm reads whole rows."""
+    told = [str(region.why) for region in returned.planned.regions if region.kind == "contract"]
+    assert [("stored with the channels first" in why) for why in told] == [True, True]
+    tiles = [kernel for kernel in returned.kernels if kernel.config.shape == "tiled"]
+    assert {"bias_gelu_mul", "bias"} <= {kernel.name for kernel in tiles}
+    agrees(returned, [torch.randn(batch, 6, 26, 30)])
 
 
 def agrees(made: Compiled, inputs: list[Tensor]) -> None:

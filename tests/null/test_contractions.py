@@ -180,6 +180,26 @@ def case(request: pytest.FixtureRequest) -> tuple[str, Graph, dict[str, Tensor]]
         return request.param, graph, every_value(graph, module.double(), (x.double(),))
 
 
+LINES = [name for name in CASES if "1d" in name]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_is_convolved_as_a_plane(name: str) -> None:
+    """Where that is asked for: the same values, by a library call in two dimensions."""
+    forward, shape, parts = CASES[name]
+    module, x = Written(forward, **copy.deepcopy(parts)), torch.randn(shape)
+    captured = capture(problem_from_module(module, (x,)))
+    with torch.no_grad():
+        expected = module.double()(x.double())
+        for flat, rank in ((False, 3), (True, 4)):
+            graph = expand(captured, flat=flat)
+            values = every_value(graph, module, (x.double(),))
+            ((node, contraction),) = contractions(graph)
+            assert len(contraction.out) == rank and values[node.name].dim() == rank
+            assert f"{rank - 2}d." in contraction.call.target
+            torch.testing.assert_close(values[graph.results[0]], expected)
+
+
 def contractions(graph: Graph) -> list[tuple[Node, Contraction]]:
     return [(n, n.payload) for n in graph if isinstance(n.payload, Contraction)]
 
