@@ -1,7 +1,7 @@
 """The main job, three times: each founding model from its file to a certified, timed ModelNew.
 
 Uses the GPU when there is one. On the CPU the models are timed with 64 rows instead of 1024 and
-certified with fewer cases of each check, so that the whole takes about two minutes on two cores.
+certified with fewer cases of each check, so that the whole takes about four minutes on two cores.
 Results go to build/demo.
 """
 

@@ -46,7 +46,7 @@ def then_linear(m: nn.Module, x: Tensor) -> Tensor:
 
 
 CASES: dict[str, tuple[Forward, dict[str, Callable[[], nn.Module]], int]] = {
-    "two kernels": (normed, {**CONV, "norm": lambda: nn.GroupNorm(2, 6)}, 2),
+    "several kernels": (normed, {**CONV, "norm": lambda: nn.GroupNorm(2, 6)}, 3),
     "other operands": (residual, CONV, 2),
     "returned": (returned, {"conv": lambda: nn.Conv2d(3, 6, 3, bias=False)}, 2),
     "transposed": (softened, {"conv": lambda: nn.ConvTranspose3d(3, 4, 3, stride=2)}, 0),

@@ -287,7 +287,8 @@ class _Turning:
         """A value with its channels first, stored with its channels last for a reader."""
         order = View("permute", last_order(len(node.type.shape)))
         origin = replace((reader or node).origin, op="channels_last")
-        made = replace(node, type=_last(node), origin=origin)
+        sources = node.sources if node.op != "view" else ()  # to turn a view is no operator
+        made = replace(node, type=_last(node), origin=origin, sources=sources)
         view = self.add(
             f"{node.name}_turned", replace(made, op="view", args=(Ref(node.name),), payload=order)
         )
