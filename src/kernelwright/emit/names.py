@@ -30,7 +30,7 @@ from kernelwright.scalars import as_python
 
 OWN = (
     *("memo", "kind", "results", "state", "cause", "module", "run"),
-    *("panel", "samples", "start", "stop", "outputs"),
+    *("panel", "samples", "slices", "part", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *WORKSPACE)
 

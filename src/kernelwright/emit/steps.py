@@ -237,23 +237,29 @@ class StepPrinter:
         ]
 
     def slices(self, step: Slices) -> list[str]:
-        samples, start, stop = (self.names.local[w] for w in ("samples", "start", "stop"))
+        words = ("samples", "slices", "part", "start", "stop")
+        samples, slices, number, start, stop = (self.names.local[w] for w in words)
         batch, large = self.names.size(step.batch), LARGE_BYTES // step.each
         part = f"[{start}:{stop}]"
         cut = {step.left, *(b.name for b in step.outputs)}
         inside = {step.product, *(b.name for b in step.inside)}
         sliced = f"{step.slice} * torch.get_num_threads() // {step.each}"
-        lines = [f"{samples} = max(1, {batch} if {batch} <= {large} else {sliced})"]
+        most = f"max(1, {batch} // {step.fewest})" if step.fewest > 1 else batch
+        lines = [
+            f"{samples} = max(1, {batch} if {batch} <= {large} else {sliced})",
+            f"{slices} = min(-(-{batch} // {samples}), {most})",
+        ]
         for b in step.inside:
             rest = "".join(f", {self.names.size(d)}" for d in b.shape[1:])
-            shape = f"(min({batch}, {samples}){rest or ','})"
+            shape = f"(-(-{batch} // max(1, {slices})){rest or ','})"
             lines.append(f"{self.variable(b.name)} = {self.run}.empty({shape}, {b.dtype})")
         given = self.given(refs((step.call.args, step.call.kwargs)))
         (left,) = self.given([step.left])
         operands = [f"{g}{part}" if g == left else g for g in given]
         opening = f"{self.variable(step.product)} = {self.run}.call("
         loop = [
-            f"{stop} = min({start} + {samples}, {batch})",
+            f"{start} = {batch} * {number} // {slices}",
+            f"{stop} = {batch} * ({number} + 1) // {slices}",
             *self.spread(opening, step.call, operands),
         ]
         for launch in step.launches:
@@ -262,7 +268,7 @@ class StepPrinter:
                 for n in (*launch.reads, *launch.writes)
             ]
             loop += self.launch(launch.kernel, tensors, [f"{stop} - {start}"])
-        return [*lines, f"for {start} in range(0, {batch}, {samples}):", *indented(loop)]
+        return [*lines, f"for {number} in range({slices}):", *indented(loop)]
 
     def is_cut(self, name: str, batch: Dim, cut: set[str], inside: set[str]) -> bool:
         """Whether a slice is wanted: of what begins with samples, and is there as a whole."""

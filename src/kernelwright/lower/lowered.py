@@ -57,7 +57,7 @@ def lower(
     `keeps` says that ModelNew may have the methods that freeze weights.
     """
     on_cpu = target.lanes is None
-    paired, sliced = (panels(plan), slices(plan)) if on_cpu else ((), ())
+    paired, sliced = (panels(plan), slices(plan, target)) if on_cpu else ((), ())
     every = _kernels(plan, target, dict(tiles or {}))
     in_turns = {name for p in paired for name in (p.product, p.kernel)}
     in_turns |= {name for s in sliced for name in (s.product, *s.kernels)}

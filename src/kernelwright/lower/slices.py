@@ -7,7 +7,8 @@ matters more than the cache does, since large blocks come fresh from the system 
 the price of a fault for each page. One core of a Xeon, 8 to 64 channels at 64 x 64, batch 16: the
 convolution alone takes 25 ms as a whole and 8 in slices of 2 MB. The library brings its weight into
 another order for every slice, so one of a large weight has larger slices; up to 8 MB it takes as
-long in slices as it does as a whole.
+long in slices as it does as a whole. Slices are of equal size, but for one sample, and none is of a
+single sample where the library minds.
 """
 
 from __future__ import annotations
@@ -16,36 +17,43 @@ from dataclasses import dataclass
 
 from kernelwright.graph import Dim, Graph, hint, product
 from kernelwright.plan import Access, Plan, Region
+from kernelwright.targets import LibraryConvolutions, Target
 
 SLICE_BYTES = 2 << 20  # of the convolution's result, for each thread
 LARGE_BYTES = 10 << 20  # of the whole of it, from which on it is made in slices
 WEIGHTS = 16  # of its size at least, a slice has
+# By ATen's rule a single sample goes to oneDNN if the convolution has groups, a large window, or the
+# sample more numbers than this in its first three axes. Otherwise it is unfolded and multiplied: four
+# times 16 to 32 channels over 32 x 32 x 32, one by one, take 177 ms and not 22.
+NUMBERS, LARGE_WINDOW = 20480, 3
 
 
 @dataclass(frozen=True)
 class Sliced:
     """The convolution `product` and `kernels`, in turns on slices of the batch.
 
-    A sample of the product has so many bytes `each`, a slice as many for every thread; `inside` are
-    the results of kernels that only others of them read, which exist for a slice at a time.
+    A sample of the product has so many bytes `each`, a slice as many for every thread, and at least
+    the `fewest` samples; `inside` are the results of kernels that only others of them read, which
+    exist for a slice at a time.
     """
 
     product: str
     kernels: tuple[str, ...]
     each: int
     slice: int
+    fewest: int
     inside: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"takes turns with {' and '.join(self.kernels)} on slices of the batch"
 
 
-def slices(plan: Plan) -> tuple[Sliced, ...]:
+def slices(plan: Plan, target: Target) -> tuple[Sliced, ...]:
     found: list[Sliced] = []
     taken: set[str] = set()
     for place, region in enumerate(plan.regions):
         if region.kind == "contract" and _is_convolution(plan.graph, region):
-            made = _group(plan, place, taken)
+            made = _group(plan, place, taken, target.convolutions)
             if made is not None:
                 found.append(made)
                 taken |= {made.product, *made.kernels}
@@ -67,7 +75,9 @@ def _is_convolution(graph: Graph, region: Region) -> bool:
     return samples and known and plain and graph[left].type.shape[0] == batch
 
 
-def _group(plan: Plan, place: int, taken: set[str]) -> Sliced | None:
+def _group(
+    plan: Plan, place: int, taken: set[str], library: LibraryConvolutions | None
+) -> Sliced | None:
     """The kernels behind a convolution that can run on a slice of it; None: not all who read it."""
     graph, region = plan.graph, plan.regions[place]
     batch, value = region.outputs[0].shape[0], region.outputs[0].name
@@ -93,7 +103,17 @@ def _group(plan: Plan, place: int, taken: set[str]) -> Sliced | None:
     weight = hint(graph[region.operands[1]].type.numel) * itemsize
     inside = tuple(b.name for k in kernels for b in k.outputs if b.name not in asked)
     slice = max(SLICE_BYTES, WEIGHTS * weight)
-    return Sliced(region.name, tuple(k.name for k in kernels), each, slice, inside)
+    fewest = 2 if library is not None and library.minds_one and _is_small(graph, region) else 1
+    return Sliced(region.name, tuple(k.name for k in kernels), each, slice, fewest, inside)
+
+
+def _is_small(graph: Graph, region: Region) -> bool:
+    """Whether a sample by itself is too small for the library's own kernels."""
+    (_, *sample), weight = (graph[name].type.shape for name in region.operands[:2])
+    assert region.contraction is not None
+    groups = hint(region.contraction.sizes[1])
+    large = all(hint(n) > LARGE_WINDOW for n in weight[-2:])
+    return groups == 1 and not large and hint(product(tuple(sample[:3]))) <= NUMBERS
 
 
 def _read_early(plan: Plan, place: int, last: int, names: set[str]) -> bool:

@@ -163,13 +163,15 @@ class Panels:
 class Slices:
     """A library convolution and the kernels after it, in turns on slices of the batch.
 
-    A sample has so many bytes `each`, and a `slice` so many for every thread. `outputs` are results
-    as a whole, `inside` those that exist for one slice at a time.
+    A sample has so many bytes `each`, and a `slice` so many for every thread, but the `fewest`
+    samples at least. `outputs` are results as a whole, `inside` those that exist for one slice at
+    a time.
     """
 
     batch: Dim
     each: int
     slice: int
+    fewest: int
     left: str
     call: Call
     product: str

@@ -304,6 +304,7 @@ class TaskMaker:
             region.outputs[0].shape[0],
             sliced.each,
             sliced.slice,
+            sliced.fewest,
             region.operands[0],
             region.call,
             region.outputs[0].name,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import torch
 
 from kernelwright.errors import InputError
@@ -19,11 +21,13 @@ from kernelwright.targets.target import (
     Thin,
     Tiling,
 )
+from kernelwright.targets.x86_64 import X86_64
 
 __all__ = [
     "CPU",
     "SM_80",
     "SM_90",
+    "X86_64",
     "Attending",
     "ConvLoop",
     "Lanes",
@@ -37,7 +41,7 @@ __all__ = [
     "target_of",
 ]
 
-ALL = (SM_90, SM_80, CPU)
+ALL = (SM_90, SM_80, CPU, X86_64)
 
 
 def target_for(name: str) -> Target:
@@ -54,4 +58,6 @@ def target_of(device: torch.device) -> Target:
     if device.type == "cuda" and torch.cuda.is_available():
         major = torch.cuda.get_device_capability(device)[0]
         return SM_90 if major == 9 else SM_80
+    if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
+        return X86_64
     return target_for(device.type)

@@ -331,6 +331,8 @@ class LibraryConvolutions:
 
     Where all are `alike`, on a CPU, products and groups are turned as any other, weights lie as
     they may, and float32 is float32 in either order. `ranks` are those of operands that gain.
+
+    Where `minds_one`, a single sample that is small goes to a kernel that is many times slower.
     """
 
     turn_rate: float
@@ -341,6 +343,7 @@ class LibraryConvolutions:
     weight_overhead: float
     alike: bool = False
     ranks: tuple[int, ...] = (4, 5)
+    minds_one: bool = False
 
     def turning_time(self, moved: float) -> float:
         """What the library takes to turn operand and result, so many bytes together."""
