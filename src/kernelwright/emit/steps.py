@@ -243,7 +243,7 @@ class StepPrinter:
         part = f"[{start}:{stop}]"
         cut = {step.left, *(b.name for b in step.outputs)}
         inside = {step.product, *(b.name for b in step.inside)}
-        sliced = f"{step.slice} * torch.get_num_threads() // {step.each}"
+        sliced = f"round({step.slice} * torch.get_num_threads() / {step.each})"
         most = f"max(1, {batch} // {step.fewest})" if step.fewest > 1 else batch
         lines = [
             f"{samples} = max(1, {batch} if {batch} <= {large} else {sliced})",

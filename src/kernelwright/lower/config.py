@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from kernelwright.expr import cost
 from kernelwright.graph import Dim, Graph, as_dim
 from kernelwright.lower.boxes import Picture, box_of, picture_of
 from kernelwright.plan import Coordinate, Program, Range, element_type
@@ -31,6 +32,10 @@ PICTURE_FLOATS, LITTLE_WASTE = 96, 1.15
 CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
+
+# Elements of a row from which on what its stages keep for each other does not stay in the cache of
+# a core beside the row, and how much work is then rather done again (a GELU is not).
+LONG_ROW, LITTLE = 65536, 8
 
 # Elements of rows whose ends are worth being taken one by one.
 RAGGED = 256
@@ -326,6 +331,10 @@ def _cpu(graph: Graph, program: Program, cached: int) -> Config:
         return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
     constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
     if isinstance(elements, int) and elements <= cached:
+        again = cost(*(stage.expr for stage in program.stages))
+        if elements > LONG_ROW and again <= LITTLE and not program.segmented:
+            why = "what a long row's stages share takes less time to compute than to keep"
+            return Config("streaming", constants, why)
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
 

@@ -31,6 +31,7 @@ from kernelwright.walk import reach
 
 HALVES = (torch.float16, torch.bfloat16)
 MADE = ("map", "cat", "view", "window", "reduce")
+CHANNELS = 1  # the axis of them, before those of space
 SECTOR = 32  # bytes that memory moves at least
 VECTOR = 16  # numbers that a core computes at once, of those that lie side by side
 # Rows that lie side by side in memory and are one block; blocks that keep a machine busy.
@@ -153,7 +154,8 @@ class _Choice:
         contraction = node.payload
         assert isinstance(contraction, Contraction)
         moved = self.bytes(node.inputs[0]) + self.bytes(node.name)
-        turned = self.library.turning_time(moved) - self.library.weight_overhead
+        turned = self.library.turning_time(moved, _by_steps(contraction))
+        turned -= self.library.weight_overhead
         if self.library.alike:
             return turned
         groups, inside, outside = _groups(contraction)
@@ -168,6 +170,8 @@ class _Choice:
     def cost(self, node: Node) -> float:
         """The time to bring the operand into the order, if nobody makes it so."""
         name = self.graph.base(node.inputs[0])
+        if self.library.alike and self.graph[name].op == "reduce":
+            return self.library.store_time(self.library.scattered * self.bytes(name)) / 2
         if self.graph[name].op in ("map", "cat", "reduce", "contract", "window"):
             return 0.0
         return self.library.store_time(self.bytes(name))
@@ -179,6 +183,13 @@ class _Choice:
 def _bytes(graph: Graph, name: str, batch: int) -> int:
     type = graph[name].type
     return hint(type.numel, batch) * type.dtype.itemsize
+
+
+def _by_steps(contraction: Contraction) -> bool:
+    """Whether the places of a transposed convolution's operand lie apart in its result."""
+    operand = {axis for place in contraction.left for axis, _ in place.terms}
+    space = contraction.out[CHANNELS + 1 :]
+    return any(step != 1 for place in space for axis, step in place.terms if axis in operand)
 
 
 def _groups(contraction: Contraction) -> tuple[int, int, int]:
@@ -275,7 +286,7 @@ def _waste(graph: Graph, region: Region, batch: int, target: Target) -> float:
         return 0.0  # blocks are turned (lower/turn.py)
     stores = [s.access for s in program.stores if program.strided or s.level == "element"]
     if target.lanes is None:
-        return _waste_of_cores(graph, program, stores, batch, target.flops_per_byte)
+        return _waste_of_cores(graph, program, stores, batch, target)
     wasted = 0.0
     for access in (*program.loads, *stores):
         count = hint(program.count(tuple(access.atoms)), batch)
@@ -288,7 +299,7 @@ def _waste(graph: Graph, region: Region, batch: int, target: Target) -> float:
 
 
 def _waste_of_cores(
-    graph: Graph, program: Program, stores: list[Access], batch: int, flops_per_byte: int
+    graph: Graph, program: Program, stores: list[Access], batch: int, target: Target
 ) -> float:
     """Numbers that lie apart are brought together one by one, parameters again for every row.
 
@@ -298,10 +309,12 @@ def _waste_of_cores(
     count = hint(program.count(tuple(program.sizes)), batch)
     wasted = sum(count * _besides(graph, program, access) for access in program.loads)
     scattered = [access for access in stores if _besides(graph, program, access)]
-    wasted += sum(count * element_type(graph, access.buffer).itemsize for access in scattered)
+    more = target.convolutions.scattered if target.convolutions is not None else 1.0
+    sizes = (element_type(graph, access.buffer).itemsize for access in scattered)
+    wasted += more * count * sum(sizes)
     run = program.count(program.lanes)
     if isinstance(run, int) and run < VECTOR:
-        wasted += (VECTOR / run - 1) * hint(program.flops(), batch) / flops_per_byte
+        wasted += (VECTOR / run - 1) * hint(program.flops(), batch) / target.flops_per_byte
     return wasted
 
 

@@ -332,6 +332,9 @@ class LibraryConvolutions:
     Where all are `alike`, on a CPU, products and groups are turned as any other, weights lie as
     they may, and float32 is float32 in either order. `ranks` are those of operands that gain.
 
+    A transposed convolution by steps may be turned at a rate of its own. What a kernel scatters,
+    number by number, counts as so much more than what it moves.
+
     Where `minds_one`, a single sample that is small goes to a kernel that is many times slower.
     """
 
@@ -343,11 +346,17 @@ class LibraryConvolutions:
     weight_overhead: float
     alike: bool = False
     ranks: tuple[int, ...] = (4, 5)
+    transposed_rate: float | None = None
+    scattered: float = 1.0
     minds_one: bool = False
 
-    def turning_time(self, moved: float) -> float:
-        """What the library takes to turn operand and result, so many bytes together."""
-        return 2 * self.overhead + 2 * moved / self.turn_rate
+    def turning_time(self, moved: float, by_steps: bool = False) -> float:
+        """What the library takes to turn operand and result, so many bytes together.
+
+        The result is made `by_steps` in a transposed convolution whose stride is more than one.
+        """
+        rate = self.transposed_rate if by_steps and self.transposed_rate else self.turn_rate
+        return 2 * self.overhead + 2 * moved / rate
 
     def depthwise_gain(self, moved: float) -> float:
         return moved / self.depthwise_rate - moved / self.depthwise_last_rate
