@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import platform
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.emit import library
+from kernelwright.emit import library, runtime
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import Node
 from kernelwright.ledger import COUNTED
@@ -41,6 +42,14 @@ REDUCED |= {"num_groups = 512": "num_groups = 16", "num_groups = 256": "num_grou
 FEW = 8
 SPECIAL = "special values"
 NEEDS_TWO = "too few samples for a statistic"
+
+
+def native_flags() -> list[str]:
+    """What emitted files ask the compiler for on this machine."""
+    names: dict[str, Any] = {"platform": platform}
+    exec(runtime.CPU_NATIVE, names)
+    flags: list[str] = names["NATIVE"]
+    return flags
 
 
 def name_of(path: Path) -> str:

@@ -233,7 +233,8 @@ def plan_problem(
         return _front(problem, captured, report, machine, policy, accuracies, rules)
 
     may_round = machine.lanes is not None and problem.conv_tf32
-    laws = ALL_RULES if may_round else in_double(ALL_RULES)
+    convolves = machine.convolutions is None or machine.convolutions.in_double
+    laws = ALL_RULES if may_round else in_double(ALL_RULES, convolves)
     if not machine.conv_loops:
         return front(laws)
     found = front(unless_folded(laws, lambda conv: True))

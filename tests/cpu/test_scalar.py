@@ -6,7 +6,6 @@ ctypes. References are torch in float64 for accuracy and torch in float32 for sp
 
 import ctypes
 import itertools
-import platform
 import re
 import shutil
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from checking import native_flags
 from scalar_functions import (
     CELU,
     ELU,
@@ -55,8 +55,7 @@ from scalar_functions import (
 HERE = Path(__file__).parent
 KERNELS = HERE.parents[1] / "src" / "kernelwright" / "kernels"
 SOURCE = HERE / "scalar_check.cpp"
-NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O3", NATIVE, f"-I{KERNELS}"]
+FLAGS = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-O3", *native_flags(), f"-I{KERNELS}"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fopt-info-vec"]
 
 # Measured on some 20 million floats each, rounded up a little: on AArch64, and on x86 with and

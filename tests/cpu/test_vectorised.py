@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
 import subprocess
@@ -11,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from checking import native_flags
 from torch import nn
 
 import kernelwright
 from kernelwright.emit import library
 from kernelwright.plan import ALWAYS
 
-NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", NATIVE, "-fno-math-errno", "-fno-trapping-math", "-w"]
+FLAGS = ["-std=c++17", "-O3", "-fopenmp", *native_flags(), "-w"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
 
 
 class Softmax(nn.Module):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import re
 import subprocess
 import types
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from checking import native_flags
 from torch.utils import cpp_extension
 
 from kernelwright.emit import library
@@ -82,8 +82,7 @@ def command(unit: Path, device: str) -> list[str]:
     if device == "cuda":
         arch = "-gencode=arch=compute_90a,code=sm_90a"
         return [str(nvcc()), arch, *CUDA_FLAGS, *output]
-    native = "-mcpu=native" if os.uname().machine == "aarch64" else "-march=native"
-    return [str(compiler()), native, *CPU_FLAGS, *output]
+    return [str(compiler()), *native_flags(), *CPU_FLAGS, *output]
 
 
 class Named:

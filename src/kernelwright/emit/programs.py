@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -94,6 +95,22 @@ class ProgramPrinter:
     def member(self, buffer: str) -> str:
         return f"{buffer}_" if buffer in RESERVED else buffer
 
+    @cached_property
+    def tiles(self) -> dict[Access, str]:
+        """What the rows of a tile have together, where neighbouring lanes lie across them."""
+        if self.kernel.template.symbol != "tiled":
+            return {}
+        last = self.program.rows[-1]
+        beside = [a for a in self.program.accesses if a.stride(last) == 1 and not a.within]
+        apart = dict.fromkeys(a for a in beside if self.lane_stride(a) != 0)
+        return {access: self.fresh(f"{access.buffer}_tile") for access in apart}
+
+    def across(self, verb: str, access: Access, width: str, pointer: str) -> str:
+        """What `verb` does with an access in the tile of its rows."""
+        rows = dict(self.kernel.config.constants)["kAcross"]
+        constants = f"{width}, {dim(self.lane_stride(access))}, {rows}"
+        return f"kw::{verb}_across<{constants}>(f.{self.tiles[access]}, {pointer}, at.row)"
+
     # ---- the struct ----------------------------------------------------------------------
 
     def print(self) -> str:
@@ -104,7 +121,7 @@ class ProgramPrinter:
             *self.args(),
             *self.sizes(),
             "",
-            *self.record("Fields", "V", [self.name(e) for e in plan.fields]),
+            *self.record("Fields", "V", [self.name(e) for e in plan.fields], self.tiles.values()),
             *self.record("Scalars", "L", [self.name(e) for e, _ in self.scalars()]),
             *(line for function in self.functions() for line in ("", *function)),
             "};",
@@ -171,8 +188,11 @@ class ProgramPrinter:
     def storage(self, buffer: str) -> str:
         return STORAGE[element_type(self.graph, buffer)]
 
-    def record(self, name: str, lanes: str, members: list[str]) -> list[str]:
+    def record(
+        self, name: str, lanes: str, members: list[str], tiles: Iterable[str] = ()
+    ) -> list[str]:
         inside = [f"    kw::Vec<{lanes}> {m};" for m in members]
+        inside += [f"    kw::Tile<{lanes}> {tile};" for tile in tiles]
         return [f"  template <int {lanes}>", f"  struct {name} {{", *inside, "  };"]
 
     def scalars(self) -> list[tuple[Expr, int]]:
@@ -321,9 +341,13 @@ class ProgramPrinter:
                 known[e] = f"{ranges[e.value]}{each}"
         if beyond is not None and not any(map(self.lanewise, beyond.ranges)):
             tests = " || ".join(f"!{ranges[r]}" for r in beyond.ranges)
-            lines.append(
-                f"if (kw::kSkips && ({tests})) return kw::everywhere<{width}>({beyond.value});"
-            )
+            # A second object to return would be copied, through memory, by every caller.
+            lines += [
+                f"if (kw::kSkips && ({tests})) {{",
+                f"  kw::fill(out, {beyond.value});",
+                "  return out;",
+                "}",
+            ]
         lines += [self.index(e, known, lane) for e in order if e.op == "index"]
         return [*lines, *(self.load(e, known, ranges, lane, width) for e in loads)]
 
@@ -409,6 +433,8 @@ class ProgramPrinter:
             once = self.kernel.template.spares_cache and whole
             call = self.loading if once else "kw::load_row"
             return f"const auto {local} = {call}<{width}>({pointer});"
+        if access in self.tiles:
+            return f"const auto {local} = {self.across('load', access, width, pointer)};"
         if isinstance(stride, int):
             call = "kw::load_apart" if self.kernel.template.symbol == "tiled" else "kw::load_every"
             return f"const auto {local} = {call}<{width}, {stride}>({pointer});"
@@ -422,6 +448,8 @@ class ProgramPrinter:
         stride = self.lane_stride(access)
         if stride == 1 or (width == "L" and not self.program.strided):
             return f"auto {value} = {self.storing}<{width}>({pointer});"
+        if access in self.tiles:
+            return f"auto {value} = {self.across('store', access, width, pointer)};"
         return f"auto {value} = kw::store_strided<{width}>({pointer}, {dim(stride)});"
 
     def block(self, access: Access) -> str:

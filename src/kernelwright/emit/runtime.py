@@ -221,7 +221,7 @@ CUDA_FLAGS = """dict(
 
 # torch would ask for C++20, whose headers take the compiler longer than a small kernel.
 CPU_FLAGS = """dict(
-        extra_cflags=["-std=c++17", "-O3", "-fopenmp", NATIVE, *EXACT],
+        extra_cflags=["-std=c++17", "-O3", "-fopenmp", *NATIVE, *EXACT],
         extra_ldflags=["-fopenmp"],
         is_python_module=False,  # plain C functions: no binding to compile
     )"""
@@ -231,7 +231,11 @@ CUDA_CALLS = """dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)"""
 CPU_CALLS = """dict(extra_cflags=["-O1"])"""
 
 CPU_NATIVE = """
-NATIVE = "-mcpu=native" if platform.machine() == "aarch64" else "-march=native"
+# GCC would take half of a register of AVX-512: 2.0 ms and not 1.4 for 2.5 M times SiLU.
+NATIVE = {
+    "aarch64": ["-mcpu=native"],
+    "x86_64": ["-march=native", "-mprefer-vector-width=512"],
+}.get(platform.machine(), ["-march=native"])
 EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
 """
 

@@ -1,4 +1,5 @@
-// Walking a row on the CPU: chunks of V lanes that the compiler vectorises, then single lanes.
+// Walking a row on the CPU: chunks of V lanes that the compiler vectorises, then of four, then
+// single lanes.
 //
 // Sums are kept per lane and combined at the end, which is also what makes them accurate.
 #pragma once
@@ -62,12 +63,15 @@ struct BlockwiseTotal {
 
   // What a run leaves over comes again with every run: added up one by one, it would take as many
   // steps as there are runs.
-  KW_FN void add_one(float x) {
-    rest.lanes[singles] = x;
-    if (++singles == V) {
-      add(rest);
-      rest = identities<C, V>();
-      singles = 0;
+  template <int W>
+  KW_FN void add_some(const Vec<W>& x) {
+    for (int v = 0; v < W; ++v) {
+      rest.lanes[singles] = x.lanes[v];
+      if (++singles == V) {
+        add(rest);
+        rest = identities<C, V>();
+        singles = 0;
+      }
     }
   }
 
@@ -86,17 +90,30 @@ KW_FN int threads_for(const typename P::Args& a, int threads) {
   return P::rows(a) * P::elements(a) < 32768 ? 1 : threads;
 }
 
-// Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then single
-// lanes. `index` counts the chunks of either width on their own.
-template <int V, class F>
+// Lanes of the narrow chunks that are left of a run: a function of few lanes costs a processor as
+// much as one of many.
+inline constexpr int kNarrow = 4;
+
+// Of a run of R elements, 0 where that is not known: whether chunks of W lanes may leave any.
+template <int64_t R, int W>
+inline constexpr bool kLeaves = R == 0 || R % W != 0;
+
+// Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then narrow
+// ones, then single lanes. `index` counts the chunks of each width on their own. All runs have R
+// elements if that is not 0.
+template <int V, int64_t R, class F>
 KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body) {
   int64_t wide = 0;
+  int64_t narrow = 0;
   int64_t single = 0;
   for (int64_t start = begin; start < end; start += run) {
     int64_t e = start;
     const int64_t stop = std::min(start + run, end);
     for (; e + V <= stop; e += V) body(Stage<V>{}, wide++, e);
-    if constexpr (V > 1) {
+    if constexpr (V > kNarrow && kLeaves<R, V>) {
+      for (; e + kNarrow <= stop; e += kNarrow) body(Stage<kNarrow>{}, narrow++, e);
+    }
+    if constexpr (V > 1 && kLeaves<R, V> && (V <= kNarrow || kLeaves<R, kNarrow>)) {
       for (; e < stop; ++e) body(Stage<1>{}, single++, e);
     }
   }

@@ -14,11 +14,12 @@ void pointwise(const typename P::Args& a, int threads) {
   for (int64_t i = 0; i < P::rows(a) * per_row; ++i) {
     const int64_t begin = i % per_row * kBlock;
     const int64_t end = std::min(begin + kBlock, elements);
-    for_each_chunk<C::kVec>(begin, end, end - begin, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
-      typename P::template Fields<decltype(lanes)::value> f;
-      const typename P::template Scalars<1> s{};
-      P::store_elements(f, s, a, Cursor{i / per_row, e});
-    });
+    for_each_chunk<C::kVec, 0>(begin, end, end - begin,
+                               [&](auto lanes, int64_t, int64_t e) KW_INLINE {
+                                 typename P::template Fields<decltype(lanes)::value> f;
+                                 const typename P::template Scalars<1> s{};
+                                 P::store_elements(f, s, a, Cursor{i / per_row, e});
+                               });
   }
 }
 

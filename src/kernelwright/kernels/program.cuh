@@ -54,10 +54,15 @@ KW_FN float combine(float x, float y) {
 
 // V lanes of one number.
 template <int V>
-KW_FN Vec<V> everywhere(float x) {
-  Vec<V> out;
+KW_FN void fill(Vec<V>& out, float x) {
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = x;
+}
+
+template <int V>
+KW_FN Vec<V> everywhere(float x) {
+  Vec<V> out;
+  fill(out, x);
   return out;
 }
 

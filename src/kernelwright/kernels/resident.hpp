@@ -15,28 +15,34 @@ struct ResidentRow {
   static constexpr int64_t kSegment = P::kSegment ? P::kSegment : P::kElements;
   static constexpr int64_t kSegments = P::kElements / kSegment;
   static constexpr int64_t kRun = C::kRun;
-  static constexpr int64_t kWide = kSegment / kRun * (kRun / V);
-  static constexpr int64_t kSingle = V > 1 ? kSegment - kWide * V : 0;
+  static constexpr int64_t kRuns = kSegment / kRun;
+  static constexpr int64_t kWide = kRuns * (kRun / V);
+  static constexpr int64_t kNarrows = V > kNarrow ? kRuns * (kRun % V / kNarrow) : 0;
+  static constexpr int64_t kSingle = kSegment - kWide * V - kNarrows * kNarrow;
   using Wide = typename P::template Fields<V>;
+  using Narrow = typename P::template Fields<kNarrow>;
   using Single = typename P::template Fields<1>;
   using Scalars = typename P::template Scalars<1>;
 
   // On lines of the cache, which a vector would otherwise straddle.
   struct alignas(64) Segment {
     Wide wide[kWide + 1];
+    Narrow narrow[kNarrows + 1];
     Single single[kSingle + 1];
     Scalars scalars;
 
     template <class F>
     KW_FN void chunks(int64_t begin, F&& body) {
-      for_each_chunk<V>(begin, begin + kSegment, kRun,
-                        [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
-                          if constexpr (decltype(lanes)::value == V) {
-                            body(lanes, wide[i], e);
-                          } else {
-                            body(lanes, single[i], e);
-                          }
-                        });
+      for_each_chunk<V, kRun>(begin, begin + kSegment, kRun,
+                              [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
+                                if constexpr (decltype(lanes)::value == V) {
+                                  body(lanes, wide[i], e);
+                                } else if constexpr (decltype(lanes)::value == kNarrow) {
+                                  body(lanes, narrow[i], e);
+                                } else {
+                                  body(lanes, single[i], e);
+                                }
+                              });
     }
   };
 
@@ -72,7 +78,7 @@ struct ResidentRow {
       if constexpr (decltype(lanes)::value == V) {
         sum.add(x);
       } else {
-        sum.add_one(x.lanes[0]);
+        sum.add_some(x);
       }
     });
     accumulate<kOp, V>(total, sum.all());

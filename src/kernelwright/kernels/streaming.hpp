@@ -35,7 +35,7 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
     float origin = 0.0f;
     if constexpr (kShifted) origin = origin_of_sum<P>(s, a, row);
     BlockwiseTotal<kOp, V> total;
-    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
+    for_each_chunk<V, C::kRun>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
       replay<P, I, W, 1>(f, s, a, Cursor{row, e});
@@ -47,7 +47,7 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
       if constexpr (W == V) {
         total.add(x);
       } else {
-        total.add_one(x.lanes[0]);
+        total.add_some(x);
       }
     });
     float all = combine_lanes<kOp, V>(total.all());
@@ -57,7 +57,7 @@ KW_FN void streaming_row(const typename P::Args& a, int64_t row) {
     P::finish(stage, s, Vec<1>{{all}}, a);
   });
   if constexpr (P::kStoresElements) {
-    for_each_chunk<V>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
+    for_each_chunk<V, C::kRun>(0, elements, run, [&](auto lanes, int64_t, int64_t e) KW_INLINE {
       constexpr int W = decltype(lanes)::value;
       typename P::template Fields<W> f;
       replay<P, P::kStages, W, 1>(f, s, a, Cursor{row, e});

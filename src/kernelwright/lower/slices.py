@@ -5,11 +5,11 @@ kernels. They run on a slice of the batch while its part of the convolution's re
 cache, and the whole of it never exists: the memory of a slice is used again for the next. That
 matters more than the cache does, since large blocks come fresh from the system in every call, at
 the price of a fault for each page: 2.7 us on a virtual machine (Cascade Lake), where ten megabytes
-take seven milliseconds before anything is computed. One core of a Xeon, 8 to 64 channels at 64 x 64,
-batch 16: the convolution alone takes 25 ms as a whole and 8 in slices of 2 MB. The library brings
-its weight into another order for every slice, so one of a large weight has larger slices; from 4 MB
-up to 8 it takes as long in slices as it does as a whole, where pages cost little. Slices are of
-equal size, but for one sample, and none is of a single sample where the library minds.
+take seven milliseconds before anything is computed. One core of a Xeon, 8 to 64 channels at 64 by
+64, batch 16: the convolution alone takes 25 ms as a whole and 8 in slices of 2 MB. The library
+brings its weight into another order for every slice, so one of a large weight has larger slices;
+from 4 MB up to 8 it takes as long in slices as it does as a whole, where pages cost little. Slices
+are of equal size, but for one sample, and none is of a single sample where the library minds.
 """
 
 from __future__ import annotations

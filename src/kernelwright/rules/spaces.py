@@ -343,15 +343,19 @@ def _strided(match: Match, builder: Builder, x: Ref, weight: Ref, bias: Ref | No
     return builder.like(conv, *strided, shape=root.type.shape, dtype=dtype, own=True)
 
 
-def in_double(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The rules where eager's products are float32's, so that its averages are better than that."""
+def in_double(rules: Sequence[Rule], convolves: bool = True) -> tuple[Rule, ...]:
+    """The rules where eager's products are float32's, so that its averages are better than that.
+
+    `convolves` says whether the library is fast enough at float64 for a convolution to be left.
+    """
 
     def changed(rule: Rule) -> Rule:
         if rule.name == MEAN:
             return replace(rule, build=_in_float32(rule.build, _mean_in_double))
         if rule.name == POOL_FIRST:
             build = _in_float32(rule.build, _pool_input_in_double)
-            return replace(rule, build=build, when=all_of(rule.when, _averages_few))
+            fast = _averages_few if convolves else _in_float64
+            return replace(rule, build=build, when=all_of(rule.when, fast))
         return rule
 
     return tuple(map(changed, rules))
@@ -362,6 +366,12 @@ def _averages_few(match: Match) -> str | None:
     kernel, _ = pool_window(match.root)
     if match.root.type.dtype == torch.float32 and math.prod(kernel) > MOST_AVERAGED:
         return f"eager's average over {math.prod(kernel)} places would be the more exact one"
+    return None
+
+
+def _in_float64(match: Match) -> str | None:
+    if match.root.type.dtype == torch.float32:
+        return "a convolution in float64 would be left, for which the library has no fast kernel"
     return None
 
 

@@ -336,6 +336,7 @@ class LibraryConvolutions:
     number by number, counts as so much more than what it moves.
 
     Where `minds_one`, a single sample that is small goes to a kernel that is many times slower.
+    `in_double`: float64 is convolved about as fast as its bytes and operations say.
     """
 
     turn_rate: float
@@ -349,6 +350,7 @@ class LibraryConvolutions:
     transposed_rate: float | None = None
     scattered: float = 1.0
     minds_one: bool = False
+    in_double: bool = True
 
     def turning_time(self, moved: float, by_steps: bool = False) -> float:
         """What the library takes to turn operand and result, so many bytes together.
