@@ -40,9 +40,11 @@ def _kw_fused(run, x, conv_weight, conv_bias):
     x_channels = run.empty((batch, 9, 9, 4), torch.float32)
     run.launch("channels_last", [x, x_channels], batch)
     tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-    samples = max(1, batch if batch <= 8916 else 2097152 * torch.get_num_threads() // 1176)
-    for start in range(0, batch, samples):
-        stop = min(start + samples, batch)
+    samples = max(1, batch if batch <= 3566 else round(2097152 * torch.get_num_threads() / 1176))
+    slices = min(-(-batch // samples), batch)
+    for part in range(slices):
+        start = batch * part // slices
+        stop = batch * (part + 1) // slices
         conv_product_last = run.call(
             lambda x_channels, conv_weight: torch.nn.functional.conv2d(
                 x_channels.permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1), 1

@@ -22,16 +22,17 @@ struct ChannelsLast {
 
   template <int V>
   struct Fields {
+    kw::Tile<V> x_last_tile;
   };
   template <int L>
   struct Scalars {
   };
 
   template <int V, int L>
-  KW_FN static void store_elements(Fields<V>&, const Scalars<L>&, const Args& KW_RESTRICT a,
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>&, const Args& KW_RESTRICT a,
       kw::Cursor at) {
-    auto x_last_out =
-        kw::store_strided<V>(a.x_last_out + (at.row / 4) * 324 + at.row % 4 + at.element * 4, 4);
+    auto x_last_out = kw::store_across<V, 4, 4>(f.x_last_tile,
+        a.x_last_out + (at.row / 4) * 324 + at.row % 4 + at.element * 4, at.row);
     const auto x_in = kw::load_row<V>(a.x + at.row * 81 + at.element);
     KW_LANES
     for (int v = 0; v < V; ++v) {
