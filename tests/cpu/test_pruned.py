@@ -25,8 +25,10 @@ WARNING = re.compile(r"^[^\n:]+:(\d+):\d+: warning: .* is deprecated: #(\d+)", r
 # All four templates, both kinds of half, booleans, strided loads and a library of functions.
 MODELS = ("linear_gelu_softmax", "half_gelu_group_norm", "where_scale", "conv2d_min_tanh_tanh",
           "linear_multiply_batch_norm_train", "sort_diamond")  # fmt: skip
-# maximum and minimum use the first on AArch64 alone, load_every the others for steps of 2 and 4.
+# maximum and minimum use the first on AArch64 alone, load_every the next ones for steps of 2 and 4,
+# tiles the last ones on x86-64.
 ELSEWHERE = {"keep_nan", "Packed", "PackedLanes", "every_second", "packed_every"}
+ELSEWHERE |= {"exchange", "turn", "turn_block", "turn_tile"}
 PATHS = [p for p in checking.MODELS if p.stem in MODELS]
 
 

@@ -17,6 +17,7 @@ from kernelwright.emit import steps
 from kernelwright.lower import slices
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module
+from kernelwright.targets import CPU
 
 Forward = Callable[[Any, Tensor], Any]
 CONV = {"conv": lambda: nn.Conv2d(3, 6, 3, padding=1)}
@@ -45,24 +46,31 @@ def then_linear(m: nn.Module, x: Tensor) -> Tensor:
     return torch.tanh(m.linear(torch.relu(m.conv(x)).mean((2, 3))))
 
 
-CASES: dict[str, tuple[Forward, dict[str, Callable[[], nn.Module]], int]] = {
-    "several kernels": (normed, {**CONV, "norm": lambda: nn.GroupNorm(2, 6)}, 3),
-    "other operands": (residual, CONV, 2),
-    "returned": (returned, {"conv": lambda: nn.Conv2d(3, 6, 3, bias=False)}, 2),
-    "transposed": (softened, {"conv": lambda: nn.ConvTranspose3d(3, 4, 3, stride=2)}, 0),
-    "what follows": (then_linear, {**CONV, "linear": lambda: nn.Linear(6, 5)}, 1),
+TARGETS = ("cpu", "x86_64")
+# The kernels in turns with the convolution, for each target. In three dimensions the first one has
+# the channels first, and what the library reads there is a view.
+CASES: dict[str, tuple[Forward, dict[str, Callable[[], nn.Module]], tuple[int, int]]] = {
+    "several kernels": (normed, {**CONV, "norm": lambda: nn.GroupNorm(2, 6)}, (3, 2)),
+    "other operands": (residual, CONV, (2, 2)),
+    "returned": (returned, {"conv": lambda: nn.Conv2d(3, 6, 3, bias=False)}, (2, 2)),
+    "transposed": (softened, {"conv": lambda: nn.ConvTranspose3d(3, 4, 3, stride=2)}, (0, 3)),
+    "what follows": (then_linear, {**CONV, "linear": lambda: nn.Linear(6, 5)}, (1, 1)),
 }
 
 
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CASES)
-def test_slices_give_what_eager_gives(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward, parts, count = CASES[case]
+def test_slices_give_what_eager_gives(
+    case: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, parts, counts = CASES[case]
+    count = counts[TARGETS.index(target)]
     monkeypatch.setattr(steps, "LARGE_BYTES", 0)
     monkeypatch.setattr(slices, "SLICE_BYTES", 1)
     monkeypatch.setattr(slices, "WEIGHTS", 0)
     module = Written(forward, **{name: make() for name, make in parts.items()}).eval()
     problem = problem_from_module(module, (torch.randn(4, 3, 9, 8),))
-    compiled = compile_problem(problem)
+    compiled = compile_problem(problem, target=target)
     assert [len(s.kernels) for s in compiled.lowered.slices] == ([count] if count else [])
     fused = compiled.instantiate()
     for batch in (1, 2, 5, 0):
@@ -118,3 +126,33 @@ def test_parts_of_the_batch_do_not_know_the_whole(product: str, of_all: str) -> 
 def test_a_generated_way_has_no_slices() -> None:
     compiled = planned(lambda m, x: m.conv(x).relu(), 4, 3, 9, 8, conv=nn.Conv2d(3, 6, 3))
     assert not compiled.lowered.slices
+
+
+@pytest.mark.parametrize(
+    ("conv", "side", "fewest"),
+    [
+        (nn.Conv3d(4, 6, 3), 9, 2),
+        (nn.Conv3d(4, 6, 5), 9, 1),  # a large window
+        (nn.Conv3d(4, 6, 3, groups=2), 9, 1),
+        (nn.Conv3d(40, 6, 3), 24, 1),  # more numbers in its first three axes
+    ],
+    ids=str,
+)
+def test_no_slice_of_one_small_sample(
+    conv: nn.Conv3d, side: int, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the library would unfold it."""
+    monkeypatch.setattr(steps, "LARGE_BYTES", 0)
+    monkeypatch.setattr(slices, "SLICE_BYTES", 1)
+    monkeypatch.setattr(slices, "WEIGHTS", 0)
+    module = Written(lambda m, x: m.conv(x).relu() * 2, conv=conv)
+    x = torch.randn(7, conv.in_channels, side, side, side)
+    compiled = compile_problem(problem_from_module(module, (x,)), target="x86_64")
+    assert [s.fewest for s in compiled.lowered.slices] == [fewest]
+    assert [s.fewest for s in slices.slices(compiled.planned, CPU)] == [1]
+    assert ("max(1, batch // 2)" in compiled.source) == (fewest == 2)
+    fused = compiled.instantiate()
+    for batch in (7, 1):
+        with torch.no_grad():
+            torch.testing.assert_close(fused(x[:batch]), module(x[:batch]))
+    assert not fused.fallbacks
