@@ -51,3 +51,26 @@ def test_check_unit_names_every_template(unit: str) -> None:
     launchers = [name for header in texts for name in launcher.findall(header)]
     missing = [name for name in launchers if f"kw::{name}<" not in text]
     assert launchers and not missing
+
+
+# What this machine has of what tiles are turned with, and the side of their blocks.
+SETS = {"avx512f": 16, "avx2": 8, "sse2": 0, "asimd": 0}
+
+
+def told_by_the_processor() -> set[str]:
+    info = Path("/proc/cpuinfo")
+    return set(info.read_text().split()) if info.exists() else set()
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_tiles_turn_what_lies_across(name: str, tmp_path: Path) -> None:
+    if name not in told_by_the_processor():
+        pytest.skip(f"this processor has no {name}")
+    program = tmp_path / "tiled"
+    source = Path(__file__).with_name("tiled_check.cpp")
+    chosen = [] if name == "asimd" else [f"-m{name}"]
+    command = [CXX, *FLAGS, "-O3", *chosen, f"-I{KERNELS}", str(source), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = subprocess.run([program], capture_output=True, text=True)
+    assert told.stdout == f"0 of 94428 wrong, blocks of {SETS[name]}\n", told
