@@ -291,7 +291,8 @@ def _computes(node: Node) -> bool:
 
 
 def check_expectations(subject: Subject) -> None:
-    """At least one kernel; exactly what EXPECTED says where the file has it, for a device or all.
+    """At least one kernel; exactly what EXPECTED says where the file has it, for a target or device
+    or all.
 
     It speaks of the path on which every product is the library's. What follows a generated
     convolution may be in more kernels there: statistics are parted from what they are for, or into
@@ -302,7 +303,8 @@ def check_expectations(subject: Subject) -> None:
     expected = getattr(subject.user, "EXPECTED", None)
     if expected is None:
         return
-    expected = expected.get(subject.device, expected)
+    places = (compiled.target.name, subject.device)
+    expected = next((expected[place] for place in places if place in expected), expected)
     generated = [r for r in compiled.planned.regions if r.gemm or r.conv]
     products = dict.fromkeys((r.gemm or r.conv).product for r in generated)
     # A counter that no kernel counts is no operator of the plan.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import checking
 import pytest
+from handmade import Kernel
 
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
@@ -37,8 +38,9 @@ TO_PTX += ["-o", os.devnull]
 MODELS = [p for p in checking.MODELS if p.stem != "averages_of_convolutions"]
 MODELS += checking.EXAMPLES
 GROUPS = 6
-# conv.cu is written for each shape in turn, and needs one.
+# conv.cu is written for each shape in turn, and needs one; so does products.cu.
 ON_A_GPU = sorted((Path(__file__).parents[1] / "cuda").glob("[!c]*.cu"))
+MACROS = {"products": Kernel("SplitFloat", 256).macros}
 CORPUS = Path(__file__).parents[2] / "benchmarks" / "corpus"
 CHAINS = (
     "conv2d_dropout_relu_max_pool",  # reads the mask of a dropout
@@ -138,4 +140,5 @@ def test_header_stands_alone(header: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ON_A_GPU, ids=lambda p: p.stem)
 def test_programs_of_the_gpu_tests(source: Path) -> None:
     """They run on a GPU alone, and would be found broken there; PTX is enough to see that."""
-    compile_cuda(source, TO_PTX)
+    macros = [f"-D{name}={value}" for name, value in MACROS.get(source.stem, {}).items()]
+    compile_cuda(source, [*TO_PTX, *macros])

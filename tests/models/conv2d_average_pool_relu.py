@@ -17,9 +17,11 @@ class Model(nn.Module):
 batch_size = 3
 in_channels = 5
 out_channels = 9
-# On a CPU the product is float64's, and stays with ATen together with casts to and fro.
+# On a CPU the product is float64's, and stays with ATen together with casts to and fro; where the
+# library is slow at these, the pool stays where it is.
 EXPECTED = {
     "cuda": {"kernels": 2, "aten": ["conv2d"]},
+    "x86_64": {"kernels": 1, "aten": ["conv2d"]},
     "cpu": {"kernels": 2, "aten": [*["conv2d"] * 5, *["avg_pool2d"] * 4]},
 }
 
