@@ -142,6 +142,7 @@ def test_no_slice_of_one_small_sample(
     conv: nn.Conv3d, side: int, fewest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the library would unfold it."""
+    monkeypatch.setattr(slices, "PAIR_BYTES", 0)
     monkeypatch.setattr(steps, "LARGE_BYTES", 0)
     monkeypatch.setattr(slices, "SLICE_BYTES", 1)
     monkeypatch.setattr(slices, "WEIGHTS", 0)

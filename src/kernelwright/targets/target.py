@@ -335,7 +335,8 @@ class LibraryConvolutions:
     A transposed convolution by steps may be turned at a rate of its own. What a kernel scatters,
     number by number, counts as so much more than what it moves.
 
-    Where `minds_one`, a single sample that is small goes to a kernel that is many times slower.
+    Where `minds_one`, a single sample takes longer than half of two, and a small one goes to a
+    kernel that is many times slower.
     `in_double`: float64 is convolved about as fast as its bytes and operations say.
     """
 
