@@ -27,8 +27,8 @@ WEIGHTS = 16  # of its size at least, a slice has
 # the sample more numbers than this in its first three axes. Otherwise it is unfolded: four times 16
 # to 32 channels over 32 x 32 x 32, one by one, take 177 ms and not 22.
 NUMBERS, LARGE_WINDOW = 20480, 3
-# Up to so many bytes of a sample's result a second one beside it is worth its place: oneDNN prepares
-# itself once for both (eight groups, 64 to 128 channels over 80 x 80: 6.5 ms one by one, 6.0 in
+# Up to so many bytes of a sample's result a second one beside it is worth its place: oneDNN gets
+# ready once for both (eight groups, 64 to 128 channels over 80 x 80: 6.5 ms one by one, 6.0 in
 # pairs, 5.6 at once; 64 to 128 over 128 x 128: 67 and 52).
 PAIR_BYTES = 12 << 20
 
