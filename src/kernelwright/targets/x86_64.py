@@ -12,7 +12,7 @@ from kernelwright.targets.cpu import CONVOLUTIONS, CPU
 # Fifty convolutions at batch 4 in both orders, two cores of a Xeon with AVX-512 (Cascade Lake).
 # What oneDNN turns costs it less than ATen's copies cost on AArch64: it moves 5 to 12 bytes of
 # operand and result a nanosecond, but 1.5 in a transposed convolution by steps (13.5 ms with the
-# channels first, 4.9 with them last). In three dimensions channels_last takes 0.05 to 0.7 of the
+# channels first, 4.9 with them last). In three dimensions channels_last takes 0.12 to 0.84 of the
 # time. Kernels of ours that turn move 3 to 5; what is scattered takes twice what is gathered.
 # Float64 is not oneDNN's: 32 to 64 channels over 64 x 64 by steps of two, which are left of a
 # convolution and its average pool, take 31 ms, and the float32 convolution without steps 14.
