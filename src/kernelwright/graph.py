@@ -193,7 +193,7 @@ class Call:
     """An ATen call with Refs, numbers, and Dims as arguments; kept for what stays with ATen.
 
     With an `order`, the axes of what it gives are permuted by that: a convolution in channels_last,
-    if the batch has at least `fewest` samples.
+    if the batch has at least `fewest` samples. One `of_pixels` is asked for as a matrix product.
     """
 
     target: str
@@ -201,6 +201,7 @@ class Call:
     kwargs: tuple[tuple[str, Any], ...] = ()
     order: tuple[int, ...] = ()
     fewest: int = 1
+    of_pixels: bool = False
 
     def __str__(self) -> str:
         inside = [repr(a) for a in self.args] + [f"{k}={v!r}" for k, v in self.kwargs]

@@ -36,6 +36,7 @@ from kernelwright.plan import (
     Plan,
     Policy,
     Ways,
+    as_products,
     as_windows,
     attend,
     attended,
@@ -324,6 +325,7 @@ def _planned(
         weights = machine.convolutions is not None and not machine.convolutions.alike
         back = turned_back(layouts)
         turned, first = with_channels_last(primitives, in_channels_last(layouts), weights, back)
+        turned = as_products(turned, machine)
         graph, planned = _dense(lay_out(turned), machine, problem, policy, accuracies, back)
         again = slow(planned, primitives, layouts, first, machine, problem.batch)
         unseated = generated & {r.nodes[0] for r in planned.regions if r.kind == "contract"}

@@ -41,6 +41,49 @@ def test_the_order_of_a_convolution(name: str) -> None:
         assert ("in channels_last" in why_of_the_library(made)) == expected
 
 
+# Whether the library is asked for a product: of float32 pixels with the channels first, one by one.
+PRODUCTS: dict[str, tuple[nn.Module, tuple[int, ...], bool]] = {
+    "pixels": (nn.Conv2d(64, 128, 1), (4, 64, 48, 48), True),
+    "pixels, no bias": (nn.Conv2d(64, 128, 1, bias=False), (4, 64, 48, 48), True),
+    "along a line": (nn.Conv1d(64, 128, 1), (4, 64, 4096), True),
+    "places of volumes": (nn.Conv3d(16, 32, 1), (4, 16, 8, 24, 24), True),
+    "a single place": (nn.Conv2d(64, 128, 1), (4, 64, 1, 1), True),
+    "by steps": (nn.Conv2d(64, 128, 1, stride=2), (4, 64, 48, 48), False),
+    "padded": (nn.Conv2d(64, 128, 1, padding=1), (4, 64, 48, 48), False),
+    "in groups": (nn.Conv2d(64, 128, 1, groups=2), (4, 64, 48, 48), False),
+    "transposed": (nn.ConvTranspose2d(64, 128, 1), (4, 64, 48, 48), False),
+    "windows": (nn.Conv2d(64, 128, 3), (4, 64, 48, 48), False),
+    "one window": (nn.Conv2d(64, 128, 3), (4, 64, 3, 3), False),
+    "a picture": (nn.Conv2d(64, 128, 1), (64, 48, 48), False),
+    "float64": (nn.Conv2d(64, 128, 1).double(), (4, 64, 48, 48), False),
+    "bfloat16": (nn.Conv2d(64, 128, 1).bfloat16(), (4, 64, 48, 48), False),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_convolutions_of_single_places_are_products(name: str) -> None:
+    conv, shape, product = PRODUCTS[name]
+    x = torch.randn(*shape, dtype=conv.weight.dtype)
+    for target, expected in ((CPU, False), (X86_64, product)):
+        module = Written(lambda m, x: torch.tanh(m.conv(x)) * 2, conv=conv).eval()
+        made = compile_problem(problem_from_module(module, (x,)), target=target)
+        assert ("of_pixels(" in made.source) == expected
+        assert ("asked for as a product of matrices" in made.source) == expected
+
+
+def test_pixels_follow_what_they_read() -> None:
+    """Behind a convolution in channels_last the operand lies so already."""
+
+    def behind(m: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(m.conv(torch.relu(m.first(x))))
+
+    parts = {"first": nn.Conv2d(8, 64, 3), "conv": nn.Conv2d(64, 64, 1)}
+    made = planned(behind, 4, 8, 64, 64, target=X86_64, **parts)
+    whys = [str(r.why) for r in made.planned.regions if r.kind == "contract"]
+    assert ["in channels_last" in why for why in whys] == [True, True]
+    assert "of_pixels(" not in made.source
+
+
 def test_steps_of_a_transposed_convolution_count() -> None:
     """The library turns what it scatters at a rate of its own."""
     gains = {}

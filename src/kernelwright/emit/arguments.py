@@ -25,7 +25,8 @@ EMPTY = inspect.Parameter.empty
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "is_ordinary", "is_channels_last", "in_order"),
-    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "from_batch"),
+    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch"),
+    *("from_batch", "of_pixels"),
     "stamped",
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD

@@ -18,7 +18,7 @@ from kernelwright.emit.scopes import bound, used
 
 FOLDER = Path(__file__).parents[1] / "embedded"
 FILES = (
-    *("products", "orders", "dropout", "baked", "recorded", "memo", "traced", "launches"),
+    *("products", "orders", "pixels", "dropout", "baked", "recorded", "memo", "traced", "launches"),
     *("steps", "fusion"),
 )
 HOME = embedded.__name__

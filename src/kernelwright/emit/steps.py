@@ -39,6 +39,7 @@ FRIENDLY = {
     "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
 }
 BODY = 4  # the indentation of fused()
+OPERANDS = 3  # of a convolution: x, W, bias
 DEEPEST = 16  # that of an operand in a way inside of a way
 
 
@@ -177,6 +178,9 @@ class StepPrinter:
         target = FRIENDLY.get(call.target, call.target)
         while target.startswith("torch.nn") and args and args[-1] is None:
             args.pop()
+        if call.of_pixels:
+            operands = [self.names.literal(a) for a in args[:OPERANDS] if a is not None]
+            return "of_pixels", [target, *operands]
         inside = [self.names.literal(a) for a in args]
         if call.fewest > 1:
             inside[:2] = [f"*from_batch({call.fewest}, {', '.join(inside[:2])})"]

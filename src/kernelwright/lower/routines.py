@@ -157,6 +157,7 @@ class _Slots:
             call.target,
             call.order,
             call.fewest,
+            call.of_pixels,
             self.argument(inside),
             tuple(map(self.value, refs(inside))),
         )

@@ -30,6 +30,7 @@ from kernelwright.plan.model import (
     Store,
     element_type,
 )
+from kernelwright.plan.pixels import as_products
 from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.sizes import sizes_to_hold
@@ -65,6 +66,7 @@ __all__ = [
     "Tiled",
     "Walk",
     "Ways",
+    "as_products",
     "as_windows",
     "attend",
     "attended",

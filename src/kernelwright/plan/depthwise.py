@@ -78,13 +78,14 @@ def _judged(
 def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[Node]:
     """(n, g c, h, w) and (g f, c, r, s) -> (n, g, f, y, x, c, r, s), multiplied and summed.
 
-    The weight of a transposed one lies (g c, f, r, s).
+    The weight of a transposed one lies (g c, f, r, s). A single filter has no axis.
     """
     x, w = node.inputs[:2]
     dtype, spatial = node.type.dtype, len(graph[w].type.shape) - 2
     samples = graph[x].type.shape[: -spatial - 1]
     n, groups = len(samples), form.groups
-    filters, channels = form.cout // groups, form.cin // groups
+    channels = form.cin // groups
+    filters: Shape = (form.cout // groups,) if form.cout > groups else ()
     space, places, taps, steps, spread, before = (
         extents[-spatial:]
         for extents in (
@@ -113,15 +114,15 @@ def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[
     behind = n + 2 + spatial
     order = (*range(n + 1), *range(n + 2, behind), n + 1, *range(behind, len(seen)))
     moved = tuple(seen[i] for i in order)
-    wide: Shape = (*moved[: n + 1], 1, *moved[n + 1 :])
-    beside: Shape = (groups, filters, *(1 for _ in places), channels, *taps)
-    whole: Shape = (*moved[: n + 1], filters, *moved[n + 1 :])
+    beside: Shape = (groups, *filters, *(1 for _ in places), channels, *taps)
+    whole: Shape = (*moved[: n + 1], *filters, *moved[n + 1 :])
     x = add("parted", "view", [x], parted, View("reshape"))
     x = add("windows", "window", [x], seen, Windows(slides, 0.0))
     x = add("moved", "view", [x], moved, View("permute", order))
-    x = add("wide", "view", [x], wide, View("reshape"))
+    if filters:
+        x = add("wide", "view", [x], (*moved[: n + 1], 1, *moved[n + 1 :]), View("reshape"))
     if form.transposed:
-        lies: Shape = (groups, channels, filters, *taps)
+        lies: Shape = (groups, channels, form.cout // groups, *taps)
         turned = (0, 2, 1, *range(3, len(lies)))
         w = add("parts", "view", [w], lies, View("reshape"))
         w = add("turned", "view", [w], tuple(lies[i] for i in turned), View("permute", turned))
@@ -129,6 +130,8 @@ def _rebuilt(graph: Graph, node: Node, form: ConvForm, taken: set[str]) -> list[
     product = add("products", "map", [x, w], whole, call("mul", load(0), load(1)))
     rank = len(whole)
     axes = tuple(range(rank - spatial - 1, rank))
-    total = add("sum", "reduce", [product], whole[: axes[0]], Reduction("sum", axes, False))
-    add("", "view", [total], node.type.shape, View("reshape"))
+    label = "sum" if filters else ""
+    total = add(label, "reduce", [product], whole[: axes[0]], Reduction("sum", axes, False))
+    if filters:
+        add("", "view", [total], node.type.shape, View("reshape"))
     return made

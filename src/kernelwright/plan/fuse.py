@@ -557,7 +557,7 @@ class _Walk:
             name=node.name,
             kind=node.op,
             nodes=(node.name,),
-            why=self.why_library(node, flops, size),
+            why=self.why_library(node, call, flops, size),
             call=call,
             contraction=of,
             operands=node.inputs[:2] if of is not None else (),
@@ -567,9 +567,10 @@ class _Walk:
             flops=flops,
         )
 
-    def why_library(self, node: Node, flops: Dim, size: Dim) -> Reason:
+    def why_library(self, node: Node, call: Call, flops: Dim, size: Dim) -> Reason:
         if node.op == "contract":
-            return reason(Code.LIBRARY, flops=float(hint(flops)), bytes=float(hint(size)))
+            code = Code.LIBRARY_PIXELS if call.of_pixels else Code.LIBRARY
+            return reason(code, flops=float(hint(flops)), bytes=float(hint(size)))
         op = node.origin.op
         if isinstance(node.payload, Call) and is_mask(node.payload):
             return reason(Code.MASK, op=op)

@@ -23,6 +23,7 @@ import torch
 from kernelwright.accuracy import UNKNOWN, Accuracies, is_tf32
 from kernelwright.graph import Contraction, Graph, Node, hint
 from kernelwright.plan.model import Access, Plan, Program, Region, element_type
+from kernelwright.plan.pixels import is_of_pixels
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.plan.windows import beside
@@ -157,7 +158,8 @@ class _Choice:
         turned = self.library.turning_time(moved, _by_steps(contraction))
         turned -= self.library.weight_overhead
         if self.library.alike:
-            return turned
+            product = self.library.pixels_as_products and is_of_pixels(self.graph, node)
+            return 0.0 if product else turned
         groups, inside, outside = _groups(contraction)
         if groups > 1 and inside == outside == 1:
             return self.library.depthwise_gain(moved) if len(x) == 4 else 0.0

@@ -17,6 +17,10 @@ class Code(Enum):
     TAIL = "one kernel for {count} operator(s) over the same rows"
     POINTWISE = "one kernel for {count} operator(s), element by element"
     LIBRARY = "a library contraction: {flops:.3g} flop, {bytes:.3g} bytes"
+    LIBRARY_PIXELS = (
+        "a library contraction, asked for as a product of matrices: {flops:.3g} flop,"
+        " {bytes:.3g} bytes"
+    )
     CHANNELS_LAST = "{rest}; in channels_last{from_batch}, which saves about {gain:.0f} us"
     CHANNELS_KEPT = "{rest}; in channels_last{from_batch}, as what it reads"
     CHANNELS_BACK = (

@@ -331,6 +331,8 @@ class LibraryConvolutions:
 
     Where all are `alike`, on a CPU, products and groups are turned as any other, weights lie as
     they may, and float32 is float32 in either order. `ranks` are those of operands that gain.
+    `pixels_as_products`: with the channels first, windows of one place are better a product of
+    matrices, which is then as fast as the convolution in channels_last.
 
     A transposed convolution by steps may be turned at a rate of its own. What a kernel scatters,
     number by number, counts as so much more than what it moves.
@@ -347,6 +349,7 @@ class LibraryConvolutions:
     overhead: float
     weight_overhead: float
     alike: bool = False
+    pixels_as_products: bool = False
     ranks: tuple[int, ...] = (4, 5)
     transposed_rate: float | None = None
     scattered: float = 1.0

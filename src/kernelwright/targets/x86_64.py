@@ -16,6 +16,8 @@ from kernelwright.targets.cpu import CONVOLUTIONS, CPU
 # time. Kernels of ours that turn move 3 to 5; what is scattered takes twice what is gathered.
 # Float64 is not oneDNN's: 32 to 64 channels over 64 x 64 by steps of two, which are left of a
 # convolution and its average pool, take 31 ms, and the float32 convolution without steps 14.
+# Windows of one place with the channels first leave one of two cores idle: 64 to 128 channels over
+# 56 x 56 take 3.0 ms, with them last 1.9, as a product of matrices 1.6 (docs/layouts.md).
 X86_64 = replace(
     CPU,
     name="x86_64",
@@ -28,5 +30,6 @@ X86_64 = replace(
         ranks=(4, 5),
         minds_one=True,
         in_double=False,
+        pixels_as_products=True,
     ),
 )
