@@ -251,7 +251,13 @@ def write(
         "torch": torch.__version__,
         "cuda": str(torch.version.cuda),
         "date": datetime.date.today().isoformat(),
-        "command": " ".join(["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _command(options.results),
     }
     stem = f"{file_stem(hardware)}-{options.name}"
     write_results(Path(options.results), stem, title, header, sheets)
+
+
+def _command(folder: str) -> str:
+    """What was typed, but for the folder of the results: that is where they are read."""
+    words = ["benchmarks/" + Path(sys.argv[0]).name, *sys.argv[1:]]
+    return " ".join(w for w in words if w not in ("--results", folder, f"--results={folder}"))

@@ -114,7 +114,10 @@ COLLISIONS = {
 
 
 def apart(user: str) -> tuple[str, str]:
-    return keep_apart(user, GENERATED, prefix_for(user))
+    parts = GENERATED.split("\n\n\n")
+    assert len(parts) == 4
+    kept, generated = keep_apart(user, parts, prefix_for(user))
+    return kept, "\n\n\n".join(generated)
 
 
 def run(text: str) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def test_the_users_own_prefix_is_respected() -> None:
 def test_a_names_that_is_given_first_does_not_depend_on_others() -> None:
     text = "launch = 1\n_launch = 2\n"
     for first, expected in (("launch", "_kw_launch = 1"), ("_launch", "_kw_launch = 2")):
-        _, generated = keep_apart("", text, "_kw", {first})
+        _, (generated,) = keep_apart("", [text], "_kw", {first})
         assert expected in generated and "_kw_launch_2 = " in generated
 
 
@@ -249,7 +252,7 @@ def test_every_name_of_a_real_emitted_file(target: str) -> None:
     text = RULE + text.replace("_kw_", "").replace("_KW_", "")
     names = sorted((bound(text) | used(text)) - {"Model", "ModelNew", "super", "__class__"})
     user = "class Model:\n    value = 1\n" + "".join(f"{name} = {name!r}\n" for name in names)
-    kept, generated = keep_apart(user, text, "_kw")
+    kept, (generated,) = keep_apart(user, [text], "_kw")
     assert kept == user
     ast.parse(generated)
     assert not bound(generated) & set(names)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from kernelwright.emit.edits import Source
 from kernelwright.emit.scopes import bound, imports, otherwise_bound, renamed, used
@@ -44,22 +44,28 @@ def new_names(names: Iterable[str], prefix: str, first: Set[str] = frozenset()) 
 
 
 def keep_apart(
-    user: str, generated: str, prefix: str, first: Set[str] = frozenset()
-) -> tuple[str, str]:
-    """Both texts, in one namespace, mean what they meant alone; `Model` is still the user's."""
+    user: str, generated: Sequence[str], prefix: str, first: Set[str] = frozenset()
+) -> tuple[str, list[str]]:
+    """All texts, in one namespace, mean what they meant before; `Model` is still the user's.
+
+    The generated text comes in parts, most of which are the same in many files: what a part binds
+    and uses is looked up once.
+    """
     if OURS in bound(user):
         taken = {*bound(user), *used(user), *dir(builtins)}
         user = renamed(user, {OURS: free(f"_user_{OURS}", taken)})
     theirs = bound(user) | used(user)
-    names = new_names(own_names(generated), prefix, first)
+    names = new_names(frozenset().union(*map(own_names, generated)), prefix, first)
     hidden = _hidden_builtins(user, generated) - names.keys()
-    clashes = (imports(generated).keys() & theirs) - _imported_alike(user, generated)
+    imported = {name for part in generated for name in imports(part)}
+    clashes = (imported & theirs) - _imported_alike(user, generated)
     names |= {name: prefixed(name, prefix) for name in (clashes | hidden) - names.keys()}
-    generated = renamed(generated, names)
+    parts = [renamed(part, names) for part in generated]
     if hidden:
         listed = ", ".join(f"{name} as {names[name]}" for name in sorted(hidden))
-        generated = _before_all(generated, f"from builtins import {listed}\n")
-    return user, generated
+        place, part = next((i, p) for i, p in enumerate(parts) if Source(p).tree.body)
+        parts[place] = _before_all(part, f"from builtins import {listed}\n")
+    return user, parts
 
 
 def free(wish: str, taken: set[str]) -> str:
@@ -72,14 +78,15 @@ def free(wish: str, taken: set[str]) -> str:
     return name
 
 
-def _imported_alike(user: str, generated: str) -> set[str]:
-    """Names that both texts import, from one place, and bind by nothing else."""
-    ours, theirs = imports(generated), imports(user)
-    both = {n for n in ours.keys() & theirs.keys() if len(ours[n] | theirs[n]) == 1}
-    return both - otherwise_bound(user) - otherwise_bound(generated)
+def _imported_alike(user: str, generated: Iterable[str]) -> set[str]:
+    """Names that the texts import, all from one place, and bind by nothing else."""
+    found = [imports(text) for text in (user, *generated)]
+    ours = {name for part in found[1:] for name in part}
+    both = {n for n in ours & found[0].keys() if len(set().union(*(f.get(n, ()) for f in found))) == 1}
+    return both.difference(*map(otherwise_bound, (user, *generated)))
 
 
-def _hidden_builtins(user: str, generated: str) -> frozenset[str]:
+def _hidden_builtins(user: str, generated: Iterable[str]) -> frozenset[str]:
     """Builtins of which the user's module has another: `from torch import *` alone has `max`.
 
     `super` cannot be renamed: the compiler knows it by its name.
@@ -87,7 +94,8 @@ def _hidden_builtins(user: str, generated: str) -> frozenset[str]:
     known = {n for n in dir(builtins) if not n.startswith("_")} - {"super"}
     star = any("*" in (a.name for a in n.names) for n in ast.walk(ast.parse(user))
                if isinstance(n, ast.ImportFrom))  # fmt: skip
-    return used(generated) & known & (known if star else bound(user))
+    looked_up = frozenset().union(*map(used, generated))
+    return looked_up & known & (known if star else bound(user))
 
 
 def _before_all(text: str, line: str) -> str:

@@ -86,9 +86,9 @@ def emit(
     if text is not None:
         parts += [library_section(6, CXX, device), literal("HEADERS", text.headers)]
     parts += [section(7, "At import: the programs are built, or found as built before."), started]
-    generated = "\n\n\n".join(p.strip("\n") for p in parts) + "\n"
-    above, below = keep_apart(user.text, generated, writer.prefix, paste.names())
-    return sealed(HEAD.format(device=device) + above.strip("\n") + "\n\n\n" + below)
+    above, below = keep_apart(user.text, parts, writer.prefix, paste.names())
+    whole = "\n\n\n".join(p.strip("\n") for p in (above, *below)) + "\n"
+    return sealed(HEAD.format(device=device) + whole)
 
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:

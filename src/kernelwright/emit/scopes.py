@@ -20,8 +20,8 @@ OPENING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)  # a
 Comprehensions = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
-# One text is asked about several times in a row, and an emitted file is long.
-few = lru_cache(maxsize=8)
+# One text is asked about several times in a row, and the library is the same in many files.
+few = lru_cache(maxsize=64)
 
 
 @few
