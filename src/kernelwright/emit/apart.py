@@ -80,10 +80,10 @@ def free(wish: str, taken: set[str]) -> str:
 
 def _imported_alike(user: str, generated: Iterable[str]) -> set[str]:
     """Names that the texts import, all from one place, and bind by nothing else."""
-    found = [imports(text) for text in (user, *generated)]
-    ours = {name for part in found[1:] for name in part}
-    both = {n for n in ours & found[0].keys() if len(set().union(*(f.get(n, ()) for f in found))) == 1}
-    return both.difference(*map(otherwise_bound, (user, *generated)))
+    theirs, *ours = (imports(text) for text in (user, *generated))
+    both = theirs.keys() & {name for part in ours for name in part}
+    alike = {n for n in both if len(theirs[n].union(*(part.get(n, ()) for part in ours))) == 1}
+    return alike.difference(*map(otherwise_bound, (user, *generated)))
 
 
 def _hidden_builtins(user: str, generated: Iterable[str]) -> frozenset[str]:

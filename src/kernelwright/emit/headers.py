@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from kernelwright.emit import cxx
@@ -95,13 +95,11 @@ def _in_order(names: Sequence[str], device: str) -> list[Header]:
 
 
 def _reached(headers: Sequence[Header], programs: str) -> set[Definition]:
-    guarded = [pair for h in headers for pair in cxx.definitions(list(h.parts))]
-    index = _Index([d for d, _ in guarded])
-    guards = {d: cxx.mentioned(text) for d, text in guarded}
-    homes = {d: h for h in headers for d, _ in cxx.definitions(list(h.parts))}
+    index = _index(tuple(headers))
+    guards, homes = index.guards, index.homes
     kept: set[Definition] = set()
     mentioned: set[Mention] = {(word, ()) for word in cxx.mentioned(programs)}
-    found = {d for d, _ in guarded if d.kind == "exported"} | index.wanted(mentioned)
+    found = {d for d in guards if d.kind == "exported"} | index.wanted(mentioned)
     while found:
         kept |= found
         for definition in found:
@@ -109,14 +107,18 @@ def _reached(headers: Sequence[Header], programs: str) -> set[Definition]:
             mentioned |= {(word, _home(definition)) for word in words}
         live = {homes[d] for d in kept}
         found = index.wanted(mentioned) - kept
-        found |= {d for d, _ in guarded if d.name is None and homes[d] in live} - kept
+        found |= {d for d in guards if d.name is None and homes[d] in live} - kept
     return kept
 
 
 class _Index:
     """All definitions by name, and which of them a set of words asks for."""
 
-    def __init__(self, definitions: Sequence[Definition]) -> None:
+    def __init__(self, headers: Sequence[Header]) -> None:
+        guarded = [(d, text, h) for h in headers for d, text in cxx.definitions(list(h.parts))]
+        self.guards = {d: cxx.mentioned(text) for d, text, _ in guarded}
+        self.homes = {d: h for d, _, h in guarded}
+        definitions = list(self.guards)
         self.by_name: dict[str, list[Definition]] = {}
         macros = {d.name: d for d in definitions if d.kind == "macro" and d.name}
         for definition in definitions:
@@ -152,6 +154,12 @@ class _Index:
     def _shaped(self, definition: Definition, named: set[str]) -> bool:
         """Whether the library's types among its parameters occur at all."""
         return definition.shape & self.types <= named
+
+
+@lru_cache(maxsize=32)
+def _index(headers: tuple[Header, ...]) -> _Index:
+    """One for all programs that these headers stand in front of."""
+    return _Index(headers)
 
 
 def _home(definition: Definition) -> tuple[str, ...] | None:
