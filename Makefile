@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 PY ?= $(VENV)/bin/python
-JOBS ?= 2
+JOBS ?= 3
 KERNELS := $(shell find src/kernelwright/kernels src/kernelwright/embedded -name '*.cu*' -o -name '*.[ch]pp' 2>/dev/null)
 
 CLANG_FORMAT := $(if $(filter $(VENV)/%,$(PY)),$(VENV)/bin/clang-format,clang-format)
@@ -17,17 +17,21 @@ ifeq ($(PY),$(VENV)/bin/python)
 SETUP := $(VENV)/.ready
 endif
 
-.PHONY: demo test check test-gpu lint format bench bench-corpus clean
+.PHONY: demo test test-all check test-gpu lint format bench bench-corpus clean
 
 demo: $(SETUP)
 	$(PY) examples/demo.py
 
+# Three workers on two cores: some tests wait. Of the largest matrices a part, and all of them below.
 test: $(SETUP)
-	$(PY) -m pytest -n $(JOBS) --durations 25 tests
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
+
+test-all: $(SETUP)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 25 --whole tests
 
 # What needs no compiler and no GPU, and the linters: the minutes before a commit.
 check: $(SETUP) lint
-	$(PY) -m pytest -n $(JOBS) -q tests/null
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -q tests/null
 
 test-gpu:
 	$(PYTHON) -m pytest tests/cuda

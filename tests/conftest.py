@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,10 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite tests/golden with what tests produce"
     )
     parser.addoption(
-        "--whole-zoo", action="store_true", help="every module of tests/zoo, not every second one"
-    )
-    parser.addoption(
-        "--whole-corpus", action="store_true", help="plan every chain of the corpus, not a third"
+        "--whole", action="store_true", help="every case of the matrices that are marked `sampled`"
     )
 
 
@@ -41,13 +39,36 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--whole"):
+        _sample(config, items)
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="tests/cuda needs a GPU, and torch sees none here")
     for item in items:
         if TESTS / "cuda" in item.path.parents:
             item.add_marker(skip)
+
+
+def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each test that is marked `sampled`, the first of its cases and from there every n-th.
+
+    What is named on the command line by its case runs in any case.
+    """
+    seen: Counter[str] = Counter()
+    left: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is None or item.nodeid in config.args:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if seen[test] % mark.args[0]:
+            left.append(item)
+        seen[test] += 1
+    if left:
+        config.hook.pytest_deselected(items=left)
+        dropped = set(left)
+        items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture

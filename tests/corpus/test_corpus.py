@@ -1,7 +1,6 @@
 """The corpus, small: every chain is certified on the CPU, and plans for a GPU.
 
-The chains are those of benchmarks/corpus, which are certified and timed on a GPU at full size. A
-run plans every third chain for it, and `--whole-corpus` all of them.
+The chains are those of benchmarks/corpus, which are certified and timed on a GPU at full size.
 """
 
 from __future__ import annotations
@@ -34,17 +33,7 @@ import corpus_files  # noqa: E402
 import model_files  # noqa: E402
 
 CHAINS = corpus_files.CHAINS
-EVERY = 3
 MODES = [(chain, mode) for chain in CHAINS for mode in corpus_files.modes(chain)]
-
-
-def planned(config: pytest.Config) -> tuple[str, ...]:
-    return CHAINS if config.getoption("--whole-corpus") else CHAINS[::EVERY]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "planned_chain" in metafunc.fixturenames:
-        metafunc.parametrize("planned_chain", planned(metafunc.config))
 
 
 def test_the_corpus_covers_the_regime() -> None:
@@ -71,11 +60,13 @@ def test_a_chain_runs_small_and_is_never_constant(chain: str, tmp_path: Path) ->
     assert not torch.equal(*results)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("chain", CHAINS)
 def test_a_chain_captures_and_plans_for_a_gpu(
-    planned_chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = corpus_files.write(planned_chain, True, tmp_path)
-    modes = corpus_files.modes(planned_chain)
+    path = corpus_files.write(chain, True, tmp_path)
+    modes = corpus_files.modes(chain)
     for mode in modes:
         problem = in_mode(load_problem(path, "cpu"), mode == "train")
         graph = capture(problem)

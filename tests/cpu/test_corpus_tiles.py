@@ -14,6 +14,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("chain", "eager"),
     [

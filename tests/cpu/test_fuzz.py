@@ -34,6 +34,7 @@ def quiet() -> None:
     logging.getLogger("torch").setLevel(logging.ERROR)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_models_are_right(group: int, tmp_path: Path, extensions: Path) -> None:
     seeds = range(group * CASES, (group + 1) * CASES)

@@ -8,6 +8,9 @@ import checking
 import pytest
 
 
+pytestmark = pytest.mark.sampled(3)
+
+
 @pytest.fixture(scope="module", params=checking.MODELS, ids=lambda p: p.stem)
 def subject(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, extensions: Path

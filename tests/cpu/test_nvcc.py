@@ -86,6 +86,7 @@ def in_namespace(compiled: Compiled, name: str) -> tuple[list[str], str]:
     return includes, f"namespace {name} {{\n{inside}\n}}  // namespace {name}\n"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_zoo(group: int, tmp_path: Path) -> None:
     includes: dict[str, None] = {}
@@ -117,6 +118,7 @@ def full_size(path: Path, tmp_path: Path) -> Compiled:
     return compile_problem(load_problem(copy, "cpu"), target="cuda", policy=ALWAYS)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_convolution_at_its_own_size(chain: str, tmp_path: Path) -> None:
     compiled = compile_problem(load_problem(CORPUS / f"{chain}.py", "cpu"), target="sm_90")

@@ -1,6 +1,6 @@
 """The zoo on the CPU: modules through the public API, compared with eager and float64.
 
-Each has a build of its own, so an ordinary run takes every second one and `--whole-zoo` takes all.
+Each has a build of its own, so an ordinary run takes every third one and `--whole` takes all.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import zoo
 from zoo import checks
 
 
-@pytest.mark.parametrize("number", range(len(zoo.CASES)), ids=[case.name for case in zoo.CASES])
-def test_zoo(number: int, request: pytest.FixtureRequest, extensions: Path) -> None:
-    if number % 2 and not request.config.getoption("--whole-zoo"):
-        pytest.skip("every second module is enough here; --whole-zoo runs all")
-    checks.check(zoo.CASES[number], "cpu")
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", zoo.CASES, ids=lambda case: case.name)
+def test_zoo(case: zoo.Case, extensions: Path) -> None:
+    checks.check(case, "cpu")
