@@ -7,7 +7,6 @@ from pathlib import Path
 import checking
 import pytest
 
-
 pytestmark = pytest.mark.sampled(3)
 
 

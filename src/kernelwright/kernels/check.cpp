@@ -5,6 +5,7 @@
 #include "pictures.hpp"
 #include "pointwise.hpp"
 #include "resident.hpp"
+#include "short_rows.hpp"
 #include "streaming.hpp"
 #include "strided.hpp"
 #include "tiled.hpp"
@@ -59,5 +60,6 @@ template void kw::resident<GroupSpread, SegmentLanes>(const GroupSpread::Args&, 
 template void kw::streaming<Softmax, WholeRow>(const Softmax::Args&, int);
 template void kw::strided<ColumnStatistics, WholeRow>(const ColumnStatistics::Args&, int);
 template void kw::strided<PaddedSum, Interior>(const PaddedSum::Args&, int);
+template void kw::short_rows<PaddedSum, Interior>(const PaddedSum::Args&, int);
 template void kw::pictures<NearlyAll, WholeImages>(const NearlyAll::Args&, int);
 template void kw::tiled<ScaledSigmoid, Turned>(const ScaledSigmoid::Args&, int);

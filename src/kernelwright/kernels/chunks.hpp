@@ -27,14 +27,6 @@ KW_FN Vec<V> identities() {
   return x;
 }
 
-// A total over a short row.
-template <Combine C, int V>
-struct Total {
-  Vec<V> sum = identities<C, V>();
-  KW_FN void add(const Vec<V>& x) { accumulate<C, V>(sum, x); }
-  KW_FN const Vec<V>& all() const { return sum; }
-};
-
 // A total over a long row: blocks of so many chunks, so many blocks together, and these. A row of
 // equal numbers is rounded the same way at every step, and a norm divides by nearly nothing then;
 // so the steps from an element to the total have to be few.

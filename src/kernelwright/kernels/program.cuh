@@ -111,7 +111,8 @@ KW_FN void for_each_stage(F&& f) {
 }
 
 // The stages that share a reading of the row, since they need nothing of each other: [First, End).
-// On the GPU, that is: a CPU finds the row in its cache again, and runs out of registers sooner.
+// On the GPU, and where rows lie side by side: along a row a CPU finds it in its cache again, and
+// runs out of registers sooner.
 template <int First, int End>
 struct Reading {
   static constexpr int kFirst = First;

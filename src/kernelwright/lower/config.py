@@ -30,6 +30,7 @@ WINDOW_THREADS = 256
 PICTURE_THREADS, PICTURE_LANES, FEW_TOTALS, MANY_TOTALS = 512, 768, 16, 40
 PICTURE_FLOATS, LITTLE_WASTE = 96, 1.15
 CPU_LANES, CPU_LINE = 16, 64  # the line of a cache, in bytes
+CPU_SHORT = 32  # elements of a row that the compiler is given one by one
 WIDTHS = (16, 8, 4, 2, 1)
 CPU_BLOCKS = 8  # of rows that a wider run of lanes must leave, for as many threads
 
@@ -341,11 +342,14 @@ def _cpu(graph: Graph, program: Program, cached: int) -> Config:
 
 def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int] | None) -> Config:
     why = "neighbours in memory belong to different rows"
+    elements = program.count(program.elements)
+    short = isinstance(elements, int) and 0 < elements <= CPU_SHORT
+    shape = "short_rows" if short else "strided"
     rest = (("kRun", 0), ("kLow", 0), ("kHigh", 0))
     if run == as_dim(program.count(program.rows)) and not isinstance(run, int):
-        return Config("strided", (("kVec", vec), *rest), why)
+        return Config(shape, (("kVec", vec), *rest), why)
     if not isinstance(run, int):
-        return Config("strided", (("kVec", 1), ("kRun", 1), ("kLow", 0), ("kHigh", 1)), why)
+        return Config(shape, (("kVec", 1), ("kRun", 1), ("kLow", 0), ("kHigh", 1)), why)
     low, high = 0, run
     if interior is not None:
         wide = next(v for v in WIDTHS if v == 1 or v <= interior[1] - interior[0])
@@ -359,7 +363,7 @@ def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int]
     elif len(program.stages) == 1 and all(store.level == "row" for store in program.stores):
         vec = _cpu_reduction_lanes(high - low, vec)
     ends = (("kRun", run), ("kLow", low), ("kHigh", high))
-    return Config("strided", (("kVec", vec), *ends), why)
+    return Config(shape, (("kVec", vec), *ends), why)
 
 
 def _interior(program: Program) -> tuple[int, int] | None:

@@ -27,7 +27,7 @@ from kernelwright.lower.steps import Alloc, Choice, Step, Task
 from kernelwright.plan import Access, Plan, Program, Region, Store
 
 # Templates that call store_row, which counts.
-OVER_ROWS = ("resident", "streaming", "spread", "strided", "spread_strided")
+OVER_ROWS = ("resident", "streaming", "spread", "strided", "short_rows", "spread_strided")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _loads(expr: Expr) -> list[Access]:
 
 
 def _repeats(kernel: Kernel) -> bool:
-    """Whether some rows are taken twice: the last vector on the CPU begins early (strided.hpp)."""
+    """Whether some rows are taken twice: the last vector on the CPU begins early (strips.hpp)."""
     constants = dict(kernel.config.constants)
     if "kHigh" not in constants or constants["kVec"] == 1:
         return False

@@ -49,6 +49,7 @@ TEMPLATES = {
         Template("streaming", updates=True, joins=True),
         Template("spread", updates=True, joins=True),
         Template("strided", updates=True, joins=True),
+        Template("short_rows", updates=True),
         Template("turned"),
         Template("tiled"),
         Template("spread_strided", updates=True, joins=True),

@@ -155,6 +155,6 @@ extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers
       static_cast<float*>(tensors[2]),
       numbers[0],
   };
-  kw::strided<BiasMinTanh, BiasMinTanhConfig>(a, static_cast<int>(numbers[1]));
+  kw::short_rows<BiasMinTanh, BiasMinTanhConfig>(a, static_cast<int>(numbers[1]));
   return 0;
 }
