@@ -103,6 +103,20 @@ def test_nothing_unused_is_left(compiled: Compiled) -> None:
         assert len(re.findall(rf"\b{name}\b", text)) > 1, name
 
 
+def test_no_two_parts_bind_one_name(compiled: Compiled) -> None:
+    """The later one would be both: a constant of an embedded module was a flag of the compiler."""
+    bound: Counter[str] = Counter()
+    for node in ast.parse(generated(compiled)).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            bound[node.name] += 1
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (part for target in targets for part in ast.walk(target))
+            bound.update(part.id for part in names if isinstance(part, ast.Name))
+    assert len(bound) > 10
+    assert not [name for name, count in bound.items() if count > 1]
+
+
 def test_every_definition_of_the_headers_is_used(compiled: Compiled) -> None:
     """By words alone; on the CPU the compiler says so too (tests/cpu/test_pruned.py)."""
     text = checking.kernel_text(compiled)
