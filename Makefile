@@ -12,6 +12,8 @@ KERNELS := $(shell find src/kernelwright/kernels src/kernelwright/embedded -name
 CLANG_FORMAT := $(if $(filter $(VENV)/%,$(PY)),$(VENV)/bin/clang-format,clang-format)
 
 export PYTHONPATH := src
+# Some images forbid it; hundreds of processes would then compile the package and the tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(PY),$(VENV)/bin/python)
 SETUP := $(VENV)/.ready
@@ -22,7 +24,7 @@ endif
 demo: $(SETUP)
 	$(PY) examples/demo.py
 
-# Three workers on two cores: some tests wait. Of the largest matrices a part, and all of them below.
+# Three workers on two cores: some tests wait. Of the slow ones a part (tests/parts.py).
 test: $(SETUP)
 	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,14 +18,20 @@ import torch
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
 
+import parts  # noqa: E402
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="rewrite tests/golden with what tests produce"
     )
     parser.addoption(
-        "--whole", action="store_true", help="every case of the matrices that are marked `sampled`"
+        "--whole", action="store_true", help="every case, also of what parts.py takes a part of"
     )
+
+
+def pytest_report_header() -> str:
+    return f"cases drawn by: {parts.draw()} (parts.py)"
 
 
 def pytest_collection_finish() -> None:
@@ -41,34 +46,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--whole"):
-        _sample(config, items)
+        left = dict.fromkeys(parts.left_out(items, config.args))
+        if left:
+            config.hook.pytest_deselected(items=list(left))
+            items[:] = [item for item in items if item not in left]
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="tests/cuda needs a GPU, and torch sees none here")
     for item in items:
         if TESTS / "cuda" in item.path.parents:
             item.add_marker(skip)
-
-
-def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each test that is marked `sampled`, the first of its cases and from there every n-th.
-
-    What is named on the command line by its case runs in any case.
-    """
-    seen: Counter[str] = Counter()
-    left: list[pytest.Item] = []
-    for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is None or item.nodeid in config.args:
-            continue
-        test = item.nodeid.partition("[")[0]
-        if seen[test] % mark.args[0]:
-            left.append(item)
-        seen[test] += 1
-    if left:
-        config.hook.pytest_deselected(items=left)
-        dropped = set(left)
-        items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture

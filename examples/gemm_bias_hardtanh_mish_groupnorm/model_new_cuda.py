@@ -3275,7 +3275,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 fa509bf9fa6482c59b0b4d53f7853ab665bea8474d15015a892d3317cda64b39
+# sha256 ec59f6f2a2298144fcd34d8a6f78ec55f170aba9443503a80945a12cd77169bc
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3595,12 +3595,12 @@ KW_FN bool from_float<bool>(float x) {
   return x != 0.0f;
 }
 
-// V floats, one per lane. A single one stands for every lane.
-template <int V>
+// V numbers, one per lane. A single one stands for every lane.
+template <int V, class T = float>
 struct Vec {
-  float lanes[V];
-  KW_FN float& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
-  KW_FN float operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
+  T lanes[V];
+  KW_FN T& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
+  KW_FN T operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
 };
 
 template <class T, int V>
@@ -3719,6 +3719,8 @@ KW_FN RowOut<V, T> store_row(T* at) {
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSameReading[I]                             whether stage I needs nothing of the stages that
 //                                                  read the row last; if left out, each needs it
+//   P::kCentre[I]                                  whether stage I is a sum whose mean is taken
+//                                                  from the elements; if left out, none is
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -3740,26 +3742,45 @@ struct Cursor {
 
 enum class Combine { kSum, kProd, kMax, kMin };
 
-template <Combine C>
-KW_FN float identity() {
-  if constexpr (C == Combine::kSum) return 0.0f;
-  if constexpr (C == Combine::kProd) return 1.0f;
+// A sum whose mean is subtracted is a double. What is left of equal numbers is divided by nearly
+// nothing, so it has to be nothing, and the mean that number to the last bit: n times a float fits
+// into a double, and a float is what an n-th of it is rounded to.
+template <class P, int I, class = void>
+inline constexpr bool kIsCentre = false;
+template <class P, int I>
+inline constexpr bool kIsCentre<P, I, std::void_t<decltype(P::kCentre)>> = P::kCentre[I];
+
+template <class P, int I>
+using TotalOf = std::conditional_t<kIsCentre<P, I>, double, float>;
+
+template <Combine C, class T = float>
+KW_FN T identity() {
+  if constexpr (C == Combine::kSum) return T(0);
+  if constexpr (C == Combine::kProd) return T(1);
   if constexpr (C == Combine::kMax) return -detail::kInf;
   if constexpr (C == Combine::kMin) return detail::kInf;
 }
 
-template <Combine C>
-KW_FN float combine(float x, float y) {
+template <Combine C, class T>
+KW_FN T combine(T x, T y) {
   if constexpr (C == Combine::kSum) return x + y;
   if constexpr (C == Combine::kProd) return x * y;
-  if constexpr (C == Combine::kMax) return maximum(x, y);
-  if constexpr (C == Combine::kMin) return minimum(x, y);
+  if constexpr (C == Combine::kMax) return maximum(static_cast<float>(x), static_cast<float>(y));
+  if constexpr (C == Combine::kMin) return minimum(static_cast<float>(x), static_cast<float>(y));
+}
+
+template <class T, int V>
+KW_FN Vec<V, T> as_totals(const Vec<V>& x) {
+  Vec<V, T> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out[v] = x[v];
+  return out;
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
 // of widths known to the compiler, which keeps it in vector registers.
-template <Combine C, int Width, int V>
-KW_FN float fold_lanes(Vec<V>& x) {
+template <Combine C, int Width, int V, class T>
+KW_FN T fold_lanes(Vec<V, T>& x) {
   if constexpr (Width == 1) {
     return x.lanes[0];
   } else {
@@ -3770,9 +3791,17 @@ KW_FN float fold_lanes(Vec<V>& x) {
   }
 }
 
-template <Combine C, int V>
-KW_FN float combine_lanes(Vec<V> x) {
+template <Combine C, int V, class T>
+KW_FN T combine_lanes(Vec<V, T> x) {
   return fold_lanes<C, V>(x);
+}
+
+// Numbers folded to one, and that as a total. As many as a power of two, and equal, are summed
+// exactly as floats; if only `some` count (the others are identities), doubles are.
+template <Combine C, class T, int V>
+KW_FN T fold_to_total(const Vec<V>& x, bool some = false) {
+  if (sizeof(T) > sizeof(float) && some) return combine_lanes<C>(as_totals<T>(x));
+  return combine_lanes<C>(x);
 }
 
 }  // namespace kw
@@ -3784,21 +3813,29 @@ KW_FN float combine_lanes(Vec<V> x) {
 namespace kw {
 
 // Combine over Width threads: neighbours in a warp, or the whole block. Everyone gets the result.
-template <Combine C, int Width>
-__device__ __forceinline__ float reduce_threads(float x) {
+template <Combine C, int Width, class T>
+__device__ __forceinline__ T reduce_threads(T x) {
   constexpr int kInWarp = Width < 32 ? Width : 32;
   KW_LANES
   for (int offset = kInWarp / 2; offset > 0; offset /= 2) {
     x = combine<C>(x, __shfl_xor_sync(0xffffffff, x, offset));
   }
   if constexpr (Width > 32) {
-    __shared__ float partial[32];
+    __shared__ T partial[32];
     const int warp = threadIdx.x / 32;
     __syncthreads();  // the previous reduction may still be read
     if (threadIdx.x % 32 == 0) partial[warp] = x;
     __syncthreads();
-    x = partial[0];
-    for (int w = 1; w < Width / 32; ++w) x = combine<C>(x, partial[w]);
+    if constexpr (sizeof(T) > sizeof(float)) {
+      x = partial[threadIdx.x % (Width / 32)];  // one by one, doubles take too long
+      KW_LANES
+      for (int offset = Width / 64; offset > 0; offset /= 2) {
+        x = combine<C>(x, __shfl_xor_sync(0xffffffff, x, offset));
+      }
+    } else {
+      x = partial[0];
+      for (int w = 1; w < Width / 32; ++w) x = combine<C>(x, partial[w]);
+    }
   }
   return x;
 }
@@ -6199,22 +6236,35 @@ struct ResidentThread {
 
   // This thread's share of a stage in segment q.
   template <class S>
-  __device__ __forceinline__ float share(S stage, int q) {
+  __device__ __forceinline__ auto share(S stage, int q) {
     constexpr Combine kOp = P::kCombine[S::value];
-    float total = identity<kOp>();
+    using T = TotalOf<P, S::value>;
+    T total = identity<kOp, T>();
+    // Four chunks of a sum that is a double are exact as floats, where each of them is there.
+    constexpr int kFours = kExact && sizeof(T) > sizeof(float) ? kChunks / 4 : 0;
     KW_LANES
-    for (int c = 0; c < kChunks; ++c) {
+    for (int four = 0; four < kFours; ++four) {
+      Vec<4> chunks;
+      KW_LANES
+      for (int n = 0; n < 4; ++n) {
+        const int c = four * 4 + n;
+        chunks[n] = combine_lanes<kOp>(P::contribution(stage, f[q][c], s[q], a, cursor(q, c)));
+      }
+      total = combine<kOp>(total, fold_to_total<kOp, T>(chunks));
+    }
+    KW_LANES
+    for (int c = kFours * 4; c < kChunks; ++c) {
       if (!inside(q, c)) continue;
       const Vec<V> x = P::contribution(stage, f[q][c], s[q], a, cursor(q, c));
-      total = combine<kOp>(total, combine_lanes<kOp>(x));
+      total = combine<kOp>(total, T{combine_lanes<kOp>(x)});
     }
     return total;
   }
 
-  template <class S>
-  __device__ __forceinline__ void finish_segment(S stage, int q, float total) {
+  template <class S, class T>
+  __device__ __forceinline__ void finish_segment(S stage, int q, T total) {
     constexpr Combine kOp = P::kCombine[S::value];
-    P::finish(stage, s[q], Vec<1>{{reduce_threads<kOp, C::kLanes>(total)}}, a);
+    P::finish(stage, s[q], Vec<1, T>{{reduce_threads<kOp, C::kLanes>(total)}}, a);
   }
 
   // Stages I up to End, all over segment q.
@@ -6237,7 +6287,7 @@ struct ResidentThread {
   __device__ __forceinline__ void run_from() {
     constexpr int kEnd = next_over_row(I);
     if constexpr (I < kEnd) {
-      float first[kOwned];
+      TotalOf<P, I> first[kOwned];
       KW_LANES
       for (int q = 0; q < kOwned; ++q) first[q] = share(Stage<I>{}, q);
       if constexpr (kEnd == P::kStages) {
@@ -6248,7 +6298,7 @@ struct ResidentThread {
         }
       } else {
         constexpr Combine kOp = P::kCombine[kEnd];
-        float total = identity<kOp>();
+        auto total = identity<kOp, TotalOf<P, kEnd>>();
         KW_LANES
         for (int q = 0; q < kOwned; ++q) {
           finish_segment(Stage<I>{}, q, first[q]);
@@ -6259,7 +6309,7 @@ struct ResidentThread {
       }
     } else if constexpr (kEnd < P::kStages) {
       constexpr Combine kOp = P::kCombine[kEnd];
-      float total = identity<kOp>();
+      auto total = identity<kOp, TotalOf<P, kEnd>>();
       KW_LANES
       for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share(Stage<kEnd>{}, q));
       finish_row<kEnd>(total);
@@ -6267,8 +6317,8 @@ struct ResidentThread {
   }
 
   template <int I>
-  __device__ __forceinline__ void finish_row(float total) {
-    const Vec<1> all{{reduce_threads<P::kCombine[I], kRowThreads>(total)}};
+  __device__ __forceinline__ void finish_row(TotalOf<P, I> total) {
+    const Vec<1, TotalOf<P, I>> all{{reduce_threads<P::kCombine[I], kRowThreads>(total)}};
     KW_LANES
     for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
     run_from<I + 1>();

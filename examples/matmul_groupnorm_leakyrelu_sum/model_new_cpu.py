@@ -222,6 +222,7 @@ struct BiasGroupNormLeakyReluAdd {
   static constexpr int kStages = 2;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kCentre[] = {true, false};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 16;
   static constexpr bool kStoresElements = true;
@@ -240,7 +241,6 @@ struct BiasGroupNormLeakyReluAdd {
   };
   template <int L>
   struct Scalars {
-    kw::Vec<L> norm_sum;
     kw::Vec<L> norm_mean;
     kw::Vec<L> norm_square_sum;
     kw::Vec<L> norm_rstd;
@@ -261,11 +261,11 @@ struct BiasGroupNormLeakyReluAdd {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.norm_sum[l] = total[l];
-      s.norm_mean[l] = s.norm_sum[l] * 0.0625f;
+      s.norm_mean[l] = static_cast<float>(total[l] * (1.0 / 16.0));
     }
   }
 
@@ -2960,7 +2960,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 5057d83237a2af764ffac8e89911c82e9c7a264a6edc6efe7aeef7e5f45830e6
+# sha256 27b426abb0f54ee55c6d73c17949dbf26de180bab53c695a876b83975ef3513b
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3092,12 +3092,12 @@ KW_FN bool from_float<bool>(float x) {
   return x != 0.0f;
 }
 
-// V floats, one per lane. A single one stands for every lane.
-template <int V>
+// V numbers, one per lane. A single one stands for every lane.
+template <int V, class T = float>
 struct Vec {
-  float lanes[V];
-  KW_FN float& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
-  KW_FN float operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
+  T lanes[V];
+  KW_FN T& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
+  KW_FN T operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
 };
 
 template <class T>
@@ -3144,6 +3144,8 @@ KW_FN StridedOut<T> store_row(T* at) {
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSameReading[I]                             whether stage I needs nothing of the stages that
 //                                                  read the row last; if left out, each needs it
+//   P::kCentre[I]                                  whether stage I is a sum whose mean is taken
+//                                                  from the elements; if left out, none is
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -3165,26 +3167,37 @@ struct Cursor {
 
 enum class Combine { kSum, kProd, kMax, kMin };
 
-template <Combine C>
-KW_FN float identity() {
-  if constexpr (C == Combine::kSum) return 0.0f;
-  if constexpr (C == Combine::kProd) return 1.0f;
+// A sum whose mean is subtracted is a double. What is left of equal numbers is divided by nearly
+// nothing, so it has to be nothing, and the mean that number to the last bit: n times a float fits
+// into a double, and a float is what an n-th of it is rounded to.
+template <class P, int I, class = void>
+inline constexpr bool kIsCentre = false;
+template <class P, int I>
+inline constexpr bool kIsCentre<P, I, std::void_t<decltype(P::kCentre)>> = P::kCentre[I];
+
+template <class P, int I>
+using TotalOf = std::conditional_t<kIsCentre<P, I>, double, float>;
+
+template <Combine C, class T = float>
+KW_FN T identity() {
+  if constexpr (C == Combine::kSum) return T(0);
+  if constexpr (C == Combine::kProd) return T(1);
   if constexpr (C == Combine::kMax) return -detail::kInf;
   if constexpr (C == Combine::kMin) return detail::kInf;
 }
 
-template <Combine C>
-KW_FN float combine(float x, float y) {
+template <Combine C, class T>
+KW_FN T combine(T x, T y) {
   if constexpr (C == Combine::kSum) return x + y;
   if constexpr (C == Combine::kProd) return x * y;
-  if constexpr (C == Combine::kMax) return maximum(x, y);
-  if constexpr (C == Combine::kMin) return minimum(x, y);
+  if constexpr (C == Combine::kMax) return maximum(static_cast<float>(x), static_cast<float>(y));
+  if constexpr (C == Combine::kMin) return minimum(static_cast<float>(x), static_cast<float>(y));
 }
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
 // of widths known to the compiler, which keeps it in vector registers.
-template <Combine C, int Width, int V>
-KW_FN float fold_lanes(Vec<V>& x) {
+template <Combine C, int Width, int V, class T>
+KW_FN T fold_lanes(Vec<V, T>& x) {
   if constexpr (Width == 1) {
     return x.lanes[0];
   } else {
@@ -3195,8 +3208,8 @@ KW_FN float fold_lanes(Vec<V>& x) {
   }
 }
 
-template <Combine C, int V>
-KW_FN float combine_lanes(Vec<V> x) {
+template <Combine C, int V, class T>
+KW_FN T combine_lanes(Vec<V, T> x) {
   return fold_lanes<C, V>(x);
 }
 
@@ -3213,16 +3226,16 @@ KW_FN float combine_lanes(Vec<V> x) {
 
 namespace kw {
 
-template <Combine C, int V>
-KW_FN void accumulate(Vec<V>& total, const Vec<V>& x) {
+template <Combine C, int V, class T, class X>
+KW_FN void accumulate(Vec<V, T>& total, const Vec<V, X>& x) {
   KW_LANES
-  for (int v = 0; v < V; ++v) total.lanes[v] = combine<C>(total.lanes[v], x.lanes[v]);
+  for (int v = 0; v < V; ++v) total.lanes[v] = combine<C>(total.lanes[v], T{x.lanes[v]});
 }
 
-template <Combine C, int V>
-KW_FN Vec<V> identities() {
-  Vec<V> x;
-  for (int v = 0; v < V; ++v) x.lanes[v] = identity<C>();
+template <Combine C, int V, class T = float>
+KW_FN Vec<V, T> identities() {
+  Vec<V, T> x;
+  for (int v = 0; v < V; ++v) x.lanes[v] = identity<C, T>();
   return x;
 }
 
@@ -3275,6 +3288,36 @@ struct BlockwiseTotal {
   }
 };
 
+// A sum as a double, which steps do not wear out.
+template <int V>
+struct WideTotal {
+  Vec<V, double> total = identities<Combine::kSum, V, double>();
+
+  KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+
+  // First as floats, which is exact if they are equal.
+  KW_FN void add_four(const Vec<V> (&x)[4]) {
+    Vec<V> sum;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      sum.lanes[v] = (x[0].lanes[v] + x[1].lanes[v]) + (x[2].lanes[v] + x[3].lanes[v]);
+    }
+    add(sum);
+  }
+
+  template <int W>
+  KW_FN void add_some(const Vec<W>& x) {
+    for (int v = 0; v < W; ++v) total.lanes[v] += x.lanes[v];
+  }
+
+  KW_FN const Vec<V, double>& all() const { return total; }
+};
+
+// What adds up the chunks of stage I.
+template <class P, int I, int V>
+using StageTotal =
+    std::conditional_t<kIsCentre<P, I>, WideTotal<V>, BlockwiseTotal<P::kCombine[I], V>>;
+
 // Threads for a program: waking others costs more than a few thousand elements of work.
 template <class P>
 KW_FN int threads_for(const typename P::Args& a, int threads) {
@@ -3291,15 +3334,19 @@ inline constexpr bool kLeaves = R == 0 || R % W != 0;
 
 // Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then narrow
 // ones, then single lanes. `index` counts the chunks of each width on their own. All runs have R
-// elements if that is not 0.
-template <int V, int64_t R, class F>
-KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body) {
+// elements if that is not 0. Where four chunks of V lanes follow one another, four(index, element)
+// takes them, if it is given.
+template <int V, int64_t R, class F, class Four = std::nullptr_t>
+KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body, Four&& four = {}) {
   int64_t wide = 0;
   int64_t narrow = 0;
   int64_t single = 0;
   for (int64_t start = begin; start < end; start += run) {
     int64_t e = start;
     const int64_t stop = std::min(start + run, end);
+    if constexpr (!std::is_same_v<std::decay_t<Four>, std::nullptr_t>) {
+      for (; e + 4 * V <= stop; e += 4 * V, wide += 4) four(wide, e);
+    }
     for (; e + V <= stop; e += V) body(Stage<V>{}, wide++, e);
     if constexpr (V > kNarrow && kLeaves<R, V>) {
       for (; e + kNarrow <= stop; e += kNarrow) body(Stage<kNarrow>{}, narrow++, e);
@@ -3343,18 +3390,18 @@ struct ResidentRow {
     Single single[kSingle + 1];
     Scalars scalars;
 
-    template <class F>
-    KW_FN void chunks(int64_t begin, F&& body) {
-      for_each_chunk<V, kRun>(begin, begin + kSegment, kRun,
-                              [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
-                                if constexpr (decltype(lanes)::value == V) {
-                                  body(lanes, wide[i], e);
-                                } else if constexpr (decltype(lanes)::value == kNarrow) {
-                                  body(lanes, narrow[i], e);
-                                } else {
-                                  body(lanes, single[i], e);
-                                }
-                              });
+    template <class F, class Four = std::nullptr_t>
+    KW_FN void chunks(int64_t begin, F&& body, Four&& four = {}) {
+      const auto each = [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
+        if constexpr (decltype(lanes)::value == V) {
+          body(lanes, wide[i], e);
+        } else if constexpr (decltype(lanes)::value == kNarrow) {
+          body(lanes, narrow[i], e);
+        } else {
+          body(lanes, single[i], e);
+        }
+      };
+      for_each_chunk<V, kRun>(begin, begin + kSegment, kRun, each, four);
     }
   };
 
@@ -3378,21 +3425,34 @@ struct ResidentRow {
   ~ResidentRow() { delete[] scratch; }
 
   template <class S>
-  KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,
+  KW_FN static void accumulate_segment(S stage, Segment& segment,
+                                       Vec<V, TotalOf<P, S::value>>& total,
                                        const typename P::Args& a, Cursor at) {
     constexpr Combine kOp = P::kCombine[S::value];
     // A copy, since the fields are written meanwhile: in the same object as these, the compiler
     // would read them again for every lane, and not vectorise.
     const Scalars scalars = segment.scalars;
-    BlockwiseTotal<kOp, V> sum;
-    segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
+    StageTotal<P, S::value, V> sum;
+    const auto add = [&](auto lanes, auto& f, int64_t e) KW_INLINE {
       const auto x = P::contribution(stage, f, scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
         sum.add(x);
       } else {
         sum.add_some(x);
       }
-    });
+    };
+    if constexpr (kIsCentre<P, S::value>) {
+      segment.chunks(at.element, add, [&](int64_t i, int64_t e) KW_INLINE {
+        Vec<V> x[4];
+        for (int n = 0; n < 4; ++n) {
+          const Cursor here{at.row, e + n * V};
+          x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
+        }
+        sum.add_four(x);
+      });
+    } else {
+      segment.chunks(at.element, add);
+    }
     accumulate<kOp, V>(total, sum.all());
   }
 
@@ -3403,13 +3463,14 @@ struct ResidentRow {
                                    const Cursor (&at)[N]) {
     if constexpr (I < End) {
       constexpr Combine kOp = P::kCombine[I];
-      Vec<V> totals[N];
+      using T = TotalOf<P, I>;
+      Vec<V, T> totals[N];
       for (int k = 0; k < N; ++k) {
-        totals[k] = identities<kOp, V>();
+        totals[k] = identities<kOp, V, T>();
         accumulate_segment(Stage<I>{}, segments[k], totals[k], a, at[k]);
       }
       for (int k = 0; k < N; ++k) {
-        const Vec<1> total{{combine_lanes<kOp, V>(totals[k])}};
+        const Vec<1, T> total{{combine_lanes<kOp>(totals[k])}};
         P::finish(Stage<I>{}, segments[k].scalars, total, a);
       }
       segment_stages<I + 1, End, N>(segments, a, at);
@@ -3440,8 +3501,8 @@ struct ResidentRow {
   }
 
   // Stages I up to the next one over the row for N segments from q on, and their share of that one.
-  template <int I, int N>
-  KW_FN void walk(Segment* segments, Vec<V>& row_total, const typename P::Args& a, int64_t row,
+  template <int I, int N, class T>
+  KW_FN void walk(Segment* segments, Vec<V, T>& row_total, const typename P::Args& a, int64_t row,
                   int64_t q) {
     constexpr int kEnd = next_over_row(I);
     Cursor at[N];
@@ -3460,8 +3521,10 @@ struct ResidentRow {
   template <int I>
   KW_FN void run_from(const typename P::Args& a, int64_t row) {
     constexpr int kEnd = next_over_row(I);
-    constexpr Combine kOp = P::kCombine[kEnd < P::kStages ? kEnd : 0];
-    Vec<V> row_total = identities<kOp, V>();
+    constexpr int kNext = kEnd < P::kStages ? kEnd : 0;
+    constexpr Combine kOp = P::kCombine[kNext];
+    using T = TotalOf<P, kNext>;
+    Vec<V, T> row_total = identities<kOp, V, T>();
     Scalars last;
     int64_t q = 0;
     if constexpr (kOnStack) {
@@ -3483,7 +3546,7 @@ struct ResidentRow {
       }
     }
     if constexpr (kEnd < P::kStages) {
-      const Vec<1> total{{combine_lanes<kOp, V>(row_total)}};
+      const Vec<1, T> total{{combine_lanes<kOp>(row_total)}};
       P::finish(Stage<kEnd>{}, last, total, a);
       if constexpr (kKeepsSegments) {
         for (int64_t k = 0; k < kSegments; ++k) {

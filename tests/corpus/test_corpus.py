@@ -60,7 +60,6 @@ def test_a_chain_runs_small_and_is_never_constant(chain: str, tmp_path: Path) ->
     assert not torch.equal(*results)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("chain", CHAINS)
 def test_a_chain_captures_and_plans_for_a_gpu(
     chain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -354,7 +354,6 @@ def check(made: Compiled, x: torch.Tensor, folder: Path) -> None:
         torch.testing.assert_close(got, exact(x), rtol=2e-5, atol=2e-5, equal_nan=True)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_what_one_kernel_does(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -370,7 +369,6 @@ def test_tiles_that_hold_rows_have_no_parts(name: str) -> None:
     assert kernel.region.why.code is Code.CONV_ROWS and kernel.tiled.finish is None
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", BESIDE)
 def test_several_channels_of_a_tile(name: str, tmp_path: Path) -> None:
     """Its slice has all of them; nothing is made of the results before they lie there."""
@@ -384,7 +382,6 @@ def test_several_channels_of_a_tile(name: str, tmp_path: Path) -> None:
     check(made, torch.randn(*case.shape).double(), tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", APART)
 def test_channels_that_no_tile_has_together(name: str, tmp_path: Path) -> None:
     case = APART[name]
@@ -451,7 +448,6 @@ def test_a_kernel_hands_over_the_largest_of_windows() -> None:
         assert kernel.largest.pool.window == window, name
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", AVERAGED)
 def test_average_pools_are_folded_into_the_weights(name: str, tmp_path: Path) -> None:
     """The epilogue is given means, and nothing is left to sum up."""
@@ -466,7 +462,6 @@ def test_average_pools_are_folded_into_the_weights(name: str, tmp_path: Path) ->
     check(made, with_nans(case.shape), tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ONWARD)
 def test_what_reads_the_means_is_in_the_epilogue_too(name: str, tmp_path: Path) -> None:
     """The library's way has both kernels, and nobody is told that a second one follows."""
@@ -483,7 +478,6 @@ def test_what_reads_the_means_is_in_the_epilogue_too(name: str, tmp_path: Path) 
     check(made, with_nans(case.shape), tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", KEPT)
 def test_means_that_others_want_are_stored(name: str, tmp_path: Path) -> None:
     case = KEPT[name]
@@ -493,7 +487,6 @@ def test_means_that_others_want_are_stored(name: str, tmp_path: Path) -> None:
     check(made, torch.randn(*case.shape).double(), tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", UNAVERAGED)
 def test_others_are_given_results(name: str, tmp_path: Path) -> None:
     case = UNAVERAGED[name]
@@ -515,7 +508,6 @@ def test_halves_have_no_folded_pools() -> None:
     assert kernels and all(k.form.mean is None for k in kernels)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("more", [0, 1], ids=["odd", "even"])
 @pytest.mark.parametrize("name", OVERLAPPING)
 def test_windows_that_overlap(name: str, more: int, tmp_path: Path) -> None:
@@ -573,7 +565,6 @@ def test_others_see_all_results(forward: Callable[..., Any]) -> None:
     assert kernel.largest.pool.window == (1, 1, 1)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", [ONCE, AGAIN], ids=["once", "again"])
 @pytest.mark.parametrize("name", NORMS)
 def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_path: Path) -> None:
@@ -587,7 +578,6 @@ def test_norms_store_the_result_or_make_it_again(name: str, target: Any, tmp_pat
     check(made, torch.randn(*case.shape).double(), tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MEANS)
 def test_means_of_norms_need_no_pass(name: str, tmp_path: Path) -> None:
     """Sums of samples or channels come from the tiles, and all else is made of those."""

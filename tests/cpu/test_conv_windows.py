@@ -161,7 +161,6 @@ CONVS = {
 }
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CONVS)
 def test_the_largest_of_each_window(name: str, tmp_path: Path) -> None:
     conv = CONVS[name]

@@ -14,7 +14,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("chain", "eager"),
     [

@@ -7,8 +7,6 @@ from pathlib import Path
 import checking
 import pytest
 
-pytestmark = pytest.mark.sampled(3)
-
 
 @pytest.fixture(scope="module", params=checking.MODELS, ids=lambda p: p.stem)
 def subject(

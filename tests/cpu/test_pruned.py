@@ -2,6 +2,7 @@
 
 Every definition of an emitted text is declared deprecated, under a number. The compiler then warns
 of each use, with its line: that is who mentions whom, without a word of the pruner's own reading.
+(Of alias templates g++ says nothing; their names are looked for.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
 
 CXX = shutil.which("g++")
-FLAGS = ["-std=c++17", "-fopenmp", "-fsyntax-only", "-Wno-attributes", "-Wdeprecated-declarations"]
+FLAGS = [
+    "-std=c++17",
+    "-fopenmp",
+    "-fsyntax-only",
+    "-Wno-attributes",
+    "-Wdeprecated-declarations",
+    "-fno-pretty-templates",
+]  # GCC 12 breaks down over the pretty ones
 WARNING = re.compile(r"^[^\n:]+:(\d+):\d+: warning: .* is deprecated: #(\d+)", re.MULTILINE)
 # All four templates, both kinds of half, booleans, strided loads and a library of functions.
 MODELS = ("linear_gelu_softmax", "half_gelu_group_norm", "where_scale", "conv2d_min_tanh_tanh",
@@ -51,6 +59,24 @@ def marked(text: str) -> tuple[str, list[tuple[Definition, int, int]]]:
     return text, places
 
 
+def mentions_of_aliases(
+    text: str, places: list[tuple[Definition, int, int]]
+) -> list[tuple[int, int]]:
+    """As the compiler's warnings: the lines, and the numbers of the alias templates named there."""
+    aliases = [
+        (number, str(definition.name), range(first, last + 1))
+        for number, (definition, first, last) in enumerate(places)
+        if re.match(rf"{COMMENTS}using ", definition.text)
+    ]
+    lines = [re.sub("//.*", "", line) for line in text.split("\n")]
+    return [
+        (at, number)
+        for at, line in enumerate(lines, 1)
+        for number, name, own in aliases
+        if at not in own and re.search(rf"\b{name}\b", line)
+    ]
+
+
 # Where the attribute stands: behind `struct`, behind the name of an alias, or in front of the rest.
 COMMENTS = r"\A(?:\s*//[^\n]*\n)*(?:template <(?:[^<>]|<[^<>]*>)*>\s*)?"
 PLACES = {
@@ -70,6 +96,7 @@ def test_everything_is_reached(path: Path, tmp_path: Path) -> None:
     done = subprocess.run([str(CXX), *FLAGS, str(unit)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     uses = [(int(line), int(number)) for line, number in WARNING.findall(done.stderr)]
+    uses += mentions_of_aliases(unit.read_text(), places)
     owner = {line: i for i, (_, a, b) in enumerate(places) for line in range(a, b + 1)}
     reached: set[str] = set()
     while True:

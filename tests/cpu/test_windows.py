@@ -95,7 +95,6 @@ CONVOLUTIONS: dict[str, tuple[nn.Module, tuple[int, ...], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", CONVOLUTIONS)
 def test_depthwise_convolutions(kind: str, tmp_path: Path) -> None:
     conv, shape, boxed = CONVOLUTIONS[kind]
@@ -161,7 +160,6 @@ POOLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", POOLS)
 def test_pools(kind: str, tmp_path: Path) -> None:
     pool, shape = POOLS[kind]
@@ -177,7 +175,6 @@ def test_halves(dtype: torch.dtype, tmp_path: Path) -> None:
     check(compiled, x, tmp_path)
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_windows_of_any_kind(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)

@@ -1,7 +1,4 @@
-"""The zoo on the CPU: modules through the public API, compared with eager and float64.
-
-Each has a build of its own, so an ordinary run takes every third one and `--whole` takes all.
-"""
+"""The zoo on the CPU: modules through the public API, compared with eager and float64."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import zoo
 from zoo import checks
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", zoo.CASES, ids=lambda case: case.name)
 def test_zoo(case: zoo.Case, extensions: Path) -> None:
     checks.check(case, "cpu")

@@ -55,6 +55,13 @@ inline void reductions() {
   expect(kw::streaming<Softmax, Clustered>(softmax(kBatch), nullptr), "streaming, clusters");
   auto* const parts = room<float>(2 * Softmax::kStages * Parted::kParts);
   expect(kw::spread<Softmax, Parted>(softmax(2), parts, nullptr), "spread");
+  const auto centred = [](int64_t batch) {
+    return Centred::Args{numbers(batch * 72), room<float>(batch * 72), batch};
+  };
+  expect(kw::resident<Centred, Warps>(centred(kBatch), nullptr), "resident, a double");
+  expect(kw::streaming<Centred, Clustered>(centred(kBatch), nullptr), "streaming, a double");
+  auto* const wide = room<float>(2 * 2 * Centred::kStages * Parted::kParts);
+  expect(kw::spread<Centred, Parted>(centred(2), wide, nullptr), "spread, a double");
 }
 
 inline void columns() {
@@ -64,7 +71,7 @@ inline void columns() {
                                   room<float>(kColumns), room<float>(kColumns), batch};
   };
   auto* const parts =
-      room<float>(ColumnStatistics::kStages * HighColumns::kParts * ColumnStatistics::kColumns);
+      room<float>(2 * ColumnStatistics::kStages * HighColumns::kParts * ColumnStatistics::kColumns);
   expect(kw::strided<ColumnStatistics, Columns>(statistics(37), nullptr), "strided");
   expect(kw::spread_strided<ColumnStatistics, HighColumns>(statistics(HighColumns::kShort + 37),
                                                            parts, nullptr),

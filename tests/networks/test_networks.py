@@ -84,7 +84,6 @@ def check(subject: checking.Subject, mode: str, batch: int | None) -> None:
     assert not trio[0].fallbacks, trio[0].fallbacks
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_network(name: str, mode: str, tmp_path: Path, extensions: Path) -> None:
     subject = subject_of(name, mode, tmp_path)

@@ -37,5 +37,5 @@ def test_a_missing_figure_is_an_empty_cell_and_ours_are_bold() -> None:
 
 def test_every_founding_model_is_measured() -> None:
     assert sorted(founding.MODELS) == sorted(
-        p.name for p in (ROOT / "examples").iterdir() if p.is_dir()
+        path.parent.name for path in (ROOT / "examples").glob("*/model.py")
     )

@@ -34,7 +34,6 @@ def quiet() -> None:
     logging.getLogger("torch").setLevel(logging.ERROR)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_plans_of_random_models_compute_the_models(group: int) -> None:
     """A failure is shrunk, and printed as a model file."""

@@ -88,8 +88,8 @@ class ConvPrinter(ProgramPrinter):
         yield from self.begin()
         yield from super().functions()
 
-    def finish_parameters(self) -> list[tuple[str, str]]:
-        return [*super().finish_parameters(), (f"const {self.cursor}&", "at")]
+    def finish_parameters(self, index: int) -> list[tuple[str, str]]:
+        return [*super().finish_parameters(index), (f"const {self.cursor}&", "at")]
 
     def storing_step(self) -> int:
         return 1 if self.kernel.laid.first else super().storing_step()

@@ -26,6 +26,14 @@ def number(value: float) -> str:
     return (text if re.search(r"[.e]", text) else f"{text}.0") + "f"
 
 
+def in_double(expr: Expr) -> str:
+    """A number of elements as a double."""
+    if expr.op == "size":
+        return f"static_cast<double>({dim(expr.value)})"
+    assert isinstance(expr.value, float)
+    return repr(expr.value)
+
+
 def dim(value: Dim, prefix: str = "a.") -> str:
     """An integer expression; symbols are members of Args. Sizes are positive: / rounds down."""
     if isinstance(value, int):

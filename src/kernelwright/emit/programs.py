@@ -9,13 +9,21 @@ from functools import cached_property
 
 import torch
 
-from kernelwright.emit.cpp import camel, comment, dim, expression, fit, function
+from kernelwright.emit.cpp import camel, comment, dim, expression, fit, function, in_double
 from kernelwright.expr import Expr, postorder
 from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.config import certain
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import GIVEN
-from kernelwright.plan import Access, Coordinate, Program, Range, Store, element_type
+from kernelwright.plan import (
+    Access,
+    Coordinate,
+    Program,
+    Range,
+    Store,
+    element_type,
+    stage_of_mean,
+)
 
 STORAGE = {
     torch.float32: "float",
@@ -63,8 +71,9 @@ class ProgramPrinter:
         fixed = [("Fields<V>&", "f"), ("const Scalars<L>&", "s"), (args, "a")]
         return [*fixed, (self.cursor, "at")]
 
-    def finish_parameters(self) -> list[tuple[str, str]]:
-        return [("Scalars<L>&", "s"), ("const kw::Vec<L>&", "total"), ("const Args&", "a")]
+    def finish_parameters(self, index: int) -> list[tuple[str, str]]:
+        total = "L, double" if self.kernel.centres[index] else "L"
+        return [("Scalars<L>&", "s"), (f"const kw::Vec<{total}>&", "total"), ("const Args&", "a")]
 
     @property
     def struct(self) -> str:
@@ -136,10 +145,13 @@ class ProgramPrinter:
         elements = program.count(program.elements)
         joined = ", ".join(str(joins).lower() for joins in program.same_reading)
         readings = [f"  static constexpr bool kSameReading[] = {{{joined}}};"]
+        centre = ", ".join(str(c).lower() for c in self.kernel.centres)
+        centres = [f"  static constexpr bool kCentre[] = {{{centre}}};"]
         return [
             f"  static constexpr int kStages = {len(stages)};",
             f"  static constexpr kw::Combine kCombine[] = {{{combine or 'kw::Combine::kSum'}}};",
             f"  static constexpr bool kOverSegment[] = {{{spans or 'false'}}};",
+            *(centres if any(self.kernel.centres) else []),
             *(readings if self.kernel.template.joins and any(program.same_reading) else []),
             f"  static constexpr int kSegment = {self.segment()};",
             f"  static constexpr int kElements = {elements if isinstance(elements, int) else 0};",
@@ -199,10 +211,17 @@ class ProgramPrinter:
         """Stage results themselves first, then what is derived from them."""
         found = dict(self.kernel.schedule.scalars)
         for expr in list(found):
+            if self.is_centre(expr):
+                continue
             for e in postorder(expr):
                 if e.op == "acc":
                     found.setdefault(e, int(str(e.value)))
         return sorted(found.items(), key=lambda item: (item[1], bool(item[0].args)))
+
+    def is_centre(self, expr: Expr) -> bool:
+        """Whether it is the mean that follows from a total in double."""
+        stage = stage_of_mean(expr)
+        return stage is not None and self.kernel.centres[stage]
 
     # ---- the functions -------------------------------------------------------------------
 
@@ -220,16 +239,22 @@ class ProgramPrinter:
         }
         finished = [e for e, at in self.scalars() if at == index]
         members = {e: f"s.{self.name(e)}[l]" for e in finished}
-        results = {e: member for e, member in members.items() if e.op == "acc"}
-        known |= results
-        assigned = [f"  {member} = total[l];" for member in results.values()]
+        results = {e: self.result(e, index) for e in members if e.op == "acc" or self.is_centre(e)}
+        known |= {e: members[e] for e in results}
+        assigned = [f"  {members[e]} = {text};" for e, text in results.items()]
         order = reachable(finished, known)
         before = self.memory(order, known, "l", "L")
         assigned += self.locals(order, known, members)
         loop = [*before, "KW_LANES", "for (int l = 0; l < L; ++l) {"]
         body = [*loop, *assigned, "}"] if assigned else []
         head = f"static void finish(kw::Stage<{index}>"
-        return function(head, self.finish_parameters(), body, "template <int L>")
+        return function(head, self.finish_parameters(index), body, "template <int L>")
+
+    def result(self, expr: Expr, index: int) -> str:
+        """A stage's total, or the mean that follows from one in double, as a float."""
+        if expr.op == "acc":
+            return "static_cast<float>(total[l])" if self.kernel.centres[index] else "total[l]"
+        return f"static_cast<float>(total[l] * (1.0 / {in_double(expr.args[1])}))"
 
     def store_elements(self) -> list[str]:
         stores = [s for s in self.program.stores if s.level == "element"]

@@ -11,8 +11,11 @@ template cudaError_t kw::ragged<ScaledSigmoid, kw::check::Grid>(const ScaledSigm
                                                                 cudaStream_t);
 template cudaError_t kw::resident<Softmax, Warps>(const Softmax::Args&, cudaStream_t);
 template cudaError_t kw::resident<GroupSpread, Teams>(const GroupSpread::Args&, cudaStream_t);
+template cudaError_t kw::resident<Centred, Warps>(const Centred::Args&, cudaStream_t);
 template cudaError_t kw::streaming<Softmax, Block>(const Softmax::Args&, cudaStream_t);
+template cudaError_t kw::streaming<Centred, Block>(const Centred::Args&, cudaStream_t);
 template cudaError_t kw::spread<Softmax, Everywhere>(const Softmax::Args&, float*, cudaStream_t);
+template cudaError_t kw::spread<Centred, Everywhere>(const Centred::Args&, float*, cudaStream_t);
 template cudaError_t kw::strided<ColumnStatistics, Columns>(const ColumnStatistics::Args&,
                                                             cudaStream_t);
 template cudaError_t kw::turned<ChannelsFirst, Turning<4, 4>>(const ChannelsFirst::Args&,

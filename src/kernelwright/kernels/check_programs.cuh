@@ -217,6 +217,61 @@ struct GroupSpread {
   }
 };
 
+// What is left of rows of 72 without their means.
+struct Centred {
+  struct Args {
+    const float* x;
+    float* out;
+    int64_t batch;
+  };
+  static constexpr int kStages = 1;
+  static constexpr Combine kCombine[] = {Combine::kSum};
+  static constexpr bool kOverSegment[] = {false};
+  static constexpr bool kCentre[] = {true};
+  static constexpr int kSegment = 0;
+  static constexpr int kElements = 72;
+  static constexpr bool kStoresElements = true;
+  static constexpr bool kStoresSegments = false;
+  KW_FN static int64_t rows(const Args& a) { return a.batch; }
+  KW_FN static int64_t elements(const Args&) { return kElements; }
+
+  template <int V>
+  struct Fields {
+    Vec<V> x;
+  };
+  template <int L>
+  struct Scalars {
+    Vec<L> mean;
+  };
+
+  template <int V, int L>
+  KW_FN static Vec<V> contribution(Stage<0>, Fields<V>& f, const Scalars<L>&, const Args& a,
+                                   Cursor at) {
+    const auto x = load_row<V>(a.x + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) f.x[v] = x[v];
+    return f.x;
+  }
+
+  template <int L>
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L, double>& total, const Args&) {
+    for (int l = 0; l < L; ++l) s.mean[l] = static_cast<float>(total[l] * (1.0 / kElements));
+  }
+
+  template <int V, int L>
+  KW_FN static void store_elements(Fields<V>& f, const Scalars<L>& s, const Args& a, Cursor at) {
+    auto out = kw::store_row<V>(a.out + at.row * kElements + at.element);
+    KW_LANES
+    for (int v = 0; v < V; ++v) out[v] = f.x[v] - s.mean[v];
+    out.commit();
+  }
+
+  template <int L>
+  KW_FN static void store_segment(const Scalars<L>&, const Args&, Cursor) {}
+  template <int L>
+  KW_FN static void store_row(const Scalars<L>&, const Args&, Cursor) {}
+};
+
 // The mean over the batch of each of 50 columns and the least element in one reading, and what is
 // left of every element without the mean.
 struct ColumnStatistics {
@@ -231,6 +286,7 @@ struct ColumnStatistics {
   static constexpr int kStages = 2;
   static constexpr Combine kCombine[] = {Combine::kSum, Combine::kMin};
   static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kCentre[] = {true, false};
   static constexpr bool kSameReading[] = {false, true};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 0;
@@ -263,8 +319,10 @@ struct ColumnStatistics {
   }
 
   template <int L>
-  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L>& total, const Args& a) {
-    for (int l = 0; l < L; ++l) s.mean[l] = total[l] / static_cast<float>(a.batch);
+  KW_FN static void finish(Stage<0>, Scalars<L>& s, const Vec<L, double>& total, const Args& a) {
+    for (int l = 0; l < L; ++l) {
+      s.mean[l] = static_cast<float>(total[l] / static_cast<double>(a.batch));
+    }
   }
 
   template <int V, int L>

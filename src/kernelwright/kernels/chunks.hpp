@@ -14,16 +14,16 @@
 
 namespace kw {
 
-template <Combine C, int V>
-KW_FN void accumulate(Vec<V>& total, const Vec<V>& x) {
+template <Combine C, int V, class T, class X>
+KW_FN void accumulate(Vec<V, T>& total, const Vec<V, X>& x) {
   KW_LANES
-  for (int v = 0; v < V; ++v) total.lanes[v] = combine<C>(total.lanes[v], x.lanes[v]);
+  for (int v = 0; v < V; ++v) total.lanes[v] = combine<C>(total.lanes[v], T{x.lanes[v]});
 }
 
-template <Combine C, int V>
-KW_FN Vec<V> identities() {
-  Vec<V> x;
-  for (int v = 0; v < V; ++v) x.lanes[v] = identity<C>();
+template <Combine C, int V, class T = float>
+KW_FN Vec<V, T> identities() {
+  Vec<V, T> x;
+  for (int v = 0; v < V; ++v) x.lanes[v] = identity<C, T>();
   return x;
 }
 
@@ -76,6 +76,36 @@ struct BlockwiseTotal {
   }
 };
 
+// A sum as a double, which steps do not wear out.
+template <int V>
+struct WideTotal {
+  Vec<V, double> total = identities<Combine::kSum, V, double>();
+
+  KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+
+  // First as floats, which is exact if they are equal.
+  KW_FN void add_four(const Vec<V> (&x)[4]) {
+    Vec<V> sum;
+    KW_LANES
+    for (int v = 0; v < V; ++v) {
+      sum.lanes[v] = (x[0].lanes[v] + x[1].lanes[v]) + (x[2].lanes[v] + x[3].lanes[v]);
+    }
+    add(sum);
+  }
+
+  template <int W>
+  KW_FN void add_some(const Vec<W>& x) {
+    for (int v = 0; v < W; ++v) total.lanes[v] += x.lanes[v];
+  }
+
+  KW_FN const Vec<V, double>& all() const { return total; }
+};
+
+// What adds up the chunks of stage I.
+template <class P, int I, int V>
+using StageTotal =
+    std::conditional_t<kIsCentre<P, I>, WideTotal<V>, BlockwiseTotal<P::kCombine[I], V>>;
+
 // Threads for a program: waking others costs more than a few thousand elements of work.
 template <class P>
 KW_FN int threads_for(const typename P::Args& a, int threads) {
@@ -92,15 +122,19 @@ inline constexpr bool kLeaves = R == 0 || R % W != 0;
 
 // Calls body(lanes, index, element) over [begin, end): chunks of V lanes along runs, then narrow
 // ones, then single lanes. `index` counts the chunks of each width on their own. All runs have R
-// elements if that is not 0.
-template <int V, int64_t R, class F>
-KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body) {
+// elements if that is not 0. Where four chunks of V lanes follow one another, four(index, element)
+// takes them, if it is given.
+template <int V, int64_t R, class F, class Four = std::nullptr_t>
+KW_FN void for_each_chunk(int64_t begin, int64_t end, int64_t run, F&& body, Four&& four = {}) {
   int64_t wide = 0;
   int64_t narrow = 0;
   int64_t single = 0;
   for (int64_t start = begin; start < end; start += run) {
     int64_t e = start;
     const int64_t stop = std::min(start + run, end);
+    if constexpr (!std::is_same_v<std::decay_t<Four>, std::nullptr_t>) {
+      for (; e + 4 * V <= stop; e += 4 * V, wide += 4) four(wide, e);
+    }
     for (; e + V <= stop; e += V) body(Stage<V>{}, wide++, e);
     if constexpr (V > kNarrow && kLeaves<R, V>) {
       for (; e + kNarrow <= stop; e += kNarrow) body(Stage<kNarrow>{}, narrow++, e);

@@ -10,6 +10,8 @@
 //   P::kStages, P::kCombine[I], P::kOverSegment[I]
 //   P::kSameReading[I]                             whether stage I needs nothing of the stages that
 //                                                  read the row last; if left out, each needs it
+//   P::kCentre[I]                                  whether stage I is a sum whose mean is taken
+//                                                  from the elements; if left out, none is
 //   P::Fields<V>                                   what a chunk remembers from stage to stage
 //   P::Scalars<L>                                  results of stages and what follows from them
 //   P::contribution(Stage<I>, fields, scalars, a, at) -> Vec<V>
@@ -36,41 +38,72 @@ struct Cursor {
 
 enum class Combine { kSum, kProd, kMax, kMin };
 
-template <Combine C>
-KW_FN float identity() {
-  if constexpr (C == Combine::kSum) return 0.0f;
-  if constexpr (C == Combine::kProd) return 1.0f;
+// A sum whose mean is subtracted is a double. What is left of equal numbers is divided by nearly
+// nothing, so it has to be nothing, and the mean that number to the last bit: n times a float fits
+// into a double, and a float is what an n-th of it is rounded to.
+template <class P, int I, class = void>
+inline constexpr bool kIsCentre = false;
+template <class P, int I>
+inline constexpr bool kIsCentre<P, I, std::void_t<decltype(P::kCentre)>> = P::kCentre[I];
+
+template <class P, int I>
+using TotalOf = std::conditional_t<kIsCentre<P, I>, double, float>;
+
+// For a total of any stage.
+template <class P, int I = 0>
+constexpr bool any_centre() {
+  if constexpr (I < P::kStages) {
+    return kIsCentre<P, I> || any_centre<P, I + 1>();
+  } else {
+    return false;
+  }
+}
+template <class P>
+using AnyTotalOf = std::conditional_t<any_centre<P>(), double, float>;
+
+template <Combine C, class T = float>
+KW_FN T identity() {
+  if constexpr (C == Combine::kSum) return T(0);
+  if constexpr (C == Combine::kProd) return T(1);
   if constexpr (C == Combine::kMax) return -detail::kInf;
   if constexpr (C == Combine::kMin) return detail::kInf;
 }
 
-template <Combine C>
-KW_FN float combine(float x, float y) {
+template <Combine C, class T>
+KW_FN T combine(T x, T y) {
   if constexpr (C == Combine::kSum) return x + y;
   if constexpr (C == Combine::kProd) return x * y;
-  if constexpr (C == Combine::kMax) return maximum(x, y);
-  if constexpr (C == Combine::kMin) return minimum(x, y);
+  if constexpr (C == Combine::kMax) return maximum(static_cast<float>(x), static_cast<float>(y));
+  if constexpr (C == Combine::kMin) return minimum(static_cast<float>(x), static_cast<float>(y));
 }
 
 // V lanes of one number.
-template <int V>
-KW_FN void fill(Vec<V>& out, float x) {
+template <int V, class T>
+KW_FN void fill(Vec<V, T>& out, T x) {
   KW_LANES
   for (int v = 0; v < V; ++v) out.lanes[v] = x;
 }
 
-template <int V>
-KW_FN Vec<V> everywhere(float x) {
-  Vec<V> out;
+template <int V, class T>
+KW_FN Vec<V, T> everywhere(T x) {
+  Vec<V, T> out;
   fill(out, x);
   return out;
 }
 
-template <Combine C, int V>
-KW_FN Vec<V> combined(const Vec<V>& x, const Vec<V>& y) {
-  Vec<V> out;
+template <Combine C, int V, class T>
+KW_FN Vec<V, T> combined(const Vec<V, T>& x, const Vec<V, T>& y) {
+  Vec<V, T> out;
   KW_LANES
   for (int v = 0; v < V; ++v) out[v] = combine<C>(x[v], y[v]);
+  return out;
+}
+
+template <class T, int V>
+KW_FN Vec<V, T> as_totals(const Vec<V>& x) {
+  Vec<V, T> out;
+  KW_LANES
+  for (int v = 0; v < V; ++v) out[v] = x[v];
   return out;
 }
 
@@ -84,8 +117,8 @@ constexpr bool kSkips = true;
 
 // Folds the upper half of the lanes onto the lower one until a single lane is left: a short chain
 // of widths known to the compiler, which keeps it in vector registers.
-template <Combine C, int Width, int V>
-KW_FN float fold_lanes(Vec<V>& x) {
+template <Combine C, int Width, int V, class T>
+KW_FN T fold_lanes(Vec<V, T>& x) {
   if constexpr (Width == 1) {
     return x.lanes[0];
   } else {
@@ -96,9 +129,17 @@ KW_FN float fold_lanes(Vec<V>& x) {
   }
 }
 
-template <Combine C, int V>
-KW_FN float combine_lanes(Vec<V> x) {
+template <Combine C, int V, class T>
+KW_FN T combine_lanes(Vec<V, T> x) {
   return fold_lanes<C, V>(x);
+}
+
+// Numbers folded to one, and that as a total. As many as a power of two, and equal, are summed
+// exactly as floats; if only `some` count (the others are identities), doubles are.
+template <Combine C, class T, int V>
+KW_FN T fold_to_total(const Vec<V>& x, bool some = false) {
+  if (sizeof(T) > sizeof(float) && some) return combine_lanes<C>(as_totals<T>(x));
+  return combine_lanes<C>(x);
 }
 
 // Calls f(Stage<0>{}), f(Stage<1>{}), ... for every stage of a program.
@@ -154,6 +195,24 @@ KW_FN void for_each_stage_of(Reading<First, End>, F&& f) {
     for_each_stage_of(Reading<First + 1, End>{}, f);
   }
 }
+
+// One value for each stage [First, End) of a reading: of(stage) is an Each<P, I>.
+template <class P, template <class, int> class Each, int First, int End>
+struct OfStages {
+  Each<P, First> own;
+  OfStages<P, Each, First + 1, End> others;
+
+  template <int I>
+  KW_FN auto& of(Stage<I>) {
+    if constexpr (I == First) {
+      return own;
+    } else {
+      return others.of(Stage<I>{});
+    }
+  }
+};
+template <class P, template <class, int> class Each, int End>
+struct OfStages<P, Each, End, End> {};
 
 // Brings a chunk's fields to where stage I finds them, by going through the stages before it again.
 // Only kernels that do not keep a row resident need it; what stage I does not use is optimised

@@ -9,21 +9,29 @@
 namespace kw {
 
 // Combine over Width threads: neighbours in a warp, or the whole block. Everyone gets the result.
-template <Combine C, int Width>
-__device__ __forceinline__ float reduce_threads(float x) {
+template <Combine C, int Width, class T>
+__device__ __forceinline__ T reduce_threads(T x) {
   constexpr int kInWarp = Width < 32 ? Width : 32;
   KW_LANES
   for (int offset = kInWarp / 2; offset > 0; offset /= 2) {
     x = combine<C>(x, __shfl_xor_sync(0xffffffff, x, offset));
   }
   if constexpr (Width > 32) {
-    __shared__ float partial[32];
+    __shared__ T partial[32];
     const int warp = threadIdx.x / 32;
     __syncthreads();  // the previous reduction may still be read
     if (threadIdx.x % 32 == 0) partial[warp] = x;
     __syncthreads();
-    x = partial[0];
-    for (int w = 1; w < Width / 32; ++w) x = combine<C>(x, partial[w]);
+    if constexpr (sizeof(T) > sizeof(float)) {
+      x = partial[threadIdx.x % (Width / 32)];  // one by one, doubles take too long
+      KW_LANES
+      for (int offset = Width / 64; offset > 0; offset /= 2) {
+        x = combine<C>(x, __shfl_xor_sync(0xffffffff, x, offset));
+      }
+    } else {
+      x = partial[0];
+      for (int w = 1; w < Width / 32; ++w) x = combine<C>(x, partial[w]);
+    }
   }
   return x;
 }
@@ -57,22 +65,21 @@ __device__ __forceinline__ void arrive_in_cluster() {
 
 // Combine what every thread of a block knows over the blocks that share a row, at most Most. Stages
 // take turns with two places, so that one barrier each is enough; I counts them from 0.
-template <Combine C, int Most, int I>
-__device__ __forceinline__ float reduce_blocks(float x, const Share& share) {
+template <Combine C, int Most, int I, class T>
+__device__ __forceinline__ T reduce_blocks(T x, const Share& share) {
 #if __CUDA_ARCH__ >= 900
   if (share.blocks > 1) {
-    __shared__ float places[2][Most];
+    __shared__ T places[2][Most];
     if constexpr (I == 0) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     if (threadIdx.x < share.blocks) {
       const auto own = static_cast<uint32_t>(__cvta_generic_to_shared(&places[I % 2][share.rank]));
-      asm volatile(
-          "{\n"
-          ".reg .u32 there;\n"
-          "mapa.shared::cluster.u32 there, %0, %1;\n"
-          "st.shared::cluster.f32 [there], %2;\n"
-          "}\n" ::"r"(own),
-          "r"(threadIdx.x), "f"(x)
-          : "memory");
+      uint32_t there;
+      asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(own), "r"(threadIdx.x));
+      if constexpr (sizeof(T) == 8) {
+        asm volatile("st.shared::cluster.f64 [%0], %1;" ::"r"(there), "d"(x) : "memory");
+      } else {
+        asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(x) : "memory");
+      }
     }
     __syncwarp();
     arrive_in_cluster();

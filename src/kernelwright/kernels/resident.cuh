@@ -40,22 +40,35 @@ struct ResidentThread {
 
   // This thread's share of a stage in segment q.
   template <class S>
-  __device__ __forceinline__ float share(S stage, int q) {
+  __device__ __forceinline__ auto share(S stage, int q) {
     constexpr Combine kOp = P::kCombine[S::value];
-    float total = identity<kOp>();
+    using T = TotalOf<P, S::value>;
+    T total = identity<kOp, T>();
+    // Four chunks of a sum that is a double are exact as floats, where each of them is there.
+    constexpr int kFours = kExact && sizeof(T) > sizeof(float) ? kChunks / 4 : 0;
     KW_LANES
-    for (int c = 0; c < kChunks; ++c) {
+    for (int four = 0; four < kFours; ++four) {
+      Vec<4> chunks;
+      KW_LANES
+      for (int n = 0; n < 4; ++n) {
+        const int c = four * 4 + n;
+        chunks[n] = combine_lanes<kOp>(P::contribution(stage, f[q][c], s[q], a, cursor(q, c)));
+      }
+      total = combine<kOp>(total, fold_to_total<kOp, T>(chunks));
+    }
+    KW_LANES
+    for (int c = kFours * 4; c < kChunks; ++c) {
       if (!inside(q, c)) continue;
       const Vec<V> x = P::contribution(stage, f[q][c], s[q], a, cursor(q, c));
-      total = combine<kOp>(total, combine_lanes<kOp>(x));
+      total = combine<kOp>(total, T{combine_lanes<kOp>(x)});
     }
     return total;
   }
 
-  template <class S>
-  __device__ __forceinline__ void finish_segment(S stage, int q, float total) {
+  template <class S, class T>
+  __device__ __forceinline__ void finish_segment(S stage, int q, T total) {
     constexpr Combine kOp = P::kCombine[S::value];
-    P::finish(stage, s[q], Vec<1>{{reduce_threads<kOp, C::kLanes>(total)}}, a);
+    P::finish(stage, s[q], Vec<1, T>{{reduce_threads<kOp, C::kLanes>(total)}}, a);
   }
 
   // Stages I up to End, all over segment q.
@@ -78,7 +91,7 @@ struct ResidentThread {
   __device__ __forceinline__ void run_from() {
     constexpr int kEnd = next_over_row(I);
     if constexpr (I < kEnd) {
-      float first[kOwned];
+      TotalOf<P, I> first[kOwned];
       KW_LANES
       for (int q = 0; q < kOwned; ++q) first[q] = share(Stage<I>{}, q);
       if constexpr (kEnd == P::kStages) {
@@ -89,7 +102,7 @@ struct ResidentThread {
         }
       } else {
         constexpr Combine kOp = P::kCombine[kEnd];
-        float total = identity<kOp>();
+        auto total = identity<kOp, TotalOf<P, kEnd>>();
         KW_LANES
         for (int q = 0; q < kOwned; ++q) {
           finish_segment(Stage<I>{}, q, first[q]);
@@ -100,7 +113,7 @@ struct ResidentThread {
       }
     } else if constexpr (kEnd < P::kStages) {
       constexpr Combine kOp = P::kCombine[kEnd];
-      float total = identity<kOp>();
+      auto total = identity<kOp, TotalOf<P, kEnd>>();
       KW_LANES
       for (int q = 0; q < kOwned; ++q) total = combine<kOp>(total, share(Stage<kEnd>{}, q));
       finish_row<kEnd>(total);
@@ -108,8 +121,8 @@ struct ResidentThread {
   }
 
   template <int I>
-  __device__ __forceinline__ void finish_row(float total) {
-    const Vec<1> all{{reduce_threads<P::kCombine[I], kRowThreads>(total)}};
+  __device__ __forceinline__ void finish_row(TotalOf<P, I> total) {
+    const Vec<1, TotalOf<P, I>> all{{reduce_threads<P::kCombine[I], kRowThreads>(total)}};
     KW_LANES
     for (int q = 0; q < kOwned; ++q) P::finish(Stage<I>{}, s[q], all, a);
     run_from<I + 1>();

@@ -31,18 +31,18 @@ struct ResidentRow {
     Single single[kSingle + 1];
     Scalars scalars;
 
-    template <class F>
-    KW_FN void chunks(int64_t begin, F&& body) {
-      for_each_chunk<V, kRun>(begin, begin + kSegment, kRun,
-                              [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
-                                if constexpr (decltype(lanes)::value == V) {
-                                  body(lanes, wide[i], e);
-                                } else if constexpr (decltype(lanes)::value == kNarrow) {
-                                  body(lanes, narrow[i], e);
-                                } else {
-                                  body(lanes, single[i], e);
-                                }
-                              });
+    template <class F, class Four = std::nullptr_t>
+    KW_FN void chunks(int64_t begin, F&& body, Four&& four = {}) {
+      const auto each = [&](auto lanes, int64_t i, int64_t e) KW_INLINE {
+        if constexpr (decltype(lanes)::value == V) {
+          body(lanes, wide[i], e);
+        } else if constexpr (decltype(lanes)::value == kNarrow) {
+          body(lanes, narrow[i], e);
+        } else {
+          body(lanes, single[i], e);
+        }
+      };
+      for_each_chunk<V, kRun>(begin, begin + kSegment, kRun, each, four);
     }
   };
 
@@ -66,21 +66,34 @@ struct ResidentRow {
   ~ResidentRow() { delete[] scratch; }
 
   template <class S>
-  KW_FN static void accumulate_segment(S stage, Segment& segment, Vec<V>& total,
+  KW_FN static void accumulate_segment(S stage, Segment& segment,
+                                       Vec<V, TotalOf<P, S::value>>& total,
                                        const typename P::Args& a, Cursor at) {
     constexpr Combine kOp = P::kCombine[S::value];
     // A copy, since the fields are written meanwhile: in the same object as these, the compiler
     // would read them again for every lane, and not vectorise.
     const Scalars scalars = segment.scalars;
-    BlockwiseTotal<kOp, V> sum;
-    segment.chunks(at.element, [&](auto lanes, auto& f, int64_t e) KW_INLINE {
+    StageTotal<P, S::value, V> sum;
+    const auto add = [&](auto lanes, auto& f, int64_t e) KW_INLINE {
       const auto x = P::contribution(stage, f, scalars, a, Cursor{at.row, e});
       if constexpr (decltype(lanes)::value == V) {
         sum.add(x);
       } else {
         sum.add_some(x);
       }
-    });
+    };
+    if constexpr (kIsCentre<P, S::value>) {
+      segment.chunks(at.element, add, [&](int64_t i, int64_t e) KW_INLINE {
+        Vec<V> x[4];
+        for (int n = 0; n < 4; ++n) {
+          const Cursor here{at.row, e + n * V};
+          x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
+        }
+        sum.add_four(x);
+      });
+    } else {
+      segment.chunks(at.element, add);
+    }
     accumulate<kOp, V>(total, sum.all());
   }
 
@@ -91,13 +104,14 @@ struct ResidentRow {
                                    const Cursor (&at)[N]) {
     if constexpr (I < End) {
       constexpr Combine kOp = P::kCombine[I];
-      Vec<V> totals[N];
+      using T = TotalOf<P, I>;
+      Vec<V, T> totals[N];
       for (int k = 0; k < N; ++k) {
-        totals[k] = identities<kOp, V>();
+        totals[k] = identities<kOp, V, T>();
         accumulate_segment(Stage<I>{}, segments[k], totals[k], a, at[k]);
       }
       for (int k = 0; k < N; ++k) {
-        const Vec<1> total{{combine_lanes<kOp, V>(totals[k])}};
+        const Vec<1, T> total{{combine_lanes<kOp>(totals[k])}};
         P::finish(Stage<I>{}, segments[k].scalars, total, a);
       }
       segment_stages<I + 1, End, N>(segments, a, at);
@@ -128,8 +142,8 @@ struct ResidentRow {
   }
 
   // Stages I up to the next one over the row for N segments from q on, and their share of that one.
-  template <int I, int N>
-  KW_FN void walk(Segment* segments, Vec<V>& row_total, const typename P::Args& a, int64_t row,
+  template <int I, int N, class T>
+  KW_FN void walk(Segment* segments, Vec<V, T>& row_total, const typename P::Args& a, int64_t row,
                   int64_t q) {
     constexpr int kEnd = next_over_row(I);
     Cursor at[N];
@@ -148,8 +162,10 @@ struct ResidentRow {
   template <int I>
   KW_FN void run_from(const typename P::Args& a, int64_t row) {
     constexpr int kEnd = next_over_row(I);
-    constexpr Combine kOp = P::kCombine[kEnd < P::kStages ? kEnd : 0];
-    Vec<V> row_total = identities<kOp, V>();
+    constexpr int kNext = kEnd < P::kStages ? kEnd : 0;
+    constexpr Combine kOp = P::kCombine[kNext];
+    using T = TotalOf<P, kNext>;
+    Vec<V, T> row_total = identities<kOp, V, T>();
     Scalars last;
     int64_t q = 0;
     if constexpr (kOnStack) {
@@ -171,7 +187,7 @@ struct ResidentRow {
       }
     }
     if constexpr (kEnd < P::kStages) {
-      const Vec<1> total{{combine_lanes<kOp, V>(row_total)}};
+      const Vec<1, T> total{{combine_lanes<kOp>(row_total)}};
       P::finish(Stage<kEnd>{}, last, total, a);
       if constexpr (kKeepsSegments) {
         for (int64_t k = 0; k < kSegments; ++k) {

@@ -23,7 +23,8 @@ KW_FN void take_short_rows(const typename P::Args& a, int64_t row) {
   for_each_stage<P>([&](auto stage) KW_INLINE {
     constexpr int I = decltype(stage)::value;
     constexpr Combine kOp = P::kCombine[I];
-    Vec<V> total = identities<kOp, V>();
+    using T = TotalOf<P, I>;
+    Vec<V, T> total = identities<kOp, V, T>();
     for_each_element<P>([&](int64_t e) KW_INLINE {
       typename P::template Fields<V> f;
       replay<P, I, V, V>(f, s, a, Cursor{row, e});

@@ -4,7 +4,7 @@
 // next launch all add up the parts of the stages before, in one order: results repeat bit for bit,
 // and nobody waits for another block. The last launch stores. Rows of up to kShort elements are not
 // worth that: they are streamed.
-//   parts: P::rows x P::kStages x kParts numbers
+//   parts: for each row and stage room for kParts numbers, of the size of the largest total
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,8 +23,10 @@ struct Part {
   int part = static_cast<int>(blockIdx.x % kBlocks);
   int64_t first = (int64_t{C::kThreads} * part + threadIdx.x) * C::kVec;
 
-  __device__ float* results(float* parts, int stage) const {
-    return parts + (row * P::kStages + stage) * C::kParts;
+  template <int I>
+  __device__ TotalOf<P, I>* results(float* parts) const {
+    auto* const all = reinterpret_cast<AnyTotalOf<P>*>(parts);
+    return reinterpret_cast<TotalOf<P, I>*>(all + (row * P::kStages + I) * C::kParts);
   }
 
   // What follows from the stages before I.
@@ -34,11 +36,12 @@ struct Part {
     if constexpr (I > 0) {
       collect<I - 1>(s, parts, a);
       constexpr Combine kOp = P::kCombine[I - 1];
-      const float* from = results(parts, I - 1);
-      float total = identity<kOp>();
+      using T = TotalOf<P, I - 1>;
+      const T* from = results<I - 1>(parts);
+      T total = identity<kOp, T>();
       for (int i = threadIdx.x; i < C::kParts; i += C::kThreads)
         total = combine<kOp>(total, from[i]);
-      P::finish(Stage<I - 1>{}, s, Vec<1>{{reduce_threads<kOp, C::kThreads>(total)}}, a);
+      P::finish(Stage<I - 1>{}, s, Vec<1, T>{{reduce_threads<kOp, C::kThreads>(total)}}, a);
     }
   }
 };
@@ -51,9 +54,10 @@ __global__ void __launch_bounds__(C::kThreads)
   typename P::template Scalars<1> s;
   own.template collect<Reading::kFirst>(s, parts, a);
   const int64_t elements = P::elements(a);
-  float totals[Reading::kCount];
+  OfStages<P, TotalOf, Reading::kFirst, Reading::kEnd> totals;
   for_each_stage_of(Reading{}, [&](auto stage) {
-    totals[stage.value - Reading::kFirst] = identity<P::kCombine[stage.value]>();
+    constexpr int I = decltype(stage)::value;
+    totals.of(stage) = identity<P::kCombine[I], TotalOf<P, I>>();
   });
 #pragma unroll 4
   for (int64_t e = own.first; e < elements; e += own.kStep) {
@@ -62,14 +66,14 @@ __global__ void __launch_bounds__(C::kThreads)
     for_each_stage_of(Reading{}, [&](auto stage) {
       constexpr Combine kOp = P::kCombine[stage.value];
       const Vec<C::kVec> x = P::contribution(stage, f, s, a, Cursor{own.row, e});
-      float& total = totals[stage.value - Reading::kFirst];
-      total = combine<kOp>(total, combine_lanes<kOp>(x));
+      auto& total = totals.of(stage);
+      total = combine<kOp>(total, TotalOf<P, stage.value>{combine_lanes<kOp>(x)});
     });
   }
   for_each_stage_of(Reading{}, [&](auto stage) {
-    const float total = reduce_threads<P::kCombine[stage.value], C::kThreads>(
-        totals[stage.value - Reading::kFirst]);
-    if (threadIdx.x == 0) own.results(parts, stage.value)[own.part] = total;
+    constexpr int I = decltype(stage)::value;
+    const auto total = reduce_threads<P::kCombine[I], C::kThreads>(totals.of(stage));
+    if (threadIdx.x == 0) own.template results<I>(parts)[own.part] = total;
   });
 }
 

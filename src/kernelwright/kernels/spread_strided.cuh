@@ -3,7 +3,7 @@
 //
 // As in spread.cuh each reading is a launch, and the next one adds up the parts in one order. Rows
 // of up to kShort elements are left to strided.cuh.
-//   parts: P::kStages x kParts x P::rows numbers
+//   parts: for each stage and part room for P::rows numbers, of the size of the largest total
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,8 +27,10 @@ struct StridedPart {
   bool live = wanted < rows;
   int64_t row = live ? wanted : rows - V;  // idle threads repeat rows, store nothing
 
-  __device__ float* results(float* parts, int stage, int part) const {
-    return parts + (int64_t{stage} * C::kParts + part) * rows + row;
+  template <int I>
+  __device__ TotalOf<P, I>* results(float* parts, int part) const {
+    auto* const all = reinterpret_cast<AnyTotalOf<P>*>(parts) + int64_t{I} * C::kParts * rows;
+    return reinterpret_cast<TotalOf<P, I>*>(all) + part * rows + row;
   }
 
   // What follows from the stages before I.
@@ -37,15 +39,14 @@ struct StridedPart {
     if constexpr (I > 0) {
       collect<I - 1>(s, parts);
       constexpr Combine kOp = P::kCombine[I - 1];
-      Vec<V> total;
-      KW_LANES
-      for (int v = 0; v < V; ++v) total[v] = identity<kOp>();
+      using T = TotalOf<P, I - 1>;
+      auto total = everywhere<V>(identity<kOp, T>());
       for (int i = y; i < C::kParts; i += C::kDepth) {
-        const float* from = results(parts, I - 1, i);
+        const T* from = results<I - 1>(parts, i);
         KW_LANES
         for (int v = 0; v < V; ++v) total[v] = combine<kOp>(total[v], from[v]);
       }
-      P::finish(Stage<I - 1>{}, s, reduce_depth<kOp, C>(total), a);
+      P::finish(Stage<I - 1>{}, s, reduce_depth<P, C, I - 1>(total), a);
     }
   }
 };
@@ -60,12 +61,11 @@ __global__ void __launch_bounds__(C::kThreads)
   own.template collect<Reading::kFirst>(s, parts);
   const int64_t elements = P::elements(a);
   Totals<P, Reading, V> totals;
-#pragma unroll 4
-  for (int64_t e = own.first; e < elements; e += own.kStep) totals.add(s, a, Cursor{own.row, e});
+  totals.add_all(s, a, Cursor{own.row, own.first}, own.kStep, elements);
   for_each_stage_of(Reading{}, [&](auto stage) {
-    const Vec<V> total = reduce_depth<P::kCombine[stage.value], C>(totals[stage]);
+    const auto total = reduce_depth<P, C, stage.value>(totals[stage]);
     if (own.y == 0 && own.live) {
-      float* to = own.results(parts, stage.value, own.part);
+      auto* const to = own.template results<stage.value>(parts, own.part);
       KW_LANES
       for (int v = 0; v < V; ++v) to[v] = total[v];
     }

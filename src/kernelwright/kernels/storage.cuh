@@ -54,12 +54,12 @@ KW_FN bool from_float<bool>(float x) {
   return x != 0.0f;
 }
 
-// V floats, one per lane. A single one stands for every lane.
-template <int V>
+// V numbers, one per lane. A single one stands for every lane.
+template <int V, class T = float>
 struct Vec {
-  float lanes[V];
-  KW_FN float& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
-  KW_FN float operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
+  T lanes[V];
+  KW_FN T& operator[](int v) { return lanes[V == 1 ? 0 : v]; }
+  KW_FN T operator[](int v) const { return lanes[V == 1 ? 0 : v]; }
 };
 
 // Lanes that all see the same element, or elements a fixed stride apart.

@@ -9,6 +9,12 @@
 
 namespace kw {
 
+// Chunks at once, so that a thread waits for all of them together.
+inline constexpr int kAtOnce = 4;
+
+template <class, int>
+using StreamedChunks = Vec<kAtOnce>;
+
 template <class P, class C>
 __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P::Args a) {
   const Share share = share_of_row();
@@ -23,17 +29,18 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
   typename P::template Scalars<1> s;
   for_each_reading<P>([&](auto reading) {
     constexpr int kFirst = decltype(reading)::kFirst;
-    // Some chunks at once, so that a thread waits for all of them together; those beyond the end
-    // are the first one once more, and count for nothing.
-    constexpr int kAtOnce = 4;
-    Vec<kAtOnce> totals[decltype(reading)::kCount];
+    constexpr int kEnd = decltype(reading)::kEnd;
+    OfStages<P, TotalOf, kFirst, kEnd> totals;
     for_each_stage_of(reading, [&](auto stage) {
-      totals[stage.value - kFirst] = everywhere<kAtOnce>(identity<P::kCombine[stage.value]>());
+      constexpr int I = decltype(stage)::value;
+      totals.of(stage) = identity<P::kCombine[I], TotalOf<P, I>>();
     });
 #pragma unroll 1
     for (int64_t e = first; e < elements; e += kAtOnce * step) {
+      OfStages<P, StreamedChunks, kFirst, kEnd> chunks;
       KW_LANES
       for (int n = 0; n < kAtOnce; ++n) {
+        // Beyond the end it is the first chunk once more, and counts for nothing.
         const bool inside = n == 0 || e + n * step < elements;
         const int64_t at = inside ? e + n * step : first;
         if constexpr (P::kElements > 0) __builtin_assume(at >= 0 && at < P::kElements);
@@ -42,16 +49,21 @@ __global__ void __launch_bounds__(C::kThreads) streaming_kernel(const typename P
         for_each_stage_of(reading, [&](auto stage) {
           constexpr Combine kOp = P::kCombine[stage.value];
           const Vec<V> x = P::contribution(stage, f, s, a, Cursor{row, at});
-          float& total = totals[stage.value - kFirst][n];
-          total = combine<kOp>(total, inside ? combine_lanes<kOp>(x) : identity<kOp>());
+          chunks.of(stage)[n] = inside ? combine_lanes<kOp>(x) : identity<kOp>();
         });
       }
+      const bool some = e + (kAtOnce - 1) * step >= elements;
+      for_each_stage_of(reading, [&](auto stage) {
+        constexpr int I = decltype(stage)::value;
+        constexpr Combine kOp = P::kCombine[I];
+        const auto more = fold_to_total<kOp, TotalOf<P, I>>(chunks.of(stage), some);
+        totals.of(stage) = combine<kOp>(totals.of(stage), more);
+      });
     }
     for_each_stage_of(reading, [&](auto stage) {
       constexpr int I = decltype(stage)::value;
       constexpr Combine kOp = P::kCombine[I];
-      Vec<1> total{{combine_lanes<kOp>(totals[I - kFirst])}};
-      total[0] = reduce_threads<kOp, C::kThreads>(total[0]);
+      Vec<1, TotalOf<P, I>> total{{reduce_threads<kOp, C::kThreads>(totals.of(stage))}};
       total[0] = reduce_blocks<kOp, C::kCluster, I>(total[0], share);
       P::finish(stage, s, total, a);
     });

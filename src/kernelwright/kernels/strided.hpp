@@ -9,48 +9,40 @@ namespace kw {
 // Elements that are added up one by one, and blocks that are.
 inline constexpr int kBlock = 16;
 
-// A BlockwiseTotal whose blocks somebody else adds up.
 template <Combine C, int V>
+struct OneByOne {
+  Vec<V> total = identities<C, V>();
+  KW_FN void add(const Vec<V>& x) { accumulate<C, V>(total, x); }
+  KW_FN void add_four(const Vec<V> (&x)[4]) {
+    for (int n = 0; n < 4; ++n) add(x[n]);
+  }
+  KW_FN const Vec<V>& all() const { return total; }
+};
+
+// A BlockwiseTotal whose blocks somebody else adds up.
+template <Combine C, int V, class T>
 struct TotalOfBlocks {
-  Vec<V> done;
-  Vec<V> blocks;
+  Vec<V, T> done;
+  Vec<V, T> blocks;
   int whole;
 
   KW_FN void begin() {
-    fill(done, identity<C>());
-    fill(blocks, identity<C>());
+    fill(done, identity<C, T>());
+    fill(blocks, identity<C, T>());
     whole = 0;
   }
 
-  KW_FN void add(const Vec<V>& block) {
+  KW_FN void add(const Vec<V, T>& block) {
     accumulate<C, V>(blocks, block);
     if (++whole == kBlock) {
       accumulate<C, V>(done, blocks);
-      fill(blocks, identity<C>());
+      fill(blocks, identity<C, T>());
       whole = 0;
     }
   }
 
-  KW_FN Vec<V> all() const { return combined<C>(done, blocks); }
+  KW_FN Vec<V, T> all() const { return combined<C>(done, blocks); }
 };
-
-// One value for each stage [First, End) of a reading: of(stage) is a Each<kCombine[stage]>.
-template <class P, template <Combine> class Each, int First, int End>
-struct OfStages {
-  Each<P::kCombine[First]> own;
-  OfStages<P, Each, First + 1, End> others;
-
-  template <int I>
-  KW_FN auto& of(Stage<I>) {
-    if constexpr (I == First) {
-      return own;
-    } else {
-      return others.of(Stage<I>{});
-    }
-  }
-};
-template <class P, template <Combine> class Each, int End>
-struct OfStages<P, Each, End, End> {};
 
 // Vectors of long rows that are taken abreast, at most: two kilobytes of lanes. Each element of
 // such a row is in another page of memory, and what lies beside it there is nearly free now, but
@@ -61,13 +53,15 @@ inline constexpr int kAbreast = V == 1 ? 1 : 512 / V;
 // `count` vectors of V neighbouring rows.
 template <class P, int V>
 struct LongRows {
-  template <Combine C>
+  template <class, int I>
   struct Totals {
-    TotalOfBlocks<C, V> vectors[kAbreast<V>];
+    TotalOfBlocks<P::kCombine[I], V, TotalOf<P, I>> vectors[kAbreast<V>];
   };
-  template <Combine C>
-  struct Block {
-    Vec<V> sum = identities<C, V>();
+  template <class, int I>
+  using Block = std::conditional_t<kIsCentre<P, I>, WideTotal<V>, OneByOne<P::kCombine[I], V>>;
+  template <class, int>
+  struct Four {
+    Vec<V> x[4];
   };
   using Fields = typename P::template Fields<V>;
 
@@ -101,17 +95,30 @@ struct LongRows {
       const int64_t end = std::min<int64_t>(begin + kBlock, elements);
       for (int n = 0; n < count; ++n) {
         OfStages<P, Block, R::kFirst, R::kEnd> block;
-        for (int64_t e = begin; e < end; ++e) {
+        int64_t e = begin;
+        for (; e + 4 <= end; e += 4) {
+          OfStages<P, Four, R::kFirst, R::kEnd> four;
+          for (int k = 0; k < 4; ++k) {
+            const Cursor at{row + n * V, e + k};
+            Fields f;
+            replay<P, R::kFirst, V, V>(f, s[n], a, at);
+            for_each_stage_of(reading, [&](auto stage) KW_INLINE {
+              four.of(stage).x[k] = P::contribution(stage, f, s[n], a, at);
+            });
+          }
+          for_each_stage_of(
+              reading, [&](auto stage) KW_INLINE { block.of(stage).add_four(four.of(stage).x); });
+        }
+        for (; e < end; ++e) {
           const Cursor at{row + n * V, e};
           Fields f;
           replay<P, R::kFirst, V, V>(f, s[n], a, at);
           for_each_stage_of(reading, [&](auto stage) KW_INLINE {
-            constexpr Combine kOp = P::kCombine[decltype(stage)::value];
-            accumulate<kOp, V>(block.of(stage).sum, P::contribution(stage, f, s[n], a, at));
+            block.of(stage).add(P::contribution(stage, f, s[n], a, at));
           });
         }
         for_each_stage_of(reading, [&](auto stage) KW_INLINE {
-          totals.of(stage).vectors[n].add(block.of(stage).sum);
+          totals.of(stage).vectors[n].add(block.of(stage).all());
         });
       }
     }

@@ -26,13 +26,15 @@ class Template:
     tiles need that; a row kernel is 2 to 5% slower for it (H200, 2 GB). `updates` says that every
     result is stored once, by a thread that reads what it computes it from by itself: so a result
     may be stored where one of its operands was. `joins` says that stages which need nothing of each
-    other share one reading of the row, on a GPU.
+    other share one reading of the row, on a GPU; `centres`, that sums whose means are subtracted
+    come as doubles.
     """
 
     symbol: str
     spares_cache: bool = False
     updates: bool = False
     joins: bool = False
+    centres: bool = False
 
     def header(self, device: str) -> str:
         return f"{self.symbol}.{'cuh' if device == 'cuda' else 'hpp'}"
@@ -45,14 +47,14 @@ TEMPLATES = {
     for t in (
         Template("pointwise", updates=True),
         Template("ragged", updates=True),
-        Template("resident", updates=True),
-        Template("streaming", updates=True, joins=True),
-        Template("spread", updates=True, joins=True),
-        Template("strided", updates=True, joins=True),
-        Template("short_rows", updates=True),
+        Template("resident", updates=True, centres=True),
+        Template("streaming", updates=True, joins=True, centres=True),
+        Template("spread", updates=True, joins=True, centres=True),
+        Template("strided", updates=True, joins=True, centres=True),
+        Template("short_rows", updates=True, centres=True),
         Template("turned"),
         Template("tiled"),
-        Template("spread_strided", updates=True, joins=True),
+        Template("spread_strided", updates=True, joins=True, centres=True),
         Template("windows"),
         Template("pictures"),
         Template("gemm_sm90", spares_cache=True),
@@ -87,13 +89,20 @@ class Kernel:
         return [*(s.access.buffer for s in self.program.stores), *counts]
 
     @property
+    def centres(self) -> tuple[bool, ...]:
+        """For each stage, whether its total is a double."""
+        wide = self.template.centres
+        return tuple(wide and centre for centre in self.program.centres)
+
+    @property
     def room(self) -> tuple[Buffer, ...]:
         """Memory that its launches work with: what the parts of a row leave for the next one."""
         parts = dict(self.config.constants).get("kParts")
         if parts is None:
             return ()
         program = self.program
-        shape = (program.count(program.rows), len(program.stages), parts)
+        floats = 2 if any(self.centres) else 1
+        shape = (program.count(program.rows), len(program.stages), parts * floats)
         return (Buffer(PARTS, shape, torch.float32),)
 
     @property

@@ -29,6 +29,7 @@ from kernelwright.plan.model import (
     Stage,
     Store,
     element_type,
+    stage_of_mean,
 )
 from kernelwright.plan.pixels import as_products
 from kernelwright.plan.policy import ALWAYS, CHANNELS_LAST, WHERE_IT_PAYS, Policy
@@ -89,6 +90,7 @@ __all__ = [
     "seat",
     "sizes_to_hold",
     "slow",
+    "stage_of_mean",
     "tails",
     "tiled",
     "told",

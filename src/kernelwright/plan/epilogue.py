@@ -19,13 +19,20 @@ import torch
 from kernelwright.expr import Expr, acc, call, const, leaves, load, substitute
 from kernelwright.graph import Dim, Shape, as_dim, fresh_name, hint, product
 from kernelwright.plan.domain import Atoms, flat
-from kernelwright.plan.model import Access, Buffer, Coordinate, Program, Stage, Store
+from kernelwright.plan.model import (
+    Access,
+    Buffer,
+    Coordinate,
+    Program,
+    Stage,
+    Store,
+    stage_of_mean,
+)
 from kernelwright.plan.reasons import Code
 from kernelwright.targets import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8
-COUNTS = ("const", "size")
 
 
 class Unfit(Exception):
@@ -196,9 +203,7 @@ def merged(program: Program, index: int) -> int | None:
     total, around = program.stages[used[0]], centred(stage)
     if total.kind != "sum" or around.op != "sub" or around.args[0] is not total.expr:
         return None
-    mean = around.args[1]
-    whole = mean.op == "div" and mean.args[0] is acc(used[0]) and mean.args[1].op in COUNTS
-    return used[0] if whole else None
+    return used[0] if stage_of_mean(around.args[1]) == used[0] else None
 
 
 def centred(stage: Stage) -> Expr:

@@ -14,13 +14,15 @@ from functools import cached_property
 import sympy
 import torch
 
-from kernelwright.expr import Expr, cost, leaves, show
+from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
 from kernelwright.targets import Attending, ConvLoop, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
+# How many elements there are.
+COUNTS = ("const", "size")
 LAZY, CALLS = ("map", "cat", "window"), ("contract", "opaque")
 
 
@@ -128,6 +130,14 @@ class Store:
 
     def __str__(self) -> str:
         return f"per {self.level}: {self.access} = {show(self.expr)}"
+
+
+def stage_of_mean(expr: Expr) -> int | None:
+    """The stage of which this is the result over a number of elements."""
+    if expr.op != "div" or expr.args[0].op != "acc":
+        return None
+    total, count = expr.args
+    return int(str(total.value)) if count.op in COUNTS and count.value != 0 else None
 
 
 @dataclass(frozen=True)
@@ -239,6 +249,13 @@ class Program:
             first = first if joins else index
             joined.append(joins)
         return tuple(joined)
+
+    @cached_property
+    def centres(self) -> tuple[bool, ...]:
+        """For each stage, whether it is a sum whose mean is subtracted from something."""
+        subtracted = {e.args[1] for e in postorder(*self.exprs) if e.op == "sub"}
+        means = {stage_of_mean(e) for e in subtracted}
+        return tuple(s.kind == "sum" and i in means for i, s in enumerate(self.stages))
 
     @property
     def operations(self) -> int:

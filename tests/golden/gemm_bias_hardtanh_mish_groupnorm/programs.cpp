@@ -16,6 +16,7 @@ struct AddBiasHardtanhMishGroupNorm {
   static constexpr int kStages = 2;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kCentre[] = {true, false};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 32;
   static constexpr bool kStoresElements = true;
@@ -34,7 +35,6 @@ struct AddBiasHardtanhMishGroupNorm {
   };
   template <int L>
   struct Scalars {
-    kw::Vec<L> group_norm_sum;
     kw::Vec<L> group_norm_mean;
     kw::Vec<L> group_norm_square_sum;
     kw::Vec<L> group_norm_rstd;
@@ -57,11 +57,11 @@ struct AddBiasHardtanhMishGroupNorm {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] * 0.03125f;
+      s.group_norm_mean[l] = static_cast<float>(total[l] * (1.0 / 32.0));
     }
   }
 

@@ -14,6 +14,7 @@ struct BiasGroupNormMin {
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
       kw::Combine::kMin};
   static constexpr bool kOverSegment[] = {true, true, false};
+  static constexpr bool kCentre[] = {true, false, false};
   static constexpr int kSegment = 16;
   static constexpr int kElements = 256;
   static constexpr bool kStoresElements = false;
@@ -32,7 +33,6 @@ struct BiasGroupNormMin {
   };
   template <int L>
   struct Scalars {
-    kw::Vec<L> group_norm_sum;
     kw::Vec<L> group_norm_mean;
     kw::Vec<L> group_norm_square_sum;
     kw::Vec<L> group_norm_rstd;
@@ -54,11 +54,11 @@ struct BiasGroupNormMin {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.group_norm_sum[l] = total[l];
-      s.group_norm_mean[l] = s.group_norm_sum[l] * 0.0625f;
+      s.group_norm_mean[l] = static_cast<float>(total[l] * (1.0 / 16.0));
     }
   }
 

@@ -17,6 +17,7 @@ struct GroupNormLogSoftmax {
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum,
       kw::Combine::kMax, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {true, true, false, false};
+  static constexpr bool kCentre[] = {true, false, false, false};
   static constexpr int kSegment = 12;
   static constexpr int kElements = 60;
   static constexpr bool kStoresElements = true;
@@ -37,7 +38,6 @@ struct GroupNormLogSoftmax {
   };
   template <int L>
   struct Scalars {
-    kw::Vec<L> norm_sum;
     kw::Vec<L> norm_mean;
     kw::Vec<L> norm_square_sum;
     kw::Vec<L> norm_rstd;
@@ -60,11 +60,11 @@ struct GroupNormLogSoftmax {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.norm_sum[l] = total[l];
-      s.norm_mean[l] = kw::quotient(s.norm_sum[l], 12.0f, 0.083333336f);
+      s.norm_mean[l] = static_cast<float>(total[l] * (1.0 / 12.0));
     }
   }
 

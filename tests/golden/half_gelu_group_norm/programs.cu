@@ -17,6 +17,7 @@ struct GeluGroupNormMul {
   static constexpr int kStages = 2;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kCentre[] = {true, false};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 16;
   static constexpr bool kStoresElements = true;
@@ -35,7 +36,6 @@ struct GeluGroupNormMul {
   };
   template <int L>
   struct Scalars {
-    kw::Vec<L> norm_sum;
     kw::Vec<L> norm_mean;
     kw::Vec<L> norm_square_sum;
     kw::Vec<L> norm_rstd;
@@ -55,11 +55,11 @@ struct GeluGroupNormMul {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args&) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args&) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.norm_sum[l] = total[l];
-      s.norm_mean[l] = s.norm_sum[l] * 0.0625f;
+      s.norm_mean[l] = static_cast<float>(total[l] * (1.0 / 16.0));
     }
   }
 

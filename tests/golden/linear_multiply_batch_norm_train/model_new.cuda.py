@@ -59,7 +59,7 @@ def _kw_fused(
     batch = x.shape[0]
     linear_product = _kw_linear(run, batch, x, linear_weight)
     norm_2_affine = run.empty((batch, 24), torch.float32)
-    sums = run.empty((24, 2, 264), torch.float32)
+    sums = run.empty((24, 2, 528), torch.float32)
     run.launch(
         "bias_mul_batch_norm",
         [

@@ -24,6 +24,7 @@ struct BiasMulBatchNorm {
   static constexpr int kStages = 2;
   static constexpr kw::Combine kCombine[] = {kw::Combine::kSum, kw::Combine::kSum};
   static constexpr bool kOverSegment[] = {false, false};
+  static constexpr bool kCentre[] = {true, false};
   static constexpr int kSegment = 0;
   static constexpr int kElements = 0;
   static constexpr bool kStoresElements = true;
@@ -64,11 +65,12 @@ struct BiasMulBatchNorm {
   }
 
   template <int L>
-  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L>& total, const Args& a) {
+  KW_FN static void finish(kw::Stage<0>, Scalars<L>& s, const kw::Vec<L, double>& total,
+      const Args& a) {
     KW_LANES
     for (int l = 0; l < L; ++l) {
-      s.norm_2_sum[l] = total[l];
-      s.norm_2_mean[l] = kw::quotient(s.norm_2_sum[l], static_cast<float>((a.batch)));
+      s.norm_2_sum[l] = static_cast<float>(total[l]);
+      s.norm_2_mean[l] = static_cast<float>(total[l] * (1.0 / static_cast<double>((a.batch))));
     }
   }
 
