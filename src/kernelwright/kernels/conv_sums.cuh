@@ -116,7 +116,9 @@ struct ConvSums {
       parity ^= 1;
     }
   }
+  // All lanes have read what the stage says of itself, for which wgmma's waits are no order.
   __device__ __forceinline__ void release(int stage) const {
+    if constexpr (Loop::kScaled) __syncwarp();
     if (threadIdx.x % 32 == 0) detail::arrive(barriers.empty[stage]);
   }
 
