@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# Two workers have twice as many threads as there are cores: those that wait must not spin.
+# Workers have more threads than there are cores: those that wait must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
