@@ -24,7 +24,7 @@ endif
 demo: $(SETUP)
 	$(PY) examples/demo.py
 
-# Three workers on two cores: some tests wait. Of the slow ones a part (tests/parts.py).
+# Three workers on two cores: some tests wait. Of the slow ones a part (tests/drawn.py).
 test: $(SETUP)
 	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations 25 tests
 

@@ -18,7 +18,7 @@ import torch
 TESTS = Path(__file__).parent
 sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
 
-import parts  # noqa: E402
+import drawn  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,12 +26,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="rewrite tests/golden with what tests produce"
     )
     parser.addoption(
-        "--whole", action="store_true", help="every case, also of what parts.py takes a part of"
+        "--whole", action="store_true", help="every case, also of what drawn.py takes a part of"
     )
 
 
 def pytest_report_header() -> str:
-    return f"cases drawn by: {parts.draw()} (parts.py)"
+    return f"cases drawn by: {drawn.draw()} (drawn.py)"
 
 
 def pytest_collection_finish() -> None:
@@ -46,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--whole"):
-        left = dict.fromkeys(parts.left_out(items, config.args))
+        left = dict.fromkeys(drawn.left_out(items, config.args))
         if left:
             config.hook.pytest_deselected(items=list(left))
             items[:] = [item for item in items if item not in left]
