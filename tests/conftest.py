@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ sys.path.insert(0, str(TESTS))  # for checking.py, which the tiers share
 
 import drawn  # noqa: E402
 
+LEFT_OUT = pytest.StashKey[int]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -30,8 +33,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_report_header() -> str:
-    return f"cases drawn by: {drawn.draw()} (drawn.py)"
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("--whole"):
+        return "every case of every test"
+    return f"of the slow tests a part, drawn by the sources ({drawn.draw()}); --whole takes all"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Workers, which collect, tell how many cases they left out: each of them the same ones."""
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left out", 0)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    count = terminalreporter.config.stash.get(LEFT_OUT, 0)
+    if count:
+        terminalreporter.line(f"{count} slow cases were not drawn: make test-all runs them")
 
 
 def pytest_collection_finish() -> None:
@@ -48,6 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--whole"):
         left = dict.fromkeys(drawn.left_out(items, config.args))
         if left:
+            config.stash[LEFT_OUT] = len(left)
             config.hook.pytest_deselected(items=list(left))
             items[:] = [item for item in items if item not in left]
     if torch.cuda.is_available():

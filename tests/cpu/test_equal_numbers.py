@@ -10,5 +10,5 @@ import pytest
 
 @pytest.mark.parametrize("name", equal_numbers.CASES)
 def test_the_mean_of_equal_numbers_is_that_number(name: str, extensions: Path) -> None:
-    own, theirs = equal_numbers.errors(name, "cpu")
-    assert own <= 2 * theirs + equal_numbers.ROUNDING
+    own, _ = equal_numbers.errors(name, "cpu")  # eager is off by 1e-2 down a batch
+    assert own <= equal_numbers.ROUNDING
