@@ -2980,7 +2980,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 f734947236c023b5b390d2ee96d4cd4888dc8c99588db659f80a6650235c7d53
+# sha256 94b75a84a7ef2d9c0d0386ca2fcaff2fdf2d203b157977525809d7ae78f06760
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3403,9 +3403,10 @@ struct WideTotal {
   Vec<V, double> total = identities<Combine::kSum, V, double>();
 
   KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+  KW_FN void add(const Vec<V> (&x)[1]) { add(x[0]); }
 
   // First as floats, which is exact if they are equal.
-  KW_FN void add_four(const Vec<V> (&x)[4]) {
+  KW_FN void add(const Vec<V> (&x)[4]) {
     Vec<V> sum;
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -3557,7 +3558,7 @@ struct ResidentRow {
           const Cursor here{at.row, e + n * V};
           x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
         }
-        sum.add_four(x);
+        sum.add(x);
       });
     } else {
       segment.chunks(at.element, add);

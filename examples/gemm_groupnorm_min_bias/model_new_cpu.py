@@ -3046,7 +3046,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 b973c70f7017df0517d91d3474b040d3aeb59ff71e01289ac3453ee27ba18152
+# sha256 ef327b7b09b0659573a4dc306ca5f71543447a32670a58f05068e66a9c7a6f91
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3371,9 +3371,10 @@ struct WideTotal {
   Vec<V, double> total = identities<Combine::kSum, V, double>();
 
   KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+  KW_FN void add(const Vec<V> (&x)[1]) { add(x[0]); }
 
   // First as floats, which is exact if they are equal.
-  KW_FN void add_four(const Vec<V> (&x)[4]) {
+  KW_FN void add(const Vec<V> (&x)[4]) {
     Vec<V> sum;
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -3525,7 +3526,7 @@ struct ResidentRow {
           const Cursor here{at.row, e + n * V};
           x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
         }
-        sum.add_four(x);
+        sum.add(x);
       });
     } else {
       segment.chunks(at.element, add);

@@ -2960,7 +2960,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 27b426abb0f54ee55c6d73c17949dbf26de180bab53c695a876b83975ef3513b
+# sha256 a47fd74b2c07d36540478da0ed45b63a5254b4587ec0d1bb0952ffc061a611bb
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3294,9 +3294,10 @@ struct WideTotal {
   Vec<V, double> total = identities<Combine::kSum, V, double>();
 
   KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+  KW_FN void add(const Vec<V> (&x)[1]) { add(x[0]); }
 
   // First as floats, which is exact if they are equal.
-  KW_FN void add_four(const Vec<V> (&x)[4]) {
+  KW_FN void add(const Vec<V> (&x)[4]) {
     Vec<V> sum;
     KW_LANES
     for (int v = 0; v < V; ++v) {
@@ -3448,7 +3449,7 @@ struct ResidentRow {
           const Cursor here{at.row, e + n * V};
           x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
         }
-        sum.add_four(x);
+        sum.add(x);
       });
     } else {
       segment.chunks(at.element, add);

@@ -82,9 +82,10 @@ struct WideTotal {
   Vec<V, double> total = identities<Combine::kSum, V, double>();
 
   KW_FN void add(const Vec<V>& x) { accumulate<Combine::kSum, V>(total, x); }
+  KW_FN void add(const Vec<V> (&x)[1]) { add(x[0]); }
 
   // First as floats, which is exact if they are equal.
-  KW_FN void add_four(const Vec<V> (&x)[4]) {
+  KW_FN void add(const Vec<V> (&x)[4]) {
     Vec<V> sum;
     KW_LANES
     for (int v = 0; v < V; ++v) {

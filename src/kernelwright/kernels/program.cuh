@@ -158,7 +158,6 @@ template <int First, int End>
 struct Reading {
   static constexpr int kFirst = First;
   static constexpr int kEnd = End;
-  static constexpr int kCount = End - First;
 };
 
 template <class P, class = void>
@@ -213,6 +212,15 @@ struct OfStages {
 };
 template <class P, template <class, int> class Each, int End>
 struct OfStages<P, Each, End, End> {};
+
+// For each of them, what N elements contribute.
+template <int N, int V>
+struct Several {
+  template <class, int>
+  struct Of {
+    Vec<V> x[N];
+  };
+};
 
 // Brings a chunk's fields to where stage I finds them, by going through the stages before it again.
 // Only kernels that do not keep a row resident need it; what stage I does not use is optimised

@@ -89,7 +89,7 @@ struct ResidentRow {
           const Cursor here{at.row, e + n * V};
           x[n] = P::contribution(stage, segment.wide[i + n], scalars, a, here);
         }
-        sum.add_four(x);
+        sum.add(x);
       });
     } else {
       segment.chunks(at.element, add);

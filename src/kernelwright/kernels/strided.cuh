@@ -87,7 +87,7 @@ struct Totals {
   template <int N>
   __device__ __forceinline__ void add(const typename P::template Scalars<V>& s,
                                       const typename P::Args& a, Cursor at, int64_t step) {
-    OfStages<P, Several<N>::template Of, Reading::kFirst, Reading::kEnd> several;
+    OfStages<P, Several<N, V>::template Of, Reading::kFirst, Reading::kEnd> several;
     KW_LANES
     for (int n = 0; n < N; ++n) {
       const Cursor here{at.row, at.element + n * step};
@@ -115,14 +115,6 @@ struct Totals {
       }
     });
   }
-
-  template <int N>
-  struct Several {
-    template <class, int>
-    struct Of {
-      Vec<V> x[N];
-    };
-  };
 };
 
 template <class P, class C>

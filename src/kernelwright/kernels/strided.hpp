@@ -12,9 +12,9 @@ inline constexpr int kBlock = 16;
 template <Combine C, int V>
 struct OneByOne {
   Vec<V> total = identities<C, V>();
-  KW_FN void add(const Vec<V>& x) { accumulate<C, V>(total, x); }
-  KW_FN void add_four(const Vec<V> (&x)[4]) {
-    for (int n = 0; n < 4; ++n) add(x[n]);
+  template <int N>
+  KW_FN void add(const Vec<V> (&x)[N]) {
+    for (int n = 0; n < N; ++n) accumulate<C, V>(total, x[n]);
   }
   KW_FN const Vec<V>& all() const { return total; }
 };
@@ -59,10 +59,6 @@ struct LongRows {
   };
   template <class, int I>
   using Block = std::conditional_t<kIsCentre<P, I>, WideTotal<V>, OneByOne<P::kCombine[I], V>>;
-  template <class, int>
-  struct Four {
-    Vec<V> x[4];
-  };
   using Fields = typename P::template Fields<V>;
 
   typename P::template Scalars<V> s[kAbreast<V>];
@@ -96,27 +92,8 @@ struct LongRows {
       for (int n = 0; n < count; ++n) {
         OfStages<P, Block, R::kFirst, R::kEnd> block;
         int64_t e = begin;
-        for (; e + 4 <= end; e += 4) {
-          OfStages<P, Four, R::kFirst, R::kEnd> four;
-          for (int k = 0; k < 4; ++k) {
-            const Cursor at{row + n * V, e + k};
-            Fields f;
-            replay<P, R::kFirst, V, V>(f, s[n], a, at);
-            for_each_stage_of(reading, [&](auto stage) KW_INLINE {
-              four.of(stage).x[k] = P::contribution(stage, f, s[n], a, at);
-            });
-          }
-          for_each_stage_of(
-              reading, [&](auto stage) KW_INLINE { block.of(stage).add_four(four.of(stage).x); });
-        }
-        for (; e < end; ++e) {
-          const Cursor at{row + n * V, e};
-          Fields f;
-          replay<P, R::kFirst, V, V>(f, s[n], a, at);
-          for_each_stage_of(reading, [&](auto stage) KW_INLINE {
-            block.of(stage).add(P::contribution(stage, f, s[n], a, at));
-          });
-        }
+        for (; e + 4 <= end; e += 4) add<4>(reading, block, a, Cursor{row, e}, n);
+        for (; e < end; ++e) add<1>(reading, block, a, Cursor{row, e}, n);
         for_each_stage_of(reading, [&](auto stage) KW_INLINE {
           totals.of(stage).vectors[n].add(block.of(stage).all());
         });
@@ -127,6 +104,22 @@ struct LongRows {
         P::finish(stage, s[n], totals.of(stage).vectors[n].all(), a);
       }
     });
+  }
+
+  // N elements of the n-th vector.
+  template <int N, class R, class Blocks>
+  KW_FN void add(R reading, Blocks& blocks, const typename P::Args& a, Cursor first, int n) {
+    OfStages<P, Several<N, V>::template Of, R::kFirst, R::kEnd> several;
+    for (int k = 0; k < N; ++k) {
+      const Cursor at{first.row + n * V, first.element + k};
+      Fields f;
+      replay<P, R::kFirst, V, V>(f, s[n], a, at);
+      for_each_stage_of(reading, [&](auto stage) KW_INLINE {
+        several.of(stage).x[k] = P::contribution(stage, f, s[n], a, at);
+      });
+    }
+    for_each_stage_of(reading,
+                      [&](auto stage) KW_INLINE { blocks.of(stage).add(several.of(stage).x); });
   }
 };
 
