@@ -137,11 +137,11 @@ def build(kernels: Iterable[Kernel], folder: Path) -> dict[Kernel, Built]:
     """All of them, side by side."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         wanted = list(dict.fromkeys(kernels))
-        paths = list(pool.map(lambda pair: _compile(pair[1], folder, pair[0]), enumerate(wanted)))
+        paths = list(pool.map(lambda pair: compiled(pair[1], folder, pair[0]), enumerate(wanted)))
     return {kernel: Built(kernel, path) for kernel, path in zip(wanted, paths, strict=True)}
 
 
-def _compile(kernel: Kernel, folder: Path, index: int) -> Path:
+def compiled(kernel: Kernel, folder: Path, index: int) -> Path:
     path = folder / f"product{index}.so"
     command = [NVCC, "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-O3", "-shared"]
     command += ["-Xcompiler", "-fPIC", f"-I{KERNELS}", "-o", str(path), str(SOURCE)]

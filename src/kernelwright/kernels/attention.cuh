@@ -378,7 +378,7 @@ struct Warp {
     for (int group = 0; group < kEights; group += kTogether) {
       KW_LANES
       for (int chunk = 0; chunk < kSteps; chunk += kChunk) {
-        Sums<kPlanes> sums[C::kTiles][kTogether];
+        Sums<kPlanes> sums[C::kTiles * kTogether];
         KW_LANES
         for (int k = chunk; k < kSteps && k < chunk + kChunk; ++k) {
           float left[C::kTiles][kPlanes][4];
@@ -393,7 +393,7 @@ struct Warp {
                 keys[((group + j) * kStep + lane_key) * Sizes::KeyTile::kPitch + k * kStep / 2 +
                      quad];
             KW_LANES
-            for (int m = 0; m < C::kTiles; ++m) sums[m][j].add(left[m], right);
+            for (int m = 0; m < C::kTiles; ++m) sums[m * kTogether + j].add(left[m], right);
           }
         }
         KW_LANES
@@ -401,7 +401,7 @@ struct Warp {
           KW_LANES
           for (int j = 0; j < kTogether && group + j < kEights; ++j) {
             KW_LANES
-            for (int i = 0; i < 4; ++i) s[m][group + j][i] += sums[m][j][i];
+            for (int i = 0; i < 4; ++i) s[m][group + j][i] += sums[m * kTogether + j][i];
           }
         }
       }
@@ -512,7 +512,7 @@ struct Warp {
     for (int group = 0; group < kWide; group += kTogether) {
       KW_LANES
       for (int chunk = 0; chunk < kEights; chunk += kChunk) {
-        Sums<kPlanes> sums[C::kTiles][kTogether];
+        Sums<kPlanes> sums[C::kTiles * kTogether];
         KW_LANES
         for (int k = chunk; k < kEights && k < chunk + kChunk; ++k) {
           float left[C::kTiles][kPlanes][4];
@@ -526,7 +526,7 @@ struct Warp {
             const Pair<kPlanes> right = values[(k * kStep / 2 + quad) * Sizes::ValueTile::kPitch +
                                                (group + n) * kStep + lane_column];
             KW_LANES
-            for (int m = 0; m < C::kTiles; ++m) sums[m][n].add(left[m], right);
+            for (int m = 0; m < C::kTiles; ++m) sums[m * kTogether + n].add(left[m], right);
           }
         }
         KW_LANES
@@ -534,7 +534,7 @@ struct Warp {
           KW_LANES
           for (int n = 0; n < kTogether && group + n < kWide; ++n) {
             KW_LANES
-            for (int i = 0; i < 4; ++i) out[m][group + n][i] += sums[m][n][i];
+            for (int i = 0; i < 4; ++i) out[m][group + n][i] += sums[m * kTogether + n][i];
           }
         }
       }

@@ -309,11 +309,13 @@ struct ConvConsumer {
   __device__ __forceinline__ bool write_channels(const RowScale* scales, float* to, int slice,
                                                  bool first) const {
     const int lane = hopper::lane();
-    Channel<kDoubtful> channels[kHigh][2];  // loads cannot overtake the stores below
+    // Loads cannot overtake the stores below. (One dimension: of an array of arrays nvcc 13.0 gives
+    // default members their values in the first row alone.)
+    Channel<kDoubtful> channels[2 * kHigh];
 #pragma unroll
     for (int n = 0; n < 2 * kHigh; ++n) {
       if (kByWarps && slice / (kSlicesY * kSlicesZ) != n / kEights) continue;
-      channels[n / 2][n % 2].load(scales, row_of(n / 2, n % 2, lane), sums);
+      channels[n].load(scales, row_of(n / 2, n % 2, lane), sums);
     }
     bool bad = false;
 #pragma unroll
@@ -322,7 +324,7 @@ struct ConvConsumer {
       for (int i = 0; i < 2; ++i) {
         if (kByWarps && slice / (kSlicesY * kSlicesZ) != (2 * high + i) / kEights) continue;
         const int index = row_of(high, i, lane);
-        Channel<kDoubtful>& channel = channels[high][i];
+        Channel<kDoubtful>& channel = channels[2 * high + i];
 #pragma unroll
         for (int t = 0; t < kSlicesY * kSlicesZ; ++t) {
           if (slice % (kSlicesY * kSlicesZ) != t) continue;
