@@ -131,8 +131,10 @@ struct ConvFeeder {
     return all;
   }
 
+  // Of the small elements of a tile a result meets no more than it has products.
   __device__ __forceinline__ ConvStage told(unsigned smalls) const {
-    const float residue = static_cast<float>(smalls) * 0x1p-25f;
+    constexpr unsigned kProducts = 16 * S::kMostDepthSteps;
+    const float residue = static_cast<float>(min(smalls, kProducts)) * 0x1p-25f;
     return {down, residue * down * split::kDoubtPerResidue<Loop::kPlanes>};
   }
 
