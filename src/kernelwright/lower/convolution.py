@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 import torch
 
 from kernelwright.expr import OPS, Expr, cost, load, postorder
-from kernelwright.graph import Graph
+from kernelwright.graph import Dim, Graph, hint
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import TYPICAL_BATCH, room, tiles
 from kernelwright.lower.conv_choice import ONES, Needs
@@ -36,9 +36,10 @@ from kernelwright.plan import (
 from kernelwright.plan.averages import averaged
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
-from kernelwright.plan.tiles import Box, is_split
+from kernelwright.plan.tiles import Box, partial_results
 from kernelwright.plan.walks import CHANNEL, side_by_side
 from kernelwright.targets import ConvLoop, Target
+from kernelwright.targets.sm_90 import CONVOLVING
 
 WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
@@ -172,7 +173,7 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
 def conv_time(walked: Walk, form: ConvForm, loop: ConvLoop, batch: int) -> ConvTimed | None:
     """What a generated convolution takes with this epilogue; None: it has no tile."""
     found = tile_of(walked, form, loop)
-    return None if found is None else ConvTimed(found.tile.time(batch), found.form)
+    return None if found is None else ConvTimed(found.time(batch), found.form)
 
 
 @dataclass(frozen=True)
@@ -181,14 +182,20 @@ class Cut:
 
     `form` is that of the results, which may be means of the convolution's (averages.py). `early`:
     reductions over places may be done where the sums are; `across`: those over channels.
+    `partials`: how many numbers all tiles leave for the kernel that finishes rows.
     """
 
     walk: Walk
     form: ConvForm
     tile: ConvConfig
+    partials: Dim
     largest: Largest
     early: bool
     across: bool
+
+    def time(self, batch: int) -> float:
+        """In microseconds, with what it takes to store and to read the partial results."""
+        return self.tile.time(batch) + 2 * 4 * hint(self.partials, batch) / CONVOLVING.memory_rate
 
 
 @lru_cache(maxsize=64)
@@ -203,12 +210,12 @@ def tile_of(walked: Walk, form: ConvForm, loop: ConvLoop) -> Cut | None:
     means = averaged(walked, form) if loop.dtype == torch.float32 else None
     if means is not None:
         ways.append((*means, _each(means[1])))
-    found = [
-        Cut(w, f, tile, some, _reductions(w, f, some) > 0, _across(w, f, some) > 0)
-        for w, f, some in ways
-        if (tile := _tile(w, f, loop, some))
-    ]
-    return min(found, key=lambda cut: cut.tile.time(TYPICAL_BATCH), default=None)
+    found = [cut for w, f, some in ways if (cut := _cut(w, f, loop, some)) is not None]
+    return min(found, key=_typical_time, default=None)
+
+
+def _typical_time(cut: Cut) -> float:
+    return cut.time(TYPICAL_BATCH)
 
 
 def _each(form: ConvForm) -> Largest:
@@ -216,14 +223,13 @@ def _each(form: ConvForm) -> Largest:
     return Largest(side_by_side(ONES, form.out_size))
 
 
-def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvConfig | None:
+def _cut(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> Cut | None:
     @cache
-    def fits(box: Box) -> bool:
+    def partials(box: Box) -> Dim | None:
         try:
-            is_split(walked, box)
+            return partial_results(walked, box)
         except Unfit:
-            return False
-        return True
+            return None
 
     needs = walked.needs
     program = walked.program
@@ -239,9 +245,18 @@ def _tile(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> ConvCo
     across = _across(walked, form, some)
     for channels in (needs.channels, form.cout):
         wanted = Needs(channels, needs.multiple, some.pool, stores, work, early, across)
-        for tile in tiles(form.unnamed, loop.name, wanted):
-            if fits(tile.box):
-                return tile
+        best: Cut | None = None
+        for tile in tiles(form.unnamed, loop.name, wanted):  # the fastest first
+            if best is not None and tile.time(TYPICAL_BATCH) >= _typical_time(best):
+                break
+            left = partials(tile.box)
+            if left is None:
+                continue
+            cut = Cut(walked, form, tile, left, some, early > 0, across > 0)
+            if best is None or _typical_time(cut) < _typical_time(best):
+                best = cut
+        if best is not None:
+            return best
     return None
 
 

@@ -33,8 +33,9 @@ from kernelwright.plan.walks import Walk, walk
 from kernelwright.targets import ConvLoop, Target
 
 # How much slower a generated convolution must seem: either estimate may be off by a half, and by
-# its products alone this one pays.
+# its products alone this one pays. One that is stored as it is saves nothing besides.
 CERTAIN = 2.5
+ALONE = 1.0
 # Up to how much slower it may seem by its products alone, because with a pool in its epilogue a
 # tile may know better; and what share of the library's time that tile may then take.
 CLOSE = 1.25
@@ -467,7 +468,7 @@ class _Seating:
             self.refuse(contraction, Code.CONVOLUTION)
             return
         library = way.library_time
-        if self.left(contraction, way, ours, library):
+        if self.left(contraction, replace(way, unless=ALONE), ours, library):
             return
         why = reason(Code.CONV_ALONE, loop=way.text, ours=ours, library=library)
         stored = as_dim(2 * own.type.numel * own.type.dtype.itemsize)

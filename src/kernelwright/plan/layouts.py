@@ -213,12 +213,14 @@ def slow(
 ) -> Layouts:
     """The convolutions whose gain is lost in kernels behind them, with the channels first again.
 
-    Or with the channels first behind them, where that costs less and all are `alike`.
+    Or with the channels first behind them, where that costs less and all are `alike`. The same of a
+    gain that is lost in the kernel that makes their operand.
     """
     found: Layouts = {}
     back = turned_back(layouts)
     for region in plan.regions:
-        names = [n for n in _convolutions(plan, region, first, back) if n not in found]
+        behind = _convolutions(plan, region, first, back)
+        names = [n for n in dict.fromkeys((*behind, *_fed(plan, region, first))) if n not in found]
         library = target.convolutions
         if library is None or not names:
             continue
@@ -231,7 +233,8 @@ def slow(
             for name, cost in zip(names, turning, strict=True):
                 found[name] = _returned(primitives, name, layouts[name], cost, why)
         elif lost > gain:
-            found |= {n: Layout(False, Code.FIRST_TAIL, why) for n in names}
+            codes = {n: Code.FIRST_TAIL if n in behind else Code.FIRST_FED for n in names}
+            found |= {n: Layout(False, code, why) for n, code in codes.items()}
     return found
 
 
@@ -281,23 +284,63 @@ def _convolutions(
     return [first[name] for name in reach(region.reads, below) if name in first]
 
 
+def _fed(plan: Plan, region: Region, first: Mapping[str, str]) -> list[str]:
+    """The convolutions in channels_last that read what a kernel without reductions makes."""
+    if region.program is None or (region.program.stages and region.conv is None):
+        return []
+    made = {b.name for b in region.outputs}
+    readers = (n for n in plan.graph if n.name in first and plan.graph.base(n.inputs[0]) in made)
+    return [first[n.name] for n in readers]
+
+
 def _waste(graph: Graph, region: Region, batch: int, target: Target) -> float:
-    """Bytes that a reduction could have moved besides: too few blocks, or parts of sectors."""
+    """Bytes that a kernel could have moved besides: too few blocks, or parts of sectors.
+
+    The epilogue of a generated convolution, whose threads lie along places, moves what has its
+    channels last number by number.
+    """
     program = region.program
-    if program is None or not program.stages:
-        return 0.0  # blocks are turned (lower/turn.py)
+    if program is None:
+        return 0.0
+    if region.conv is not None:
+        return _waste_of_tiles(graph, program, region.conv.product, batch)
+    if not program.stages:  # blocks are turned (lower/turn.py), but for those of cats
+        scattered = program.loads if program.asked and target.lanes is not None else []
+        return sum(_waste_of_parts(graph, program, access, batch) for access in scattered)
     stores = [s.access for s in program.stores if program.strided or s.level == "element"]
     if target.lanes is None:
         return _waste_of_cores(graph, program, stores, batch, target)
     wasted = 0.0
     for access in (*program.loads, *stores):
         count = hint(program.count(tuple(access.atoms)), batch)
-        wasted += count * _besides(graph, program, access)
+        wasted += count * _beside_lanes(graph, program, access)
     rows = program.count(program.rows)
     if program.strided and not isinstance(rows, int):  # a fixed number is spread (lower/config.py)
         blocks = hint(rows, batch) / SIDE_BY_SIDE
         wasted += max(0.0, BUSY_BLOCKS / blocks - 1) * hint(region.bytes, batch)
     return wasted
+
+
+def _waste_of_parts(graph: Graph, program: Program, access: Access, batch: int) -> float:
+    """Of an operand that is a part of a cat: no more of it is read than there is."""
+    count = hint(program.count(tuple(access.atoms)), batch)
+    least = min(count, hint(graph[access.buffer].type.numel, batch))
+    return least * _beside_lanes(graph, program, access)
+
+
+def _waste_of_tiles(graph: Graph, program: Program, product: str, batch: int) -> float:
+    own = next((a for a in program.loads if a.buffer == product), None)
+    if own is None:
+        return 0.0
+    lanes = tuple(sorted(own.atoms, key=lambda atom: -hint(own.stride(atom), batch)))
+    stored = [s.access for s in program.stores if s.level == "element"]
+    others = [*program.as_large_as(own), *stored]
+    wasted = (
+        hint(program.count(tuple(a.atoms)), batch) * _besides(graph, a, _piece(program, a, lanes))
+        for a in others
+        if a.atoms & set(lanes)
+    )
+    return sum(wasted)
 
 
 def _waste_of_cores(
@@ -309,8 +352,8 @@ def _waste_of_cores(
     Short runs leave lanes of a vector empty.
     """
     count = hint(program.count(tuple(program.sizes)), batch)
-    wasted = sum(count * _besides(graph, program, access) for access in program.loads)
-    scattered = [access for access in stores if _besides(graph, program, access)]
+    wasted = sum(count * _beside_lanes(graph, program, access) for access in program.loads)
+    scattered = [access for access in stores if _beside_lanes(graph, program, access)]
     more = target.convolutions.scattered if target.convolutions is not None else 1.0
     sizes = (element_type(graph, access.buffer).itemsize for access in scattered)
     wasted += more * count * sum(sizes)
@@ -320,12 +363,18 @@ def _waste_of_cores(
     return wasted
 
 
-def _besides(graph: Graph, program: Program, access: Access) -> float:
+def _beside_lanes(graph: Graph, program: Program, access: Access) -> float:
     """For each element of an access the bytes of its sector that neighbouring lanes leave."""
-    lanes, size = _lanes(program), element_type(graph, access.buffer).itemsize
+    lanes = _lanes(program)
     if not access.atoms & set(lanes):
         return 0.0
-    return size * max(0.0, SECTOR / (size * _piece(program, access, lanes)) - 1)
+    return _besides(graph, access, _piece(program, access, lanes))
+
+
+def _besides(graph: Graph, access: Access, piece: int) -> float:
+    """The same of pieces of so many elements that lie side by side."""
+    size = element_type(graph, access.buffer).itemsize
+    return size * max(0.0, SECTOR / (size * piece) - 1)
 
 
 def _lanes(program: Program) -> tuple[int, ...]:

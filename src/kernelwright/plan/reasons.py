@@ -32,6 +32,7 @@ class Code(Enum):
         "{rest}; channels first: the other order saves {gain:.0f} us and costs {cost:.0f}"
     )
     FIRST_TAIL = "{rest}; channels first: {region}, behind it, would take {lost:.0f} us longer"
+    FIRST_FED = "{rest}; channels first: {region}, before it, would take {lost:.0f} us longer"
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     OPAQUE = "no primitive form of {op}: it stays with ATen"

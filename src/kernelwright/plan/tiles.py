@@ -270,10 +270,7 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     elements = [by_atom[a] for a in program.elements]
     channels = tuple(c.digit.atom for c in elements if c.digit.axis <= CHANNEL)
     places = tuple(c.digit.atom for c in elements if c.digit.axis > CHANNEL)
-    # Where the parts go: by row, then by sample and channel, then by tile.
-    tiles = {by_atom[a].outside: by_atom[a].parts for a in places}
-    parts: dict[int, Dim] = {a: program.sizes[a] for a in (*program.rows, *channels)}
-    parts |= {a: count for a, count in tiles.items() if a is not None}
+    parts, near = _parts(walk, by_atom)
     order = list(parts)
     steps = {a: product([parts[b] for b in order[i + 1 :]]) for i, a in enumerate(order)}
     place = Coordinate(tuple(sorted(steps.items())))
@@ -295,7 +292,34 @@ def _in_parts(walk: Walk, cuts: list[_Cut], strides: tuple[int, ...], taken: set
     made = _tile_program(walk, first, by_atom, strides)
     over = tuple(a for a in order if a not in program.rows)
     finish = _finish(program, over, parts, {i: Access(n, place) for i, n in names.items()}, count)
-    return replace(made, finish=finish, partials=partials)
+    return replace(made, finish=replace(finish, strided=near), partials=partials)
+
+
+def _parts(walk: Walk, cuts: dict[int, _Cut]) -> tuple[dict[int, Dim], bool]:
+    """The axes of the partial results in the order of memory, and whether rows lie side by side.
+
+    A tile stores its rows at once: those that are places come last, where they are neighbours as in
+    the tile (one number of each tile side by side would cost a sector for every number). Other rows
+    are few, and lie with those of all tiles together, as the finish reads them.
+    """
+    program = walk.program
+    near = [a for a in program.rows if a in cuts and cuts[a].digit.axis > CHANNEL]
+    of_elements = [cuts[a] for a in program.elements]
+    channels = [c.digit.atom for c in of_elements if c.digit.axis <= CHANNEL]
+    tiles = {c.outside: c.parts for c in of_elements if c.digit.axis > CHANNEL}
+    far = [a for a in (*program.rows, *channels) if a not in near]
+    parts: dict[int, Dim] = {a: program.sizes[a] for a in far}
+    parts |= {a: count for a, count in tiles.items() if a is not None}
+    return parts | {a: program.sizes[a] for a in near}, bool(near)
+
+
+def partial_results(walk: Walk, box: Box) -> Dim:
+    """How many numbers tiles of a box leave for the finish; raises Unfit as `is_split` does."""
+    if not is_split(walk, box):
+        return 0
+    parts, _ = _parts(walk, {c.digit.atom: c for c in _cuts(walk, box)})
+    kept = sum(not _vanishes(walk.program, i) for i in range(len(walk.program.stages)))
+    return product([kept, *parts.values()])
 
 
 def check_parts(walk: Walk) -> None:
