@@ -57,8 +57,9 @@ ConvTime = Callable[[Walk, ConvForm, ConvLoop, int], ConvTimed | None]
 class ConvWay:
     """How a convolution is generated, whether or not it pays (`always`), and the library's time.
 
-    The library's takes `turning` more where its operand has to be brought into its order. It is
-    left to the library where that is so many times faster as `unless` says, by the tile it gets.
+    The library's takes `turning` more where its operand has to be brought into its order, and
+    `back` where its result has to have its channels first. It is left to the library where that is
+    so many times faster as `unless` says, by the tile it gets.
     """
 
     form: ConvForm
@@ -67,6 +68,7 @@ class ConvWay:
     accuracy: Accuracy
     always: bool = False
     turning: float = 0.0
+    back: float = 0.0
     unless: float = CERTAIN
 
     @property
@@ -127,8 +129,10 @@ def conv_way(
         raise Unfit(Code.CONVOLUTION)
     way = ConvWay(form, loop, batch, accuracy, policy.generate_always)
     rounds = loop.dtype != torch.float32 or accuracy.owed == "tf32"
-    if rounds and target.convolutions and graph[graph.base(node.inputs[0])].op in SOURCES:
-        way = replace(way, turning=target.convolutions.store_time(way.read))
+    if rounds and target.convolutions:
+        way = replace(way, back=target.convolutions.store_time(way.stored))
+        if graph[graph.base(node.inputs[0])].op in SOURCES:
+            way = replace(way, turning=target.convolutions.store_time(way.read))
     ours, library = way.times
     if ours >= CLOSE * library and not way.always:
         raise Unfit(Code.CONV_LIBRARY, ours=ours, library=library)
@@ -461,13 +465,13 @@ class _Seating:
         return pooling + self.bare_time(form.input, shape, form, way)
 
     def alone(self, contraction: Region, way: ConvWay) -> None:
-        """A convolution that is stored as it is."""
+        """A convolution that is stored as it is, its channels first."""
         own = self.node(contraction)
         ours = self.stored_time(contraction, way)
         if ours == math.inf:
             self.refuse(contraction, Code.CONVOLUTION)
             return
-        library = way.library_time
+        library = way.library_time + way.back
         if self.left(contraction, replace(way, unless=ALONE), ours, library):
             return
         why = reason(Code.CONV_ALONE, loop=way.text, ours=ours, library=library)
