@@ -367,7 +367,7 @@ class ForwardWriter(Names):
         called = ", ".join([module, *self.arguments.rebuilt])
         lines = listed("", "def original(", [module, *names], "):", margin=0)
         lines.append('    """What fused() computes, by the original forward."""')
-        places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
+        places = values.places(self.graph.outputs, outputs)
         made = []
         for result in self.results:
             if result.leaf is not None:
