@@ -99,7 +99,7 @@ class Fusion:
         key = None if is_watched(self.device) else self.key(memo, values)
         if key is None:
             return memo, Kind(self.outside(memo.state, *arguments))
-        types = list(map(TYPE, memo.state))
+        types = [*map(TYPE, memo.state), *map(is_lazy, memo.state)]
         if self.random:
             types += [tensor.stride() for tensor in memo.state]
         kind = self.kinds.get(key)
@@ -138,7 +138,7 @@ class Fusion:
         for value in arguments:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if value.layout is not torch.strided:
+                if value.layout is not torch.strided or is_lazy(value):
                     return None
                 order = value.is_contiguous() or value.stride()
                 found += (kind, value.dtype, value.device, value.shape, order)
@@ -220,8 +220,17 @@ def is_channels_last(tensor):
 
 
 def is_ordinary(value):
-    """Whether this is a tensor with memory of its own, or a fake one that stands for such."""
-    return type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
+    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
+        return False
+    if value.layout is not torch.strided or value.is_nested:
+        return False
+    return torch.compiler.is_compiling() or not is_lazy(value)  # an operator is given resolved ones
+
+
+def is_lazy(tensor):
+    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def is_traced(inputs):

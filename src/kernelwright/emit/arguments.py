@@ -125,7 +125,10 @@ class Arguments:
 
         `names` are those of the parameters where this text stands, which may hide builtins.
         """
-        stars = {POSITIONAL: ["{0}.__len__()", "*{0}"], KEYWORD: ["*{0}", "*{0}.values()"]}
+        stars: dict[Any, list[str]] = {
+            POSITIONAL: ["{0}.__len__()", "*{0}"],
+            KEYWORD: ["*{0}", "*{0}.values()"],
+        }
         texts = [(names[p.name], stars.get(p.kind, ["{0}"])) for p in self.parameters]
         return [text.format(name) for name, of in texts for text in of]
 

@@ -19,7 +19,15 @@ from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Node, Ref, View, hint, smallest_batch
+from kernelwright.graph import (
+    SOURCES,
+    Node,
+    Ref,
+    View,
+    hint,
+    is_differentiable,
+    smallest_batch,
+)
 from kernelwright.lower import Lowered, Step
 from kernelwright.lower.steps import Invoke
 from kernelwright.memory import apart, chain, may_be_view
@@ -71,6 +79,8 @@ class ForwardWriter(Names):
                 '            return "a parameter has another type or shape"',
                 f"        if tensor.device != {first}.device and tensor.device.type != device:",
                 '            return "a parameter is on another device"',
+                "        if not is_ordinary(tensor):",
+                '            return "a parameter is not a plain tensor"',
             ]
         if self.graph.contract.random and any(
             len(n.type.shape) in CHANNELS_LAST for n in self.state()
@@ -240,8 +250,8 @@ class ForwardWriter(Names):
             sources = set(order)
             if known is not None and result.leaf is not None:
                 sources = set(known[result.leaf])
-            floating = self.graph[result.name].type.dtype.is_floating_point
-            if result.leaf is None or not floating:
+            flows = is_differentiable(self.graph[result.name].type.dtype)
+            if result.leaf is None or not flows:
                 sources = set()
             rows.append(tuple(i for i, name in enumerate(order) if name in sources))
         return rows
