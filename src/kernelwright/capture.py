@@ -22,6 +22,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from kernelwright.embedded.fusion import is_lazy
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import (
     Call,
@@ -40,7 +41,7 @@ from kernelwright.graph import (
     identifier,
     without_floors,
 )
-from kernelwright.places import find_places, is_place, look_up
+from kernelwright.places import find_places, is_place, look_of, look_up
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.samples import Lying, apart_from_one, example_sizes
@@ -175,7 +176,8 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     reaches = None
     if seen.reaches is not None:
         reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
-    changes = f"the forward changes {seen.changes}" if seen.changes else None
+    reason = "the forward asks whether gradients are recorded" if seen.asks else None
+    reason = f"the forward changes {seen.changes}" if seen.changes else reason
     return replace(
         graph.contract,
         reaches=reaches,
@@ -187,7 +189,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         memory=memory,
         sizes=tuple(example_sizes(problem, graph).items()),
         device=str(problem.device),
-        refused=graph.contract.refused or changes,
+        refused=graph.contract.refused or reason,
     )
 
 
@@ -290,6 +292,11 @@ class _Reader:
             raise UnsupportedError(
                 f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor."
             )
+        if _is_lazy(tensor):
+            raise UnsupportedError(
+                f"The tensor {target or fx_node.name} is conjugated or negated lazily; "
+                "store what .resolve_conj().resolve_neg() gives of it."
+            )
         if kind == "input":
             self._name_symbols(name, tensor)
         else:
@@ -302,7 +309,7 @@ class _Reader:
     def _placed(self, target: str) -> tuple[str, str]:
         """A tensor that hangs on the module or its file is read there at each call."""
         value = self.program.constants[target]
-        place = self.places.get(value.data_ptr()) if value.numel() else None
+        place = self.places.get(look_of(value)) if value.numel() else None
         return ("constant", target) if place is None else ("buffer", place)
 
     def _name_symbols(self, name: str, tensor: torch.Tensor) -> None:
@@ -359,6 +366,8 @@ class _Reader:
         (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
         op = op if home == "aten" else f"{home}::{op}"
+        if any(_is_lazy(node.meta.get("val")) for node in fx_node.all_input_nodes):
+            op = f"lazy::{op}"  # memory does not say what its values are: torch knows
         positional: list[Any] = []
         keywords: list[tuple[str, Any]] = []
         for i, argument in enumerate(target._schema.arguments):
@@ -476,7 +485,17 @@ class _Reader:
                     "The forward writes into one of its inputs; return a new tensor instead."
                 )
         structure = self.program.call_spec.out_spec
-        return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+        try:
+            return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+        except Exception as error:
+            raise UnsupportedError(
+                "The forward returns an object whose class works on its fields while it is made "
+                f"({type(error).__name__}: {error}); return a plain container instead."
+            ) from error
+
+
+def _is_lazy(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_lazy(value)
 
 
 def _draws(fx_node: Any) -> bool:
