@@ -19,9 +19,12 @@ import pytest
 
 from kernelwright import cache, commands, interrupts
 from kernelwright.cli import main
-from kernelwright.errors import InputError
+from kernelwright.errors import BuildError, InputError
 from kernelwright.files import put, staged, write_atomically
 from kernelwright.notebook import Notebook
+from kernelwright.pipeline import compile_problem
+from kernelwright.problem import load_problem
+from kernelwright.verify.candidate import BUILDERS, candidate_class
 
 COMMAND = [sys.executable, "-m", "kernelwright"]
 REPORT = ["cache", "size", "--quiet", "--json"]
@@ -203,6 +206,39 @@ def test_a_cache_that_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     notebook = Notebook(lambda: blocked / "notes.json", "notes", 1)
     notebook.keep("key", 1)
     assert notebook.recall("key") is None
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=1) * 2
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+"""
+
+
+WRITE = "open('/dev/full', 'wb', 0).write(b'x')"
+
+
+def test_no_room_for_a_library_is_a_build_error(tmp_path: Path) -> None:
+    """In a file that builds as emitted ones do; elsewhere in it an OSError is the file's own."""
+    path = tmp_path / "model.py"
+    path.write_text(MODEL)
+    emitted = compile_problem(load_problem(path, "cpu")).source
+    for builder in BUILDERS:
+        assert f"\ndef {builder}(" in emitted
+        path.write_text(
+            f"def {builder}():\n    open('/dev/full', 'wb', 0).write(b'x')\n{builder}()"
+        )
+        with pytest.raises(BuildError, match="No space left"):
+            candidate_class(path)
+    path.write_text(WRITE)
+    with pytest.raises(InputError, match="raised OSError while it was loaded"):
+        candidate_class(path)
 
 
 def test_ctrl_c_while_torch_is_imported() -> None:
