@@ -66,12 +66,12 @@ def _file(target: Path) -> Path:
     file = Path(os.path.realpath(target))
     if file.is_dir():
         raise InputError(f"The output {target} is a folder; give the name of a file.")
-    if not file.parent.is_dir():
-        raise InputError(f"The folder {file.parent} does not exist; create it first.")
-    if os.path.lexists(file) and not file.is_file():
+    if (target.exists() or os.path.lexists(file)) and not target.is_file():
         raise InputError(
             f"The output {target} is no regular file and would be lost; give the name of a file."
         )
+    if not file.parent.is_dir():
+        raise InputError(f"The folder {file.parent} does not exist; create it first.")
     return file
 
 

@@ -84,6 +84,15 @@ def test_a_pipe_that_comes_meanwhile_stays(tmp_path: Path) -> None:
     assert target.is_fifo() and os.listdir(tmp_path) == ["new.py"]
 
 
+def test_a_pipe_by_its_number(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `--json /dev/stdout` and `--json >(cat)` have it."""
+    ends = os.pipe()
+    assert main([*REPORT, f"/dev/fd/{ends[1]}"]) == 2
+    for end in ends:
+        os.close(end)
+    assert "no regular file" in one_sentence(capsys.readouterr().err)
+
+
 def test_links_are_followed(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     link = tmp_path / "link.json"
