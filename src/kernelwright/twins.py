@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+# A scripted module cannot be copied without its tensors.
 KEPT = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.jit.ScriptModule)
 ALIKE = (type(None), bool, int, float, complex, str, bytes, range, slice, type, types.ModuleType)
 PLAIN = (list, dict, set, frozenset, tuple, collections.OrderedDict)

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -259,6 +260,12 @@ def test_ctrl_c_while_torch_is_imported() -> None:
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert (child.returncode, said) == (130, "kernelwright: Interrupted.\n")
+
+
+def test_the_installed_command_listens_as_early() -> None:
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    scripts = tomllib.loads(project.read_text())["project"]["scripts"]
+    assert scripts == {"kernelwright": "kernelwright.__main__:main"}
 
 
 def test_ctrl_c_that_a_library_takes_for_its_own_error(
