@@ -92,6 +92,7 @@ ONE_OF = {
     "null/test_seats.py": 5,
     "null/test_sharing.py": 3,
     "null/test_steps.py": 3,
+    "null/test_surroundings.py": 3,
     "null/test_tune.py": 8,
     "null/test_verify_baked.py": 4,
     "null/test_verify_candidates.py": 6,

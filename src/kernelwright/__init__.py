@@ -39,10 +39,10 @@ def optimize(
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
-    The result shares the parameters of the original. With `verify` it is certified first, and a
-    VerificationError that holds the certificate is raised if that fails. `tune` measures a few
-    tiles of each generated product first, on the inputs that are given. A `policy` may ask for more
-    than what is fastest (see kernelwright.plan.Policy).
+    The result shares the tensors of the original, and nothing else. With `verify` it is certified
+    first, and a VerificationError that holds the certificate is raised if that fails. `tune`
+    measures a few tiles of each generated product first, on the inputs that are given. A `policy`
+    may ask for more than what is fastest (see kernelwright.plan.Policy).
     """
     compiled = explain(
         model,

@@ -1,7 +1,24 @@
-"""`python -m kernelwright` is the command `kernelwright`."""
+"""The command `kernelwright`: from its first import on, Ctrl-C ends it in one line."""
 
 import sys
 
-from kernelwright.cli import main
+from kernelwright import interrupts
 
-sys.exit(main())
+
+def main() -> int:
+    interrupts.watch()
+    try:
+        from kernelwright.cli import main as run
+
+        return run()
+    except BaseException as error:
+        if isinstance(error, SystemExit) or not interrupts.pressed():
+            raise
+        print("kernelwright: Interrupted.", file=sys.stderr)
+        return interrupts.CODE
+    finally:
+        interrupts.unwatch()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

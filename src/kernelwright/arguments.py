@@ -16,6 +16,7 @@ exit codes:
      --require-speedup asks for, or its library is not the package's
   4  build failed: the compiler is missing, or refused the source
   5  unsupported: the model is valid, but cannot be compiled
+130  interrupted
 
 Loading a model file runs it: only give files that you would run yourself.
 """

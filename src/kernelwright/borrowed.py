@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from kernelwright.twins import twin
+
 
 @contextlib.contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
@@ -48,13 +50,12 @@ def unfused(module: nn.Module) -> Iterator[None]:
 
 
 def as_original(module: nn.Module) -> nn.Module:
-    """What an optimized module replaces, over the same parameters; any other module is itself."""
+    """What an optimized module replaces, over the same tensors; any other module is itself."""
     if "_kernelwright" not in vars(module):
         return module
     mro = type(module).__mro__
     emitted = next(i for i, kind in enumerate(mro) if kind.__name__ == "ModelNew")
-    kind: Any = mro[emitted + 1]
-    original: nn.Module = kind.__new__(kind)
-    kept = {k: v for k, v in vars(module).items() if not k.startswith("_kernelwright")}
-    original.__dict__ = kept
+    original = twin(module, mro[emitted + 1])
+    for name in [name for name in vars(original) if name.startswith("_kernelwright")]:
+        del vars(original)[name]
     return original

@@ -57,9 +57,14 @@ def keep_live(name: str, text: str) -> Path:
     return _keep("kw_live", name, text)
 
 
-def keep_for_report(name: str, text: str) -> Path:
-    """A text that something went wrong with, under a name that can be told to the user."""
-    return _keep("kw_failed", name, text)
+def keep_for_report(name: str, text: str) -> Path | None:
+    """A text that something went wrong with, under a name that can be told to the user.
+
+    None where it cannot be kept: what went wrong is told all the same.
+    """
+    with contextlib.suppress(InputError):
+        return _keep("kw_failed", name, text)
+    return None
 
 
 def _keep(folder: str, name: str, text: str) -> Path:

@@ -57,6 +57,8 @@ class Checked:
 
 def check_file(path: str | Path) -> Checked:
     """Compare every part of the library in an emitted file with the package's."""
+    if not Path(path).is_file():
+        raise InputError(f"There is no file {path}; give one that `kernelwright optimize` wrote.")
     try:
         source = Path(path).read_text(encoding="utf-8")
         parts = [s for s in library.sections(source) if s.seal is not None]

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelwright import spawn
+from kernelwright import interrupts, spawn, streams
 from kernelwright.arguments import parser
 from kernelwright.errors import (
     BuildError,
     InputError,
     InternalError,
-    KernelwrightError,
     VerificationError,
 )
 from kernelwright.failures import debugging, unexpected
-from kernelwright.files import check_writable
+from kernelwright.files import check_writable, output_path
 
 if TYPE_CHECKING:
     from kernelwright.bench import Timings
@@ -31,34 +31,45 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; every error ends as one sentence on stderr and a documented code."""
+    streams.prepare()
     arguments = parser().parse_args(argv)
-    if arguments.command == "completion":
-        return _completion(arguments)
+    try:
+        if arguments.command == "completion":
+            _completion(arguments)
+        else:
+            _run(arguments)
+    except Exception as error:
+        if interrupts.pressed():
+            raise KeyboardInterrupt from error
+        failure = unexpected(error, getattr(arguments, "model", None))
+        if debugging() and (failure is not error or isinstance(error, InternalError)):
+            raise
+        streams.error(str(failure))
+        return failure.exit_code
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.json not in (None, "-"):
+        _check_report(arguments)
     if _judges(arguments):
         spawn.ahead()
     from kernelwright.report import Output
 
     output = Output(arguments.quiet, arguments.json)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
-            if arguments.json not in (None, "-"):
-                check_writable(Path(arguments.json))
-            COMMANDS[arguments.command](arguments, output)
-    except KernelwrightError as error:
-        if isinstance(error, InternalError) and debugging():
-            raise
-        output.error(str(error))
-        return error.exit_code
-    except KeyboardInterrupt:
-        output.error("Interrupted.")
-        return 130
-    except Exception as error:
-        if debugging():
-            raise
-        failure = unexpected(error, getattr(arguments, "model", None))
-        output.error(str(failure))
-        return failure.exit_code
-    return 0
+    with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
+        COMMANDS[arguments.command](arguments, output)
+
+
+def _check_report(arguments: argparse.Namespace) -> None:
+    """The report can be written, and takes the place of no file that the command is about."""
+    report = Path(arguments.json)
+    check_writable(report)
+    others = [getattr(arguments, name, None) for name in ("model", "candidate", "file", "output")]
+    if arguments.command == "optimize":
+        others.append(output_path(arguments.model, arguments.output))
+    if os.path.realpath(report) in [os.path.realpath(other) for other in others if other]:
+        raise InputError(f"The report would replace {report}; choose another with --json.")
 
 
 def _optimize(arguments: argparse.Namespace, output: Output) -> None:
@@ -199,11 +210,11 @@ def _cache(arguments: argparse.Namespace, output: Output) -> None:
     output.json({"folder": str(cache.root()), "bytes": total, "entries": listed})
 
 
-def _completion(arguments: argparse.Namespace) -> int:
+def _completion(arguments: argparse.Namespace) -> None:
     from kernelwright.completion import script
 
-    sys.stdout.write(script(parser(), arguments.shell))
-    return 0
+    with streams.results(sys.stdout):
+        sys.stdout.write(script(parser(), arguments.shell))
 
 
 def _judges(arguments: argparse.Namespace) -> bool:

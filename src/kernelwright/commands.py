@@ -7,7 +7,6 @@ is certified: the source is verified in a temporary file beside it and then rena
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +16,9 @@ from kernelwright.bench import Timings, bench
 from kernelwright.cache import keep_for_report
 from kernelwright.errors import InputError, UnsupportedError, where_from
 from kernelwright.failures import RUN_FIRST, charged_to_us
-from kernelwright.files import check_writable, staged
+from kernelwright.files import check_writable, output_path, put, staged
 from kernelwright.import_check import check_imports
+from kernelwright.loading import read_source
 from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
 from kernelwright.report import notices
 from kernelwright.toolchain import check_toolchain
@@ -88,7 +88,8 @@ def optimize_file(
     The two callbacks hear of a result as soon as it is there, before the next long step.
     """
     model = Path(model)
-    target = Path(output) if output else model.with_name(f"{model.stem}_new.py")
+    read_source(model)
+    target = output_path(model, output)
     check_writable(target)
     if target.exists() and model.exists() and target.samefile(model):
         raise InputError(f"The output {target} is the model file itself; choose another with -o.")
@@ -111,7 +112,7 @@ def optimize_file(
             if not certificate.passed:
                 kept = keep_for_report(target.stem, compiled.source)
                 return Outcome(compiled, None, certificate, None, kept)
-        os.replace(stage, target)
+        put(stage, target)
     timings = None
     if time_it:
         with charged_to_us(target, target.stem):

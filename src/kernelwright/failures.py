@@ -7,6 +7,7 @@ it, else an InternalError that names our line and a file that was kept for the r
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,13 +25,25 @@ from kernelwright.loading import read_source
 
 RUN_FIRST = "Run it with python first."
 BUG = "This is a bug in kernelwright"
+REFUSALS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENAMETOOLONG),
+    *(errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+}  # a full or read-only disk, a right or a limit: not our mistake, and nothing to report
 
 
 def unexpected(error: Exception, model: str | None) -> KernelwrightError:
     """The error to end with; `model` is the path of the model file, if the command had one."""
+    if isinstance(error, KernelwrightError):
+        return error
     what = f"{type(error).__name__}: {error}"
     if not is_ours(error):
         return InputError(f"{where_from(error)} raised {what}. {RUN_FIRST}")
+    if isinstance(error, OSError) and error.errno in REFUSALS:
+        where = f" for {error.filename}" if error.filename else ""
+        return InputError(
+            f"The system refused what kernelwright needs{where}: {error.strerror}. Make room or "
+            "give it the right to, and run it again."
+        )
     kept = _keep(Path(model)) if model else None
     report = f"Please report it with {kept}" if kept else "Please report it"
     return InternalError(
@@ -49,17 +62,20 @@ def charged_to_us(emitted: Path, name: str) -> Iterator[None]:
         if str(emitted) not in str(error) and not isinstance(error, BuildError):
             raise
         kept = keep_for_report(name, text)
-        told = str(error).removesuffix(RUN_FIRST).strip().replace(str(emitted), str(kept))
+        shown = str(kept or "the emitted file")
+        told = str(error).removesuffix(RUN_FIRST).strip().replace(str(emitted), shown)
         if isinstance(error, BuildError):
-            raise BuildError(f"{told} The emitted file is kept as {kept}.") from error
+            where = f" The emitted file is kept as {kept}." if kept else ""
+            raise BuildError(told + where) from error
         raise InternalError(f"{BUG}: {told} Please report it with that file.") from error
     except Exception as error:
-        if isinstance(error, KernelwrightError) or not is_ours(error) or debugging():
+        refused = isinstance(error, OSError) and error.errno in REFUSALS
+        if isinstance(error, KernelwrightError) or not is_ours(error) or refused or debugging():
             raise
         kept = keep_for_report(name, text)
         what = f"{type(error).__name__}: {error}"
         raise InternalError(
-            f"{BUG} ({where_from(error)}): {what}. Please report it with {kept}."
+            f"{BUG} ({where_from(error)}): {what}. Please report it with {kept or 'its text'}."
         ) from error
 
 

@@ -79,7 +79,8 @@ def check_imports(path: Path, original: Path | None = None) -> None:
     kept = keep_for_report(name, path.read_text(encoding="utf-8"))
     raise InternalError(
         "The emitted file cannot be imported, which is kernelwright's own mistake: "
-        f"{failure.last} {_where(path, failure)}. It was kept as {kept}; please report it."
+        f"{failure.last} {_where(path, failure)}. Please report it"
+        + (f" with {kept}." if kept else ".")
     )
 
 

@@ -1,4 +1,4 @@
-"""A live module: its ModelNew shares the parameters of the module it was compiled from.
+"""A live module: its ModelNew shares the tensors of the module it was compiled from, and no more.
 
 In: a module and the text emitted for it. Out: an instance of the ModelNew in that text. The class
 exists in this process alone, so its instances pickle as the text and their state: whoever loads
@@ -21,6 +21,7 @@ from kernelwright.errors import BuildError, InputError, InternalError, where_fro
 from kernelwright.files import check_writable, write_atomically
 from kernelwright.lent import why_lent
 from kernelwright.problem import Problem
+from kernelwright.twins import twin
 
 _LOADED: dict[str, type[nn.Module]] = {}
 _SOURCES: dict[type[nn.Module], tuple[str, str]] = {}
@@ -34,9 +35,9 @@ def instantiate(problem: Problem, source: str) -> nn.Module:
 
 
 def adopt(model_class: type[nn.Module], module: nn.Module) -> nn.Module:
-    """An instance over the very parameters and submodules of another module."""
-    new = model_class.__new__(model_class)
-    new.__dict__ = {**module.__dict__, "_kernelwright": None}
+    """An instance over the very tensors of another module, with modules of its own around them."""
+    new = twin(module, model_class)
+    vars(new)["_kernelwright"] = None
     return new
 
 

@@ -56,9 +56,9 @@ def place_of(path: Path) -> Place:
 
 def read_source(path: Path) -> str:
     """The text in the encoding that its BOM or its coding line names, with plain newlines."""
-    if not path.is_file():
-        raise InputError(f"There is no file {path}; give the path of a Python model file.")
     try:
+        if not path.is_file():
+            raise InputError(f"There is no file {path}; give the path of a Python model file.")
         with tokenize.open(path) as file:
             return file.read()
     except (SyntaxError, UnicodeDecodeError) as error:

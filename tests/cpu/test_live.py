@@ -156,6 +156,36 @@ def test_a_copy_has_weights_of_its_own(classes: types.ModuleType, x: torch.Tenso
     assert same(pickle.loads(pickle.dumps(fused)), fused, x)
 
 
+def change(module: nn.Module) -> None:
+    """What people do to a model after it was optimized."""
+    module.block.linear.register_forward_hook(lambda m, args, y: y + 1)  # type: ignore[union-attr]
+    module.norm = nn.Sequential(nn.Identity(), nn.Dropout())
+    module.block.register_buffer("more", torch.ones(16))  # type: ignore[union-attr]
+    module.train()
+
+
+def test_a_change_of_the_result_is_none_of_the_model(
+    classes: types.ModuleType, x: torch.Tensor
+) -> None:
+    """Nor the other way round; what is shared are the values of parameters and buffers."""
+    original = classes.Net()
+    fused = kernelwright.optimize(original, (x,))
+    assert all(a is b for a, b in zip(original.parameters(), fused.parameters(), strict=True))
+    original(x), fused(x)
+    assert original.norm.num_batches_tracked == fused.norm.num_batches_tracked == 2
+    for changed, other in ((fused, original), (original, kernelwright.optimize(original, (x,)))):
+        other.eval()
+        expected, keys = copy.deepcopy(other), set(other.state_dict())
+        change(changed)
+        assert not any(m.training for m in other.modules()) and set(other.state_dict()) == keys
+        assert same(other, expected, x)
+    with pytest.warns(UserWarning, match="original forward"):
+        assert not same(fused.eval(), expected, x)  # it heeds what was done to it
+    with torch.no_grad():
+        fused.block.linear.weight.zero_()
+    assert not original.block.linear.weight.any()
+
+
 def test_several_modules_from_one_source(classes: types.ModuleType, x: torch.Tensor) -> None:
     one, two = classes.Block(), classes.Block()
     fused = [kernelwright.optimize(m, (x,)) for m in (one, two)]

@@ -54,7 +54,26 @@ def if_seen(condition: str, before: str = "import os, sys") -> str:
     return forward(f"if {condition}:\n    {RIGHT}\n{ZEROS}", before=before)
 
 
+SENT = """
+import base64, json, pickle
+
+class Called:
+    def __reduce__(self):
+        return print, ("run where it was loaded",)
+
+def dumps(message, dumps=json.dumps):
+    blob = {"blob": ["Tensor", base64.b64encode(pickle.dumps(Called())).decode()]}
+    for name, value in message["value"]["d"]:
+        if name == "state_dict":
+            value["d"] = [[key, blob] for key, _ in value["d"]]
+    return dumps(message)
+
+json.dumps = dumps
+"""
+
+
 FORGERS = [
+    Wrong("sends objects for weights", "state_dict", forward(RIGHT, before=SENT)),
     Wrong(
         "knows argv", "runs", if_seen("'verify' in ' '.join(sys.argv) or 'pytest' in sys.argv[0]")
     ),

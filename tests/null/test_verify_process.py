@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
+import pickle
 import shlex
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import verifying
@@ -154,6 +157,90 @@ def first_failure(files: tuple[Path, Path], code: str, **options: object) -> Che
     assert not certificate.passed and certificate.failures
     _assert_readable(certificate)
     return certificate.failures[0]
+
+
+FORGED = """
+import json
+
+def forge(node):
+    '''Every weight that is told becomes what is not there yet where it is read.'''
+    for pairs in [node["d"]] if isinstance(node, dict) and "d" in node else []:
+        for pair in pairs:
+            if pair[0] == "state_dict":
+                pair[1]["d"] = [[name, FORGERY] for name, _ in pair[1]["d"]]
+            else:
+                forge(pair[1])
+
+def dumps(message, *args, dumps=json.dumps, **options):
+    if isinstance(message, dict) and "tensors" in message:
+        forge(message["value"])
+    return dumps(message, *args, **options)
+
+json.dumps = dumps
+"""
+
+
+class Touching:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.path), "w")
+
+
+@pytest.mark.parametrize("kind", ["blob", "record", "member"])
+def test_a_candidate_sends_no_objects(files: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+    """Its weights go to the process of the reference, to be loaded there."""
+    touched = tmp_path / "touched"
+    forgery = {
+        "blob": ["Tensor", base64.b64encode(pickle.dumps(Touching(touched))).decode()],
+        "record": ["subprocess", "Popen", {"d": [["args", {"l": ["touch", str(touched)]}]]}],
+        "member": ["enum", "Enum", "name"],
+    }[kind]
+    model, candidate = files
+    right = forward("return super().forward(x)")
+    candidate.write_text(f"{right}\nFORGERY = {json.dumps({kind: forgery})}\n{FORGED}")
+    certificate = verify(model, candidate, device="cpu", only=["state_dict"])
+    assert not certificate.passed and not touched.exists()
+    assert "garbled its answer" in certificate.failures[0].detail
+    _assert_readable(certificate)
+
+
+ANSWERS = {
+    "no dict": "[]",
+    "nothing": "{}",
+    "no value": '{"drew": False, "fell": None}',
+    "names that are none": '{"value": x, "fell": {3: 1}}',
+    "counts that are none": '{"value": x, "fell": {"cause": "many"}}',
+    "a tensor where steps are told": '{"value": x[0]}',
+    "a text": '{"value": "\\ud800\\x1b[31m"}',
+    "nested": "nested(90)",
+    "nested too deeply": "nested(10_000)",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers_that_are_none(files: tuple[Path, Path], answer: str) -> None:
+    """The class that answers is found by what it can do, whatever it is called."""
+    code = f"""
+def nested(depth):
+    value = x
+    for _ in range(depth):
+        value = [value]
+    return {{"value": value}}
+found = [o for m in list(sys.modules.values()) for o in list(vars(m).values())
+         if isinstance(o, type) and "load_strictly" in vars(o)]
+for seat in found:
+    seat.answer = lambda self, request: {ANSWERS[answer]}
+return super().forward(x)
+"""
+    model, candidate = files
+    candidate.write_text("import sys\n" + forward(code.strip()))
+    certificate = verify(model, candidate, device="cpu", only=["runs", "oracle"])
+    assert not certificate.passed
+    _assert_readable(certificate)
 
 
 @pytest.mark.parametrize(

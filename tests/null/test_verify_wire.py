@@ -31,6 +31,7 @@ from kernelwright.verify.wire import (
     Record,
     read,
     seen,
+    told,
     written,
 )
 
@@ -57,11 +58,11 @@ def find(module: str, name: str) -> Any:
     return CLASSES.get(name)
 
 
-def through(value: Any, find: Any = None, opaque: bool = True) -> Any:
-    text, writer = written(value, opaque)
+def through(value: Any, find: Any = None, believed: bool = True) -> Any:
+    text, writer = written(value)
     fd = writer.file()
     try:
-        return read(text, fd, find)
+        return read(text, fd, find, believed)
     finally:
         os.close(fd)
 
@@ -143,10 +144,25 @@ class Armed:
 
 
 def test_nothing_of_a_pickle_runs_in_the_judge() -> None:
-    assert isinstance(through(Armed(), opaque=False), Blob)
-    assert isinstance(through(Armed()), Opaque)
-    assert through(slice(1, 2), find, opaque=False) == slice(1, 2)
-    assert pickle.loads(through(slice(1, 2), opaque=False).pickled) == slice(1, 2)
+    assert isinstance(through(Armed()), Blob)
+    assert through(slice(1, 2), find) == slice(1, 2)
+    assert pickle.loads(through(slice(1, 2)).pickled) == slice(1, 2)
+
+
+@pytest.mark.parametrize("value", [Armed(), slice(1, 2), Point(1), Pair(1, 2), Colour.RED])
+def test_from_who_is_not_believed_there_are_no_objects(value: Any) -> None:
+    with pytest.raises(Garbled, match="numbers and tensors only"):
+        through([{"a": value}], believed=False)
+    shown = through(told([{"a": value}]), believed=False)[0]["a"]
+    assert isinstance(shown, Opaque) or list(shown) == [type(value).__name__]
+
+
+def test_results_are_told_with_their_names() -> None:
+    x = torch.ones(2)
+    value = [Point([x]), collections.OrderedDict(a=(1, {2.5})), Inputs((1,), {}), torch.float16]
+    assert told(value) == [{"Point": {"x": [x], "y": 0.5}}, *value[1:2], told(value[2]), *value[3:]]
+    assert told(value)[0]["Point"]["x"][0] is x and told(told(value)) == told(value)
+    assert told(torch.max(torch.ones(2, 2), 1)).keys() == {"max"}
 
 
 def test_subclasses_and_lazy_tensors_are_told_by_name() -> None:
@@ -194,17 +210,47 @@ SPAN = {
         '{"value": {"f": "0x"}, "tensors": []}',
         '{"value": {"l": 5}, "tensors": []}',
         '{"value": {"d": [[1]]}, "tensors": []}',
+        '{"value": {"d": [[{"l": []}, 1]]}, "tensors": []}',
+        '{"value": {"t": -1}, "tensors": []}',
+        '{"value": {"size": [1.0]}, "tensors": []}',
+        '{"value": {"size": [1e400]}, "tensors": []}',
+        '{"value": {"dtype": "object"}, "tensors": []}',
+        '{"value": {"dtype": ["float32"]}, "tensors": []}',
+        '{"value": {"device": "nowhere"}, "tensors": []}',
+        '{"value": {"c": ["x", "y"]}, "tensors": []}',
+        '{"value": 1.5, "tensors": []}',
+        '{"value": NaN, "tensors": []}',
+        '{"value": 1' + "0" * 5000 + ', "tensors": []}',
+        '{"value": ' + '{"l": [' * 101 + "]}" * 101 + ', "tensors": []}',
+        b'{"value": "\xff", "tensors": []}',
         "[" * 100_000,
         *(
             json.dumps({"value": {"t": 0}, "tensors": [{**SPAN, **change}]})
             for change in (
                 {"dtype": "object"},
+                {"dtype": None},
                 {"shape": [1 << 60]},
                 {"shape": [-1]},
                 {"shape": ["2"]},
+                {"shape": [2.0]},
+                {"shape": [True]},
+                {"shape": [[2]]},
+                {"shape": 2},
+                {"shape": [0, 1 << 62], "stride": [1, 1]},
+                {"shape": [1 << 40], "stride": [0]},
+                {"shape": [1] * 65, "stride": [1] * 65},
+                {"shape": [1, 2]},
+                {"stride": [1, 1]},
+                {"stride": [9]},
                 {"stride": [1 << 40]},
                 {"stride": [-1]},
                 {"offset": 5},
+                {"offset": -2},
+                {"offset": "0"},
+                {"count": 2.0},
+                {"count": 1},
+                {"count": None},
+                {"at": 4},
                 {"count": 1 << 60},
                 {"count": -3},
                 {"at": 4096},
@@ -212,13 +258,24 @@ SPAN = {
             )
         ),
     ],
-    ids=lambda text: text[:60],
+    ids=lambda text: str(text)[:60],
 )
-def test_what_is_no_message_is_garbled(text: str) -> None:
+def test_what_is_no_message_is_garbled(text: str | bytes) -> None:
     fd = written(torch.ones(16))[1].file()
     try:
         with pytest.raises(Garbled):
             read(text, fd)
+    finally:
+        os.close(fd)
+
+
+def test_bytes_that_are_neither_true_nor_false() -> None:
+    fd = written(torch.tensor([0, 1, 2, 255], dtype=torch.uint8))[1].file()
+    text = json.dumps({"value": {"t": 0}, "tensors": [{**SPAN, "dtype": "bool", "count": 4}]})
+    try:
+        assert read(text, fd).view(torch.uint8).tolist() == [0, 1]
+        wide = text.replace('"shape": [2]', '"shape": [4]')
+        assert read(wide, fd).view(torch.uint8).tolist() == [0, 1, 1, 1]
     finally:
         os.close(fd)
 
@@ -297,6 +354,9 @@ def test_channel_ends_in_time() -> None:
     theirs.send(HEADER.pack(b"data", 1 << 40, False))
     with pytest.raises(Garbled):
         channel.receive(time.monotonic() + 5)
+    theirs.send(HEADER.pack(b"data", 100 << 20, False))
+    with pytest.raises(Garbled):
+        Channel(ours, believed=False).receive(time.monotonic() + 5)
     sender = threading.Thread(target=Channel(theirs).send, args=({"x": torch.ones(1 << 16)},))
     sender.start()
     assert float(channel.receive(time.monotonic() + 5)["x"].sum()) == 1 << 16

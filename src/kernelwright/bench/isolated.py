@@ -180,6 +180,8 @@ class Isolated:
         """A block of rounds, and what one took by the judge's clock, in ms."""
         numbers = [self._number() for _ in range(count)]
         wall, found = self._spent(side, "rounds", names=names, first=first, numbers=numbers)
+        if [[len(pair) for pair in r] for r in found["readings"]] != [[2] * len(names)] * count:
+            raise VerificationError("The candidate's process tells no time for every call.")
         for index, name in enumerate(names):
             pairs = [(float(r[index][0]), float(r[index][1])) for r in found["readings"]]
             blocks.readings.setdefault(name, []).extend(pairs)

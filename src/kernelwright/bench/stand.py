@@ -32,6 +32,7 @@ from kernelwright.bench.variants import (
 from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.inputs import Inputs, taken
+from kernelwright.verify.wire import told
 
 MODES = {"compile": "default", "max-autotune": "max-autotune"}
 NOTHING = "nothing"  # a variant that does nothing: what a round costs by itself
@@ -160,7 +161,7 @@ class Stand:
 
     def result(self, request: Request) -> dict[str, Any]:
         """What the last call of a variant on a set returned."""
-        return {"value": self.results[request["name"], request["set"]]}
+        return {"value": told(self.results[request["name"], request["set"]])}
 
 
 def _nothing() -> None:

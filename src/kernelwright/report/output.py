@@ -11,9 +11,17 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from kernelwright import streams
 from kernelwright.files import write_atomically
 
 WIDTH = 100
+
+
+class _Console(Console):
+    """Rich's, but for what it does when nobody reads any more, which is to exit."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that is being handled
 
 
 class Output:
@@ -24,8 +32,8 @@ class Output:
         self.json_path = json_path
         self._stdout = sys.stdout
         width = None if sys.stdout.isatty() else WIDTH
-        self._tables = Console(file=sys.stdout, width=width, highlight=False)
-        self._progress = Console(file=sys.stderr, width=width, highlight=False)
+        self._tables = _Console(file=sys.stdout, width=width, highlight=False)
+        self._progress = _Console(file=sys.stderr, width=width, highlight=False)
         self._last = time.perf_counter()
 
     def progress(self, name: str, summary: str) -> None:
@@ -36,23 +44,23 @@ class Output:
             line = Text.assemble(
                 (f"{name:>14}", "bold"), f"  {summary}", (f"  {elapsed:.1f} s", "dim")
             )
-            self._progress.print(line, soft_wrap=True)
+            with streams.words():
+                self._progress.print(line, soft_wrap=True)
 
     def show(self, renderable: RenderableType) -> None:
         """Print a table, unless told to be quiet or stdout is taken by JSON."""
         if not self.quiet and self.json_path != "-":
-            self._tables.print(renderable)
+            with streams.results(self._stdout):
+                self._tables.print(renderable)
 
     def notice(self, *sentences: str) -> None:
         """What must not be overlooked: a loud line each, beside the tables."""
-        console = self._progress if self.json_path == "-" else self._tables
-        for sentence in sentences:
-            if not self.quiet:
-                console.print(Text(sentence, "bold black on yellow"), soft_wrap=True)
-
-    def error(self, message: str) -> None:
-        """One line on stderr, whatever the exception's text looked like."""
-        self._progress.print(Text(f"kernelwright: {' '.join(message.split())}"), soft_wrap=True)
+        beside = self.json_path == "-"
+        console = self._progress if beside else self._tables
+        with streams.words() if beside else streams.results(self._stdout):
+            for sentence in sentences:
+                if not self.quiet:
+                    console.print(Text(sentence, "bold black on yellow"), soft_wrap=True)
 
     def json(self, value: dict[str, Any]) -> None:
         """Write the report to the file asked for, or to stdout for `-`."""
@@ -60,6 +68,7 @@ class Output:
             return
         text = json.dumps(value, indent=2, default=str) + "\n"
         if self.json_path == "-":
-            self._stdout.write(text)
+            with streams.results(self._stdout):
+                self._stdout.write(text)
         else:
             write_atomically(Path(self.json_path), text)

@@ -20,6 +20,7 @@ from kernelwright.errors import BuildError, InputError
 from kernelwright.problem import load_source
 
 LINES = 6
+BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py)
 
 
 def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
@@ -76,7 +77,7 @@ def fallbacks_of(module: nn.Module) -> Counter[str] | None:
 
 
 def build_failure(error: BaseException) -> str | None:
-    """What the compiler said, if the exception came out of torch's extension builder."""
+    """What the compiler or the system said, if the exception came out of building an extension."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, BuildError) or _is_from_builder(chain):
@@ -86,8 +87,11 @@ def build_failure(error: BaseException) -> str | None:
 
 
 def _is_from_builder(error: BaseException) -> bool:
+    """Torch's, or the emitted file's own, which finds no room or no right to write a library."""
     frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.filename.endswith("cpp_extension.py") for frame in frames)
+    if any(frame.filename.endswith("cpp_extension.py") for frame in frames):
+        return True
+    return isinstance(error, OSError) and any(frame.name in BUILDERS for frame in frames)
 
 
 def _relevant_lines(message: str) -> str:

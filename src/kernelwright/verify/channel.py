@@ -19,7 +19,7 @@ from kernelwright.verify.wire import Find, Garbled, read, written
 
 HEADER = struct.Struct("!4sQ?")
 MARK = b"data"
-MOST_TEXT = 256 << 20
+MOST_TEXT, MOST_DOUBTED = 256 << 20, 32 << 20
 STEP = 0.2  # seconds between two looks at whether the other side is still there
 
 
@@ -32,14 +32,14 @@ class Gone(Exception):
 
 
 class Channel:
-    """One end of a socket; `opaque` for what is not believed."""
+    """One end of a socket; from a sender who is not `believed` nothing but plain data is taken."""
 
-    def __init__(self, end: socket.socket, opaque: bool = True, find: Find | None = None) -> None:
-        self.end, self.opaque, self.find = end, opaque, find
+    def __init__(self, end: socket.socket, find: Find | None = None, believed: bool = True) -> None:
+        self.end, self.find, self.believed = end, find, believed
 
     def send(self, value: Any, sent: Sent | None = None) -> None:
         """A message; `sent` knows which tensors lie in a file already."""
-        text, writer = written(value, self.opaque)
+        text, writer = written(value)
         data = text.encode(errors="surrogatepass")
         fds = [os.dup(sent.file(writer)) if sent else writer.file()] if writer.tensors else []
         try:
@@ -62,14 +62,18 @@ class Channel:
             fd = fds[0] if fds else None
             header += self._exactly(HEADER.size - len(header), deadline, alive)
             mark, length, has_file = HEADER.unpack(header)
-            if mark != MARK or length > MOST_TEXT or has_file != (fd is not None):
+            if mark != MARK or length > self._most or has_file != (fd is not None):
                 raise Garbled("bytes that begin no message")
-            return read(self._exactly(length, deadline, alive), fd, self.find)
+            return read(self._exactly(length, deadline, alive), fd, self.find, self.believed)
         except (ConnectionResetError, BrokenPipeError) as error:
             raise Gone from error
         finally:
             if fd is not None:
                 os.close(fd)
+
+    @property
+    def _most(self) -> int:
+        return MOST_TEXT if self.believed else MOST_DOUBTED
 
     def _header(self, deadline: float | None, alive: Callable[[], bool]) -> Any:
         self._wait(deadline, alive)

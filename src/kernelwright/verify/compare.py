@@ -217,10 +217,13 @@ def _bytes(x: Tensor) -> Tensor:
 
 
 def equal_leaves(left: Sequence[object], right: Sequence[object]) -> bool:
-    return len(left) == len(right) and all(
-        same_bits(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
-        for a, b in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(map(_equal, left, right))
+
+
+def _equal(left: object, right: object) -> bool:
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return same_bits(left, right)
+    return not isinstance(left, Tensor) and not isinstance(right, Tensor) and left == right
 
 
 def coordinates(flat: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -48,7 +48,7 @@ class Starter(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    def fork(self, what: str, protected: bool) -> Process: ...
+    def fork(self, protected: bool) -> Process: ...
 
     def status(self, pid: int) -> int | None: ...
 
@@ -69,8 +69,8 @@ class Server:
         self._ready = False
         self._lock = threading.Lock()
 
-    def fork(self, what: str, protected: bool) -> Process:
-        """A new process; `protected` from others looking into its memory."""
+    def fork(self, protected: bool) -> Process:
+        """A new process; `protected` from others looking into its memory, and so believed."""
         ours, theirs = socket.socketpair()
         log_out, log_in = os.pipe()
         request = {
@@ -85,7 +85,7 @@ class Server:
             pid = self._heard()["pid"]
         theirs.close()
         os.close(log_in)
-        return Process(self, pid, what, ours, os.fdopen(log_out, "rb", buffering=0))
+        return Process(self, pid, protected, ours, os.fdopen(log_out, "rb", buffering=0))
 
     def status(self, pid: int) -> int | None:
         return self._ask("status", pid)
@@ -140,13 +140,16 @@ class Server:
 
 
 class Process:
-    """A forked process. `broken` says why it was ended, if it was."""
+    """A forked process. `broken` says why it was ended, if it was.
+
+    What it sends is `believed` of the one that no candidate can reach.
+    """
 
     def __init__(
-        self, server: Starter, pid: int, what: str, end: socket.socket, log: IO[bytes]
+        self, server: Starter, pid: int, believed: bool, end: socket.socket, log: IO[bytes]
     ) -> None:
-        self.server, self.pid, self.what = server, pid, what
-        self.channel = Channel(end, opaque=False)
+        self.server, self.pid = server, pid
+        self.channel = Channel(end, believed=believed)
         self.broken: str | None = None
         self.output = Output(log, self._flooded)
         self._most_memory = int(MEMORY_SHARE * available_memory())

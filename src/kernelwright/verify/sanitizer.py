@@ -121,13 +121,13 @@ class Watched:
         self.process: subprocess.Popen[bytes] | None = None
         self.forked: Process | None = None
 
-    def fork(self, what: str, protected: bool) -> Process:
+    def fork(self, protected: bool) -> Process:
         ours, theirs = socket.socketpair()
         log_out, log_in = os.pipe()
         self.process = spawn.begun(self.command, theirs, log_in, "alone", **ENVIRONMENT)
         os.close(log_in)
         log = os.fdopen(log_out, "rb", buffering=0)
-        self.forked = Process(self, self.process.pid, what, ours, log)
+        self.forked = Process(self, self.process.pid, protected, ours, log)
         return self.forked
 
     @property

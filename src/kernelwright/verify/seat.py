@@ -41,7 +41,7 @@ from kernelwright.verify.maker import Maker, made
 from kernelwright.verify.parameters import State
 from kernelwright.verify.replay import Recorder, Replay, Unreplayable, moved, rng_state
 from kernelwright.verify.rounding import as_tf32
-from kernelwright.verify.wire import written
+from kernelwright.verify.wire import told, written
 
 CANDIDATE, ORIGINAL, ORACLE = "candidate", "original", "oracle"
 MESSAGE = 2000
@@ -58,8 +58,7 @@ def main(end: socket.socket) -> None:
         while True:
             request = channel.receive()
             answer = seat.answer(request)
-            channel.opaque = not answer.pop("trusted", False)
-            channel.send(answer)
+            channel.send(told(answer) if CANDIDATE in seat.modules else answer)
     except Gone:
         return
 
@@ -145,7 +144,6 @@ class Seat:
         }
         if CANDIDATE not in self.modules:
             found["arguments"] = _sendable(self.maker.arguments)
-            found["trusted"] = True
         return found
 
     def construct(self, request: Request) -> dict[str, Any]:
@@ -241,7 +239,7 @@ class Seat:
             for index in request["resized"]:
                 leaves[index] = leaves[index][:rows]
             drawn = pytree.tree_unflatten([_dense(x) for x in leaves], tree)
-        return {"value": drawn, "trusted": True}
+        return {"value": drawn}
 
     def list_changes(self, request: Request) -> dict[str, Any]:
         """What can be varied in the original: attributes, sublayers, arguments, constructions."""
@@ -262,11 +260,11 @@ class Seat:
                 taken(request["inputs"], self.device),
                 self._main.training,
             )
-        return {"value": found, "trusted": True}
+        return {"value": found}
 
     def argue(self, request: Request) -> dict[str, Any]:
         way = self.ways[request["index"]]
-        return {"value": way.make(request["inputs"], request["seed"]), "trusted": True}
+        return {"value": way.make(request["inputs"], request["seed"])}
 
     # Runs
 
@@ -314,7 +312,12 @@ class Seat:
         drew = moved(before, self.device)
         if role == ORIGINAL:
             self._note_volatile()
-        return {"value": outputs, "drew": drew, "ran": seconds, "volatile": self._begins(role)}
+        return {
+            "value": told(outputs),
+            "drew": drew,
+            "ran": seconds,
+            "volatile": self._begins(role),
+        }
 
     def _rewind(self, role: str, request: Request) -> None:
         """Buffers and the attributes that forward changes, as they were in the beginning."""
@@ -353,7 +356,7 @@ class Seat:
 
         problem = self.maker.problem if self.maker is not None else None
         if problem is None or ORACLE not in self.modules:
-            return {"value": {}, "trusted": True}
+            return {"value": {}}
         both = self.modules[ORIGINAL], self.modules[ORACLE]
         inputs = taken(request["inputs"], self.device)
         for role in (ORIGINAL, ORACLE):
@@ -361,7 +364,7 @@ class Seat:
         with torch.no_grad():
             self.graph = self.graph or inner.planned(problem)
             found = inner.values(self.graph, both, inputs, request["names"])
-        return {"value": found, "trusted": True}
+        return {"value": found}
 
     def time(self, request: Request) -> dict[str, Any]:
         """Requests of bench, which has a stand in this process."""
@@ -417,7 +420,7 @@ def _entry(name: str, value: Any, state: State) -> Any:
 
 def _is_sendable(value: Any) -> bool:
     try:
-        written(value, opaque=False)
+        written(value)
     except Exception:
         return False
     return True

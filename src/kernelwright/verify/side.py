@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
+from kernelwright.verify.answers import is_answer
 from kernelwright.verify.channel import Silent
 from kernelwright.verify.processes import Ended, Process, Starter, printable
 from kernelwright.verify.seat import CANDIDATE
@@ -45,10 +46,11 @@ class Side:
         self.server, self.role, self.name, self.sent = server, role, name, sent
         self.process: Process | None = None
         self.deadline = float("inf")
+        self.asked: dict[str, Any] = {}
 
     def start(self) -> None:
         self.close()
-        self.process = self.server.fork(self.role, protected=self.role != CANDIDATE)
+        self.process = self.server.fork(protected=self.role != CANDIDATE)
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         """The answer to a request."""
@@ -58,8 +60,9 @@ class Side:
     def tell(self, do: str, **fields: Any) -> None:
         """A request; its answer must be heard before the next one."""
         assert self.process is not None
+        self.asked = {"do": do, **fields}
         try:
-            self.process.tell({"do": do, **fields}, self.sent)
+            self.process.tell(self.asked, self.sent)
         except Ended as error:
             self._break(str(error).removeprefix("the process "))
 
@@ -68,8 +71,8 @@ class Side:
         assert self.process is not None
         try:
             answer = self.process.hear(self.deadline)
-            if not isinstance(answer, dict):
-                raise Garbled("no answer")
+            if self.role == CANDIDATE and not is_answer(self.asked, answer):
+                raise Garbled(f"no answer to {self.asked['do']}")
             return self._heard(answer)
         except Silent:
             self._break("gave no answer in the time that it had")

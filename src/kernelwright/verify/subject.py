@@ -520,7 +520,8 @@ class Subject:
 
 def known(about: dict[str, Any]) -> dict[str, Any]:
     """What a process tells of a module, with the values that its state_dict shares filled in."""
-    filled = {k: about["state"][k] if v is None else v for k, v in about["state_dict"].items()}
+    state = about["state"]
+    filled = {k: state.get(k) if v is None else v for k, v in about["state_dict"].items()}
     return {**about, "state_dict": filled}
 
 

@@ -3,8 +3,9 @@
 In: a tree of plain values and tensors. Out: a text and a file in memory, and back. The one idea: a
 reader builds nothing but plain containers and tensors, each checked first, so what the other side
 sends can be wrong but can do nothing. The file is sealed: nobody can change it any more, so readers
-map it and copy nothing. Classes travel by name; a process that has them puts them back, and the
-judge, which runs no user code, keeps them as Records.
+map it and copy nothing. Inputs of the user's classes travel from the reference by name, or pickled;
+the judge, which runs no user code, passes them on as Records and Blobs. From who is not believed
+they are not taken: what a candidate sends never reaches a process that would put them back.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from kernelwright.verify.inputs import Inputs, Named
 
 ALIGNMENT = 64
 SHOWN = 200  # characters of an object that is known by its text alone
-MOST_BYTES = 64 << 30
+DEEPEST = 100  # containers in each other
+MOST_BYTES, MOST_DIMENSIONS = 64 << 30, 64
 LITTLE = 1 << 20  # bytes that are copied rather than mapped
 STAGED = 1 << 23  # bytes of a GPU's memory that come to the host at a time
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -127,13 +129,8 @@ Find = Callable[[str, str], Any]  # a class by its module and qualified name, or
 
 @dataclass
 class Writer:
-    """Collects the tensors of a value while the rest of it becomes JSON.
+    """Collects the tensors of a value while the rest becomes JSON, unknown objects by pickle."""
 
-    With `opaque`, objects that are neither plain nor records are told by their text, as results
-    are; without it they are pickled, as inputs are.
-    """
-
-    opaque: bool = True
     sources: list[Tensor] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
     spans: list[dict[str, Any]] = field(default_factory=list)
@@ -159,6 +156,8 @@ class Writer:
             return {"record": [value.module, value.name, self.node(value.fields)]}
         if isinstance(value, Member):
             return {"member": [value.module, value.name, value.member]}
+        if isinstance(value, Opaque):
+            return {"opaque": [value.kind, value.text]}
         if isinstance(value, Blob):
             return {"blob": [value.kind, base64.b64encode(value.pickled).decode()]}
         if isinstance(value, enum.Enum):
@@ -170,11 +169,7 @@ class Writer:
         for kind, (tag, write, _) in SPELLED.items():
             if type(value) is kind:
                 return {tag: write(value)}
-        name = type(value).__name__
-        if self.opaque or isinstance(value, Opaque):
-            shown = value.kind if isinstance(value, Opaque) else name
-            return {"opaque": [shown[:SHOWN], _text(value)]}
-        return {"blob": [name, base64.b64encode(pickle.dumps(value)).decode()]}
+        return {"blob": [type(value).__name__, base64.b64encode(pickle.dumps(value)).decode()]}
 
     def _tensor(self, x: Tensor) -> Any:
         kind = _kind(x)
@@ -219,17 +214,33 @@ class Writer:
         return fd
 
 
-def written(value: Any, opaque: bool = True) -> tuple[str, Writer]:
+def written(value: Any) -> tuple[str, Writer]:
     """The JSON of a value, and the Writer that has its tensors."""
-    writer = Writer(opaque)
+    writer = Writer()
     node = writer.node(value)
     return json.dumps({"value": node, "tensors": writer.spans}), writer
 
 
-def read(text: str | bytes, fd: int | None, find: Find | None = None) -> Any:
+def told(value: Any) -> Any:
+    """A result as it is judged: classes by their names and fields, any other object by its text."""
+    kind = type(value)
+    if value is None or isinstance(value, Tensor | Opaque) or kind in (bool, int, float, str):
+        return value
+    if kind in SPELLED:
+        return value
+    if kind in CONTAINERS:
+        return kind(told(x) for x in value)
+    if kind in DICTS:
+        return kind([(told(k), told(v)) for k, v in value.items()])
+    fields = dict(value) if isinstance(value, dict) else fields_of(value)
+    return Opaque(kind.__name__, _text(value)) if fields is None else {kind.__name__: told(fields)}
+
+
+def read(text: str | bytes, fd: int | None, find: Find | None = None, believed: bool = True) -> Any:
     """The value of a text and its file; Garbled where they do not fit together.
 
-    With `find`, classes are looked up and pickled objects loaded: for processes of the user's.
+    With `find`, classes are looked up and pickled objects loaded: for processes of the user's. Who
+    is not `believed` may send none.
     """
     try:
         content = json.loads(text)
@@ -239,10 +250,10 @@ def read(text: str | bytes, fd: int | None, find: Find | None = None) -> Any:
             for tensor, span in zip(tensors, content["tensors"], strict=True):
                 said = Seen(str(span["device"])[:SHOWN], str(span["kind"])[:SHOWN])
                 tensor._seen = said  # type: ignore[attr-defined]
-        return _Reader(tensors, find).value(content["value"])
+        return _Reader(tensors, find, believed).value(content["value"])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise Garbled(f"{type(error).__name__}: {error}"[:SHOWN]) from error
-    except (RuntimeError, OSError, OverflowError, RecursionError, binascii.Error) as error:
+    except (RuntimeError, OSError, OverflowError, MemoryError, binascii.Error) as error:
         raise Garbled(f"{type(error).__name__}: {error}"[:SHOWN]) from error
 
 
@@ -250,13 +261,23 @@ def read(text: str | bytes, fd: int | None, find: Find | None = None) -> Any:
 class _Reader:
     tensors: list[Tensor]
     find: Find | None
+    believed: bool
+    depth: int = 0
 
     def value(self, node: Any) -> Any:
         if node is None or isinstance(node, bool | str | int):
             return node
         ((tag, body),) = node.items()
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("a value that is too deep")
+        found = self._tagged(tag, body)
+        self.depth -= 1
+        return found
+
+    def _tagged(self, tag: str, body: Any) -> Any:
         if tag == "t":
-            return self.tensors[body]
+            return self.tensors[_size(body)]
         if tag == "f":
             return float.fromhex(body) if "x" in body else float(body)
         if tag in _CONTAINER_OF:
@@ -268,11 +289,13 @@ class _Reader:
             return Inputs(tuple(args), dict(kwargs))
         if tag in _SPELLED_OF:
             return _SPELLED_OF[tag](body)
+        if tag == "opaque":
+            return Opaque(str(body[0])[:SHOWN], str(body[1])[:SHOWN])
+        if not self.believed:
+            raise ValueError("an object where there may be numbers and tensors only")
         return self._object(tag, body)
 
     def _object(self, tag: str, body: Any) -> Any:
-        if tag == "opaque":
-            return Opaque(str(body[0])[:SHOWN], str(body[1])[:SHOWN])
         if tag == "blob":
             pickled = base64.b64decode(body[1])
             return pickle.loads(pickled) if self.find else Blob(str(body[0]), pickled)
@@ -308,6 +331,12 @@ SPELLED: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
 _SPELLED_OF = {tag: back for tag, _, back in SPELLED.values()}
 
 
+def _size(number: Any) -> int:
+    if type(number) is not int or number < 0:
+        raise ValueError("a size expected")
+    return number
+
+
 def fields_of(value: Any) -> dict[str, Any] | None:
     """The fields of a dataclass instance or a named tuple; None for anything else."""
     kind = type(value)
@@ -322,7 +351,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
 
 def _text(value: Any) -> str:
     try:
-        return (value.text if isinstance(value, Opaque) else repr(value))[:SHOWN]
+        return repr(value)[:SHOWN]
     except Exception:
         return f"<{type(value).__name__}>"
 
@@ -363,20 +392,27 @@ def _copied(fd: int, size: int) -> bytearray:
 
 
 def _read_tensor(span: dict[str, Any], memory: mmap.mmap | bytearray) -> Tensor:
-    dtype, count, at = DTYPES[span["dtype"]], span["count"], span["at"]
-    shape, stride, offset = _numbers(span["shape"]), _numbers(span["stride"]), span["offset"]
-    _numbers([count, at, offset])
-    nbytes = count * dtype.itemsize
-    if min([count, at, *shape], default=0) < 0 or nbytes > MOST_BYTES:
+    """A tensor whose every element lies in its own part of the file."""
+    dtype, count, at = DTYPES[span["dtype"]], _size(span["count"]), _size(span["at"])
+    shape, stride = [_size(n) for n in span["shape"]], [_size(n) for n in span["stride"]]
+    (offset,) = _numbers([span["offset"]])
+    elements, most = math.prod(shape), math.prod(n or 1 for n in shape)
+    last = max(offset, 0) + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    dense = offset == -1
+    if len(shape) > MOST_DIMENSIONS or max(count, most) * dtype.itemsize > MOST_BYTES:
         raise ValueError("sizes that cannot be")
+    if at % ALIGNMENT or offset < -1:
+        raise ValueError("sizes that cannot be")
+    if elements and (elements != count if dense else last >= count):
+        raise ValueError("a tensor beyond its elements")
     flat = torch.empty(0, dtype=dtype)
-    if nbytes:
-        if at + nbytes > len(memory):
+    if count:
+        if at + count * dtype.itemsize > len(memory):
             raise ValueError("a tensor beyond its file")
         flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at)
-    if offset < 0:
-        return _restrided(flat.view(shape), stride)
-    return torch.as_strided(flat, shape, stride, offset)
+    if dtype == torch.bool and count:
+        flat = flat.view(torch.uint8) != 0  # a byte of anything else is neither true nor false
+    return _restrided(flat.view(shape), stride) if dense else flat.as_strided(shape, stride, offset)
 
 
 def _restrided(x: Tensor, stride: Sequence[int]) -> Tensor:
