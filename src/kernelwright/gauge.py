@@ -10,6 +10,7 @@ GPU nothing is measured, and float32's accuracy is owed.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 
 from kernelwright import cache
 from kernelwright.accuracy import UNKNOWN, Accuracies, Accuracy, is_tf32
+from kernelwright.errors import InputError
 from kernelwright.fakes import CHANNELS_LAST
 from kernelwright.graph import Call, Contraction, Graph, Node, hint
 from kernelwright.interpret import resolve
@@ -114,7 +116,8 @@ class _Asking:
             return kept
         found = relative_error(call.target, shapes, settings, memory_format, self.device)
         if found is not None:
-            NOTEBOOK.keep(key, found)
+            with contextlib.suppress(OSError, InputError):  # then it is measured again
+                NOTEBOOK.keep(key, found)
         return found
 
     def key(

@@ -6,14 +6,12 @@ file may be damaged. One of another format is as if it were not there.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright.errors import InputError
 from kernelwright.files import locked, write_atomically
 
 
@@ -29,17 +27,13 @@ class Notebook:
         return self._entries(self.place()).get(key)
 
     def keep(self, key: str, entry: Any) -> None:
-        """Add an entry to the file; others may be doing the same.
-
-        Where the disk does not take it, it is measured again the next time.
-        """
+        """Add an entry to the file; others may be doing the same."""
         file = self.place()
-        with contextlib.suppress(OSError, InputError):
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with locked(file.with_suffix(".lock")):
-                entries = self._entries(file) | {key: entry}
-                content = {"format": self.format, self.title: entries}
-                write_atomically(file, json.dumps(content, indent=2, sort_keys=True) + "\n")
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(file.with_suffix(".lock")):
+            entries = self._entries(file) | {key: entry}
+            content = {"format": self.format, self.title: entries}
+            write_atomically(file, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
     def _entries(self, file: Path) -> dict[str, Any]:
         try:

@@ -127,6 +127,14 @@ def test_what_was_measured_is_kept(pretended: Pretended) -> None:
     assert len(pretended.asked) == count
 
 
+def test_what_cannot_be_kept_is_measured_again(pretended: Pretended, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    pretended.monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file"))
+    first = pretended.measure(nn.Conv2d(8, 16, 3), 4, 8, 9, 9)
+    assert pretended.measure(nn.Conv2d(8, 16, 3), 4, 8, 9, 9) == first
+    assert len(pretended.asked) == 12
+
+
 def test_a_convolution_that_laws_have_made_owes_what_its_origin_did(pretended: Pretended) -> None:
     """The average pool goes in front of the convolution, whose shapes are other ones then."""
     module = nn.Sequential(nn.Conv2d(8, 16, 3), nn.AvgPool2d(2))
