@@ -39,7 +39,6 @@ from kernelwright.plan.largest import Largest, largest, over_windows
 from kernelwright.plan.tiles import Box, partial_results
 from kernelwright.plan.walks import CHANNEL, side_by_side
 from kernelwright.targets import ConvLoop, Target
-from kernelwright.targets.sm_90 import CONVOLVING
 
 WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
@@ -187,6 +186,7 @@ class Cut:
 
     walk: Walk
     form: ConvForm
+    loop: ConvLoop
     tile: ConvConfig
     partials: Dim
     largest: Largest
@@ -195,7 +195,7 @@ class Cut:
 
     def time(self, batch: int) -> float:
         """In microseconds, with what it takes to store and to read the partial results."""
-        return self.tile.time(batch) + 2 * 4 * hint(self.partials, batch) / CONVOLVING.memory_rate
+        return self.tile.time(batch) + 2 * 4 * hint(self.partials, batch) / self.loop.memory
 
 
 @lru_cache(maxsize=64)
@@ -252,7 +252,7 @@ def _cut(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> Cut | N
             left = partials(tile.box)
             if left is None:
                 continue
-            cut = Cut(walked, form, tile, left, some, early > 0, across > 0)
+            cut = Cut(walked, form, loop, tile, left, some, early > 0, across > 0)
             if best is None or _typical_time(cut) < _typical_time(best):
                 best = cut
         if best is not None:
