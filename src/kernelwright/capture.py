@@ -172,13 +172,17 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     buffers = dict(problem.module.named_buffers(remove_duplicate=False))
     homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
     memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
-    reaches = None
-    if seen.reaches is not None:
-        reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
+
+    def named(sets: tuple[frozenset[int], ...] | None) -> tuple[frozenset[str], ...] | None:
+        if sets is None:
+            return None
+        return tuple(frozenset(names[s] for s in of if s in names) for of in sets)
+
     changes = f"the forward changes {seen.changes}" if seen.changes else None
     return replace(
         graph.contract,
-        reaches=reaches,
+        reaches=named(seen.reaches),
+        recorded=named(seen.recorded),
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),

@@ -364,8 +364,9 @@ class Contract:
     only if they are contiguous, `repeats` those with which results lie otherwise if all samples are
     one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
     result lies in; results that lie in the same memory of their own have the same other name.
-    `given` tells for each whether it is the very tensor of a source. `sizes` are those of the free
-    axes when all of this was seen, on `device`.
+    `given` tells for each whether it is the very tensor of a source. `recorded` holds the sets of
+    sources that may ask for gradients, None where any may: then results lie otherwise. `sizes` are
+    those of the free axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -379,6 +380,7 @@ class Contract:
     repeats: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
+    recorded: tuple[frozenset[str], ...] | None = None
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"
 

@@ -268,6 +268,81 @@ def test_results_lie_as_the_input_does(model: type[nn.Module]) -> None:
     assert captured(model(), torch.randn(4, 6)).contract.follows == {"x"}
 
 
+class Attended(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "order"),
+    [
+        (nn.AvgPool1d(2), torch.randn(3, 4, 6), (0, 2, 1)),
+        (nn.AdaptiveAvgPool1d(5), torch.randn(3, 8, 8), (0, 2, 1)),
+        (nn.AdaptiveMaxPool1d(3), torch.randn(3, 4, 4), (0, 2, 1)),
+        (nn.LPPool1d(2, 2), torch.randn(3, 4, 6), (0, 2, 1)),
+        (nn.Upsample(3, mode="area"), torch.randn(2, 3, 4), (0, 2, 1)),
+        (nn.MaxPool1d(2), torch.randn(3, 4, 6).requires_grad_(), (0, 2, 1)),
+        (Attended(), torch.randn(4, 4, 3, 8), (1, 0, 2, 3)),
+        (nn.ReflectionPad3d(1), torch.randn(2, 3, 3, 3, 3), (0, 2, 3, 4, 1)),
+        (nn.ChannelShuffle(2), torch.randn(2, 4, 5, 5), (0, 2, 3, 1)),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, nn.Module) else "",
+)
+def test_results_that_follow_one_order_alone(
+    module: nn.Module, x: Tensor, order: tuple[int, ...]
+) -> None:
+    """Of no other, as that of the axes the other way round: a pool of a line is one of an image."""
+    moved = x.permute(order).contiguous().permute([order.index(i) for i in range(x.ndim)])
+    assert module(moved).stride() != module(x).stride()
+    (name,) = (n.name for n in captured(module, x) if n.op == "input")
+    assert captured(module, x).contract.follows == {name}
+
+
+class PoolOfTurned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool1d((x * self.scale).transpose(1, 2), 2)
+
+
+def test_results_that_lie_otherwise_while_gradients_are_recorded() -> None:
+    """The CPU has a max pool for when no gradient will be asked for; the example asks for one."""
+    x = torch.randn(3, 4, 6)
+    contract = captured(PoolOfTurned(), x).contract
+    assert contract.strides == (PoolOfTurned()(x).stride(),) == ((12, 1, 6),)
+    assert contract.recorded is not None
+    assert {*contract.recorded} == {frozenset({"scale"}), frozenset({"x", "scale"})}
+    frozen = PoolOfTurned().requires_grad_(False)
+    contract = captured(frozen, x).contract
+    assert contract.strides == (frozen(x).stride(),) == ((12, 2, 1),)
+    assert contract.recorded == (frozenset(),)
+    assert captured(nn.MaxPool1d(2), x).contract.recorded is None
+
+
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_attention_that_has_a_way_of_its_own_without_gradients(bare: bool) -> None:
+    """Also where only the call says that query, key and value are one tensor."""
+    module, x = (SelfAttention().eval(), torch.randn(3, 5, 8))
+    given = (x, x, x) if bare else (x,)
+    contract = captured(module.attention if bare else module, *given).contract
+    assert contract.strides is not None and contract.strides[0] == module(x).stride()
+    with torch.no_grad():
+        assert module(x).stride() != contract.strides[0]
+    assert contract.recorded is not None and frozenset() not in contract.recorded
+    assert captured(module.train(), x).contract.recorded is None
+
+
 class Viewed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.view(len(x), -1).sum(1)
