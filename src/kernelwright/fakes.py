@@ -140,18 +140,25 @@ OTHERS = {
     aten.ldexp,
     aten.mvlgamma,
 }
+# Of these, whoever is given other strides gives other values.
+BY_PLACE = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
 # Of which a number stays one; of others with `Scalar` in their name it becomes an operand.
 TAKES_NUMBERS = {aten.lerp.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar}
 
 
+def goes_by_place(op: Any) -> bool:
+    """Whether values depend on how operands lie: numbers are drawn in the order of memory."""
+    return torch.Tag.nondeterministic_seeded in op.tags or op.overloadpacket in BY_PLACE
+
+
 @contextlib.contextmanager
-def layouts() -> Iterator[None]:
-    """To be entered inside of a FakeTensorMode."""
+def layouts() -> Iterator[list[list[Tensor]]]:
+    """To be entered inside of a FakeTensorMode; the operands of calls whose values go by places."""
     asked = torch.overrides.has_torch_function
     torch.overrides.has_torch_function = lambda args: False  # torch.nn asks, and means users' own
     try:
-        with _Composites(), _Kernels():  # type: ignore[no-untyped-call]
-            yield
+        with _Composites(), _Kernels() as kernels:
+            yield kernels.placed
     finally:
         torch.overrides.has_torch_function = asked
 
@@ -172,8 +179,15 @@ class _Composites(TorchFunctionMode):
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.placed: list[list[Tensor]] = []
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if goes_by_place(func):
+            given = pytree.tree_leaves((args, kwargs))
+            self.placed.append([x for x in given if isinstance(x, Tensor)])
         results = func(*args, **kwargs)
         lies = KERNELS.get(func)
         if lies is not None and kwargs.get("memory_format") in (None, torch.preserve_format):

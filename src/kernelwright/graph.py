@@ -365,8 +365,9 @@ class Contract:
     one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
     result lies in; results that lie in the same memory of their own have the same other name.
     `given` tells for each whether it is the very tensor of a source. `recorded` holds the sets of
-    sources that may ask for gradients, None where any may: then results lie otherwise. `sizes` are
-    those of the free axes when all of this was seen, on `device`.
+    sources that may ask for gradients, None where any may: then results lie otherwise. `placed`
+    gives the strides of eager's operands for calls whose values depend on these. `sizes` are those
+    of the free axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -381,6 +382,7 @@ class Contract:
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     recorded: tuple[frozenset[str], ...] | None = None
+    placed: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"
 

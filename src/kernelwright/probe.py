@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
+from kernelwright.effects import undone, watched
 from kernelwright.embedded.baked import attributes, described
 from kernelwright.fakes import layouts
 from kernelwright.problem import Problem
@@ -32,7 +33,8 @@ Places = tuple[int, ...]
 Recorded = frozenset[int] | None  # what asks for gradients; None: nothing is recorded
 Strides = tuple[tuple[int, ...] | None, ...]
 Memory = tuple[int | None, ...]
-Lies = tuple[Strides, Memory]
+Placed = tuple[Strides, ...]
+Lies = tuple[Strides, Memory, Placed]
 Way = tuple[list[Any], list[Any], Lies]
 MOST_AXES = 5  # of an image, or what stands for one
 
@@ -48,8 +50,8 @@ class Sighting:
     memory decides how outputs lie, or that the forward refuses in another order; `copies` those
     that it hands on only if they are contiguous, or takes only then, and `repeats` those whose
     samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
-    an input or of the module. `changes` names what attribute every call changes, and `warms` says
-    that only the first call changes any.
+    an input or of the module. `effect` says what every call does besides computing, as changing an
+    attribute, and `warms` that only the first call changes any.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -59,7 +61,7 @@ class Sighting:
     repeats: frozenset[int]
     given: tuple[bool, ...]
     memory: Memory
-    changes: str | None
+    effect: str | None
     warms: bool
     recorded: tuple[frozenset[int], ...] | None
 
@@ -74,12 +76,13 @@ def probe(problem: Problem) -> Sighting | None:
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")  # and user code without values may fail in any way
             mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
-            return _probe(problem, mode, gradients)
+            with undone() as changed:
+                return _probe(problem, mode, gradients, changed)
     return None
 
 
 def lies(problem: Problem) -> Lies | None:
-    """How each output lies, and in whose memory, as a Sighting has it; None as for `probe`."""
+    """How each output lies, and in whose memory, as `_Stage.lie` has it; None as for `probe`."""
     for numbers in (None, ShapeEnv()):
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
@@ -95,6 +98,7 @@ class _Stage:
         self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
         self.real = {id(t): t for t in tensors_of(problem.module)}
         self.stand_ins: dict[int, Any] = {i: _fake(mode, t) for i, t in self.real.items()}
+        self.sets_mode = False
         self.everything = self.asking(everything=True)
         with unfused(problem.module):
             self.module = copy.deepcopy(problem.module, dict(self.stand_ins))
@@ -118,7 +122,7 @@ class _Stage:
         whole, asking = recurrences.whole(self.module), recorded or frozenset()
         for i in self.everything & self.stand_ins.keys():
             self.stand_ins[i].requires_grad_(recorded is None or i in asking)
-        with self.mode, layouts(), torch.set_grad_enabled(recorded is not None), whole:
+        with self.mode, layouts() as placed, torch.set_grad_enabled(recorded is not None), whole:
             leaves, spec = pytree.tree_flatten(self.arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
@@ -131,13 +135,21 @@ class _Stage:
                 given = [kinds[x.shape, x.dtype] if isinstance(x, Tensor) else x for x in given]
             args, kwargs = pytree.tree_unflatten(given, spec)
             outputs = self.module.forward(*args, **kwargs)
+            self.sets_mode |= torch.is_grad_enabled() is not (recorded is not None)
             structures.register(outputs)
+            self.placed = tuple(tuple(map(_strides, operands)) for operands in placed)
             return given, pytree.tree_leaves(outputs)
 
     def way(self, recorded: Recorded) -> Way:
         """The leaves of a call, and how its results lie."""
         given, outputs = self.call(recorded=recorded)
         return given, outputs, self.lie(given, outputs)
+
+    def attempt(self, recorded: Recorded) -> Way | None:
+        """The same; None where the kernels that torch has for it do not run on fake tensors."""
+        with contextlib.suppress(Exception):
+            return self.way(recorded) if self.takes_one_for_several(recorded) else None
+        return None
 
     def takes_one_for_several(self, recorded: Recorded) -> bool:
         """Whether one tensor in the place of all inputs like it gives results that lie alike.
@@ -152,48 +164,56 @@ class _Stage:
         return strides[0] == strides[1]
 
     def lie(self, given: list[Any], outputs: list[Any]) -> Lies:
+        """How results lie, in whose memory, and what calls that go by places were given."""
         fakes = self.stand_ins.items()
         held = {_storage(fake): real for real, fake in fakes if isinstance(fake, Tensor)}
         held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+        memory = tuple(_memory(o, held) for o in outputs)
+        return tuple(map(_strides, outputs)), memory, self.placed
 
 
-def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
+def _probe(
+    problem: Problem, mode: FakeTensorMode, gradients: bool, changed: Callable[[], str | None]
+) -> Sighting:
     stage = _Stage(problem, mode)
     own = {id(fake): real for real, fake in stage.stand_ins.items()}
     before = _plain_state(stage.module)
     everything = stage.everything if gradients else None
     example = stage.asking(everything=False)
     first = given, outputs, _ = stage.way(everything)
-    between = _plain_state(stage.module)
+    between, setting = _plain_state(stage.module), changed()
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
     ways: dict[Recorded, Way | None] = {everything: first}
-    # torch has kernels for when no gradient will be asked for, and not all run on fake tensors.
-    for way in (None, example):
-        if way not in ways and (way is None or not _alike(ways.values())):
-            with contextlib.suppress(Exception):
-                ways[way] = None
-                ways[way] = stage.way(way) if stage.takes_one_for_several(way) else None
+    with watched(problem.module) as watch:  # what only a first call does, others do not
+        ways[None] = stage.attempt(None)
+    if not _alike(ways.values()) and example not in ways:
+        ways[example] = stage.attempt(example)
     usual, found = next((w, f) for w in (example, None, everything) if (f := ways.get(w)))
-    given, outputs, (strides, memory) = found
+    given, outputs, (strides, memory, placed) = found
     alike = [usual, *(w for w, f in ways.items() if w != usual and f and f[2] == found[2])]
 
     def differs(places: Places, change: Change, way: Recorded = usual) -> bool:
         try:
-            moved, there = stage.lie(*stage.call(places, change, way))
+            moved, there, drawn = stage.lie(*stage.call(places, change, way))
         except Exception:  # as a view() of it does: the original has to say so
             return True
         if change in (_with_gaps, _repeated):  # a view of the input has them too
             pairs = zip(moved, strides, memory, strict=True)
             moved = tuple(s if home is None or home >= 0 else m for m, s, home in pairs)
-        return there != memory or moved != strides
+        return there != memory or moved != strides or drawn != placed
 
     follows = _follows(given, differs, alike)
     copies = _copies(given, follows, differs)
     repeats = _repeats(given, copies, differs)
     very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(stage.module)
+    effect = (
+        watch.effect
+        or setting
+        or ("sets whether gradients are recorded" if stage.sets_mode else None)
+    )
     changes = next((name for name in after if between.get(name) != after[name]), None)
+    effect = f"changes {changes}" if changes else effect
     warms = changes is None and before != between
     known = reaches if gradients else None
     return Sighting(
@@ -204,7 +224,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         frozenset(repeats),
         tuple(id(o) in very for o in outputs),
         memory,
-        changes,
+        effect,
         warms,
         None if _alike(ways.values()) else tuple({way or frozenset(): None for way in alike}),
     )
