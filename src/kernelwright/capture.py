@@ -83,6 +83,7 @@ SOURCE_KINDS = {
 
 TAKEN = "torch took the batch for a constant while it traced"
 MOST_SAMPLES = 64  # that are tried one by one
+PARTED = "a size is a part of the batch, which is whole for some batches alone"
 HELD = "a product is as wide or as deep as the batch, and is compiled for that"
 
 
@@ -147,7 +148,8 @@ def _first_that_holds(problem: Problem, lying: Lies | None) -> tuple[Graph, Trac
         broken = _broken(problem, graph)
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
-                why = HELD if problem.held else TAKEN
+                every = len(problem.held) == len(problem.tensors)
+                why = PARTED if every else HELD if problem.held else TAKEN
             return replace(graph, contract=replace(graph.contract, fixed=why)), traced
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")
@@ -497,9 +499,11 @@ class _Reader:
             elif spec.kind is OutputKind.USER_OUTPUT:
                 is_constant = isinstance(spec.arg, ConstantArgument)
                 outputs.append(spec.arg.value if is_constant else self.values[spec.arg.name])
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                self.refused = f"the forward writes into its input {spec.target}"
             else:
                 raise UnsupportedError(
-                    "The forward writes into one of its inputs; return a new tensor instead."
+                    f"The forward gives a value of kind {spec.kind.name}, not a tensor."
                 )
         structure = self.program.call_spec.out_spec
         return pytree.tree_unflatten(outputs, structure), tuple(mutations)

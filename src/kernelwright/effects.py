@@ -98,14 +98,14 @@ class Watch:
             return
         if event == "c_call":
             word = _of_c(called)
-            if word is not None and _is_users(frame.f_code.co_filename):
+            if word is not None and is_users(frame.f_code.co_filename):
                 self.effect = f"{word} ({_place(frame)})"
         elif event == "call" and frame.f_code in TELLING:
             caller = frame.f_back
             around = (frame.f_code.co_filename, *WRAPPERS)  # a logger hears of itself
             while caller is not None and caller.f_code.co_filename.startswith(around):
                 caller = caller.f_back
-            if caller is not None and _is_users(caller.f_code.co_filename):
+            if caller is not None and is_users(caller.f_code.co_filename):
                 self.effect = f"{TELLING[frame.f_code]} ({_place(caller)})"
 
 
@@ -168,7 +168,7 @@ def _kinds(module: nn.Module) -> list[type]:
     """The user's classes among those of the parts."""
     kinds = dict.fromkeys(kind for m in module.modules() for kind in type(m).__mro__)
     files = {kind: getattr(sys.modules.get(kind.__module__), "__file__", None) for kind in kinds}
-    return [k for k, file in files.items() if k is not object and (not file or _is_users(file))]
+    return [k for k, file in files.items() if k is not object and (not file or is_users(file))]
 
 
 def _spaces(module: nn.Module) -> dict[str, dict[str, Any]]:
@@ -196,7 +196,7 @@ def _place(frame: types.FrameType) -> str:
 
 
 @functools.cache
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Whether code was written by neither torch, nor Python, nor us."""
     path = Path(file)
     inside = {*path.parents}

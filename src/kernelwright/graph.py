@@ -443,6 +443,12 @@ class Graph:
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
 
+    @property
+    def parts_the_batch(self) -> bool:
+        """Whether a size is a quotient that is rounded down."""
+        dims = [d for node in self for d in node.type.shape if not isinstance(d, int)]
+        return any(without_floors(d) != d for d in dims)
+
     def base(self, name: str) -> str:
         """The value itself, or what it is, through any number of views, a view of."""
         while self[name].op == "view":

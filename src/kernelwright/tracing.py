@@ -36,6 +36,7 @@ from torch.utils import _pytree as pytree
 from kernelwright import effects, modes, recurrences
 from kernelwright.borrowed import unfused, untouched
 from kernelwright.composites import functional
+from kernelwright.effects import is_users
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
@@ -282,11 +283,36 @@ def _packs(frame: types.FrameType) -> bool:
     return path == TORCH / "nn" / "utils" / "rnn.py"
 
 
+def _layer(error: BaseException) -> str | None:
+    """The layer or function of torch.nn that asked for a value, None where the user's code did."""
+    found: str | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        part = _part_of_torch(frame.f_code.co_filename)
+        if part == "nn":
+            owner = frame.f_locals.get("self")
+            kind = type(owner).__name__ if isinstance(owner, nn.Module) else ""
+            named = f"The forward of {kind}" if kind else f"F.{frame.f_code.co_name}"
+            found = named if frame.f_code.co_name != "_call_impl" else found
+        elif is_users(frame.f_code.co_filename):
+            found = None
+    return found
+
+
 def _explain(error: Exception) -> str:
     text = str(error)
     if any(_packs(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
         return PACKED
+    if "DynamicOutputShape" in type(error).__name__:
+        return (
+            f"The size of what {text.split('.Tensor')[0].strip()} gives depends on the values of "
+            "tensors, so the forward has no single graph; optimize the modules around it instead."
+        )
     if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        if (asking := _layer(error)) is not None:
+            return (
+                f"{asking} looks at the values of tensors, so the forward has no single graph; "
+                "leave it to the caller, or optimize the modules around it one by one."
+            )
         return (
             "The forward branches on the values of tensors, so it has no single graph; "
             "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."

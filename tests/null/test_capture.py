@@ -22,6 +22,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Graph, Node, Ref
 from kernelwright.interpret import run
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, problem_from_module
 from kernelwright.spec import check_graph
 
@@ -223,23 +224,85 @@ class Branch(nn.Module):
         return x.exp() if x.sum() > 0 else x.tanh()
 
 
-class WriteInput(nn.Module):
+class Variances(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        x.add_(1)
-        return x * 2
+        return F.gaussian_nll_loss(x, x, x.exp())
+
+
+class Indices(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.ctc_loss(x[:, None], torch.ones(1, 1).long(), torch.ones(1).long(), (1,))
 
 
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
         (Branch(), "The forward branches on the values of tensors"),
-        (WriteInput(), "The forward writes into one of its inputs; return a new tensor instead."),
+        (Variances(), "F.gaussian_nll_loss looks at the values of tensors, so the forward has no"),
+        (nn.BatchNorm1d(2, momentum=None), "The forward of BatchNorm1d looks at the values of"),
+        (Indices(), "The size of what aten._ctc_loss gives depends on the values of tensors, so"),
     ],
-    ids=["data-dependent branch", "input mutation"],
+    ids=["data-dependent branch", "a function's", "a layer's", "data-dependent size"],
 )
 def test_what_has_no_graph_is_refused_in_one_sentence(module: nn.Module, sentence: str) -> None:
     with pytest.raises(UnsupportedError, match=sentence):
         captured(module, torch.rand(3, 2))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, [3, 3], [2], [1]),
+        lambda x: F.max_pool2d(x, [3], [2], 1, [1]),
+        lambda x: F.max_pool2d(x, [3, 2], []),
+        lambda x: F.max_pool3d(x[:, None], [2], [2], [1]),
+        lambda x: F.max_pool1d(x[:, 0], [2], []),
+        lambda x: F.max_pool2d(x, [2], return_indices=True)[0],
+        lambda x: F.avg_pool2d(x, [2], [1, 2], [1], divisor_override=3),
+        lambda x: F.avg_pool2d(x, 3, [2], [1]),
+        lambda x: F.avg_pool3d(x[:, None], [2], []),
+        lambda x: F.avg_pool1d(x[:, 0], 2, []),
+    ],
+)
+def test_a_list_of_one_number_is_that_number_along_every_axis(pool: Any) -> None:
+    module, x = Written(lambda m, x: pool(x.sigmoid()).exp()), torch.randn(3, 4, 7, 9)
+    compiled = compile_problem(problem_from_module(module, (x,)), policy=ALWAYS)
+    assert {region.kind for region in compiled.planned.regions} == {"map"}
+    torch.testing.assert_close(run_plan(compiled.planned, module, (x,)), module(x))
+
+
+class Relu(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        y.relu_()
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)), "input_"), (Relu(), "y")],
+)
+def test_what_writes_into_an_input_runs_the_original(module: nn.Module, name: str) -> None:
+    inputs = [torch.randn(3, 2) for _ in range(2 if name == "y" else 1)]
+    compiled = compile_problem(problem_from_module(module, tuple(inputs)))
+    reason = f"the forward writes into its input {name.rstrip('_')}"
+    assert compiled.captured.contract.refused == reason and reason in compiled.source
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: x.reshape(2, -1, 16).exp(),
+        lambda m, x: x.view(-1, 2, 16).sum(1),
+        lambda m, x: x.exp().reshape(3, -1).softmax(1),
+        lambda m, x: torch.stack(x.chunk(2, 0)).sum(0),
+        lambda m, x: x.view(x.shape[0] // 3, 3, -1).mean(1),
+    ],
+)
+def test_a_batch_in_parts_is_that_of_the_example(forward: Any) -> None:
+    compiled = compile_problem(problem_from_module(Written(forward), (torch.randn(6, 16),)))
+    assert not compiled.captured.symbols and compiled.captured.contract.fixed is not None
+    assert "part of the batch" in compiled.captured.contract.fixed
+    assert "!= (6, 16)" in compiled.source
 
 
 def test_every_node_prints_as_a_line() -> None:

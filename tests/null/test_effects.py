@@ -133,6 +133,6 @@ def test_what_cannot_be_traced_for_its_effect_says_so() -> None:
 
 
 def test_libraries_are_not_the_users() -> None:
-    assert effects._is_users(__file__) and effects._is_users("<stdin>")
+    assert effects.is_users(__file__) and effects.is_users("<stdin>")
     for other in (torch.__file__, logging.__file__, effects.__file__):
-        assert not effects._is_users(str(other))
+        assert not effects.is_users(str(other))
