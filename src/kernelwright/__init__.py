@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,14 @@ def optimize(
     )
     new = compiled.instantiate()
     if verify:
+        from torch import nn
+
         from kernelwright.errors import VerificationError
         from kernelwright.verify.live import verify_compiled
 
-        certificate = verify_compiled(compiled.problem, new, progress)
+        # What was given can be pickled for that, where its class is one that we have written.
+        given = model if isinstance(model, nn.Module) else compiled.problem.module
+        certificate = verify_compiled(replace(compiled.problem, module=given), new, progress)
         if not certificate.passed:
             raise VerificationError(f"The optimized module: {certificate.verdict}.", certificate)
     return new
@@ -77,11 +82,13 @@ def explain(
     policy: Policy | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
+    from kernelwright.graphs import written
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan import WHERE_IT_PAYS
 
     policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
+    problem = replace(problem, module=written(problem.module))
     if tune:
         from kernelwright.tune import compile_tuned
 

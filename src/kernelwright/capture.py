@@ -22,6 +22,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from kernelwright.effects import undone
 from kernelwright.embedded.fusion import is_lazy
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import (
@@ -42,10 +43,11 @@ from kernelwright.graph import (
     without_floors,
 )
 from kernelwright.places import find_places, is_place, look_of, look_up
-from kernelwright.probe import Sighting, probe
+from kernelwright.probe import Lies, Sighting, probe
 from kernelwright.problem import Problem
-from kernelwright.samples import Lying, apart_from_one, example_sizes
-from kernelwright.tracing import TORCH, Trace, several, trace
+from kernelwright.samples import apart_from_one, example_sizes
+from kernelwright.strides import given_rows, placed
+from kernelwright.tracing import TORCH, Trace, draws, several, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -68,6 +70,8 @@ OTHERWISE_IF_EMPTY = {
     "pixel_unshuffle", "diagonal", "_native_batch_norm_legit_functional",
     "_native_batch_norm_legit.no_stats",
 }  # fmt: skip
+# What torch.export makes of an operator that draws numbers into the memory of its operand.
+IN_ROWS = ("bernoulli.p",)
 ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 RESERVED = {*keyword.kwlist, *dir(builtins), "self", "torch", "batch", "Model", "ModelNew"}
 SOURCE_KINDS = {
@@ -80,23 +84,42 @@ SOURCE_KINDS = {
 
 TAKEN = "torch took the batch for a constant while it traced"
 MOST_SAMPLES = 64  # that are tried one by one
+PARTED = "a size is a part of the batch, which is whole for some batches alone"
 HELD = "a product is as wide or as deep as the batch, and is compiled for that"
 
 
 def capture(problem: Problem) -> Graph:
     """Trace the model in the mode it is in, and again only where one trace does not tell all."""
+    with undone():
+        return _captured(problem)
+
+
+def _captured(problem: Problem) -> Graph:
     seen = probe(problem)
     if seen is not None and seen.warms:
         _warm(problem)
         seen = probe(problem)
-    lying = None if seen is None else (seen.strides, seen.memory)
-    graph, traced = _first_that_holds(problem, lying)
+    lying = None if seen is None else (seen.strides, seen.memory, ())
+    try:
+        graph, traced = _first_that_holds(problem, lying)
+    except UnsupportedError as error:
+        if seen is None or seen.effect is None:
+            raise
+        raise UnsupportedError(
+            f"The forward {seen.effect}, so it has no graph; leave that to whoever calls it."
+        ) from error
     graph = replace(graph, mode=_mode(problem, graph, traced))
     more = several(problem)
     if more is not problem and graph.symbols and not _broken(more, graph):
         found = probe(more)
         problem, seen = (more, found) if found is not None else (problem, seen)
-    return replace(graph, contract=_contract(problem, graph, seen))
+    graph = replace(graph, contract=_contract(problem, graph, seen))
+    graph = replace(graph, contract=replace(graph.contract, placed=placed(graph)))
+    turned = any(n.op in IN_ROWS and not given_rows(graph, n) for n in graph)
+    refused = graph.contract.refused or (
+        "numbers are drawn in the order of memory" * turned or None
+    )
+    return replace(graph, contract=replace(graph.contract, refused=refused))
 
 
 def _warm(problem: Problem) -> None:
@@ -110,7 +133,7 @@ def _warm(problem: Problem) -> None:
                 buffer.copy_(kept[name])
 
 
-def _first_that_holds(problem: Problem, lying: Lying | None) -> tuple[Graph, Trace]:
+def _first_that_holds(problem: Problem, lying: Lies | None) -> tuple[Graph, Trace]:
     """With the batch free where that can be; else for the very sizes of the example.
 
     `lying` is how the example's results lie.
@@ -118,7 +141,7 @@ def _first_that_holds(problem: Problem, lying: Lying | None) -> tuple[Graph, Tra
     why: str | None = None
     for free in (True, False):
         try:
-            traced = trace(problem, free)
+            traced = trace(problem, free, watch=lying is None)
             graph = apart_from_one(problem, _Reader(traced, problem).read(), lying)
         except UnsupportedError as error:
             why = why or str(error)
@@ -126,7 +149,8 @@ def _first_that_holds(problem: Problem, lying: Lying | None) -> tuple[Graph, Tra
         broken = _broken(problem, graph)
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
-                why = HELD if problem.held else TAKEN
+                every = len(problem.held) == len(problem.tensors)
+                why = PARTED if every else HELD if problem.held else TAKEN
             return replace(graph, contract=replace(graph.contract, fixed=why)), traced
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")
@@ -173,14 +197,18 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     buffers = dict(problem.module.named_buffers(remove_duplicate=False))
     homes = {id(buffers[t]): n for n, t in graph.targets.items() if t in buffers} | names
     memory = tuple(None if m is None else homes.get(m, str(m)) for m in seen.memory)
-    reaches = None
-    if seen.reaches is not None:
-        reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
+
+    def named(sets: tuple[frozenset[int], ...] | None) -> tuple[frozenset[str], ...] | None:
+        if sets is None:
+            return None
+        return tuple(frozenset(names[s] for s in of if s in names) for of in sets)
+
     reason = "the forward asks whether gradients are recorded" if seen.asks else None
-    reason = f"the forward changes {seen.changes}" if seen.changes else reason
+    reason = f"the forward {seen.effect}" if seen.effect else reason
     return replace(
         graph.contract,
-        reaches=reaches,
+        reaches=named(seen.reaches),
+        recorded=named(seen.recorded),
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),
@@ -208,7 +236,7 @@ class _Reader:
         self.asked = traced.asked
         self.places = find_places(problem.module)
         self.random = False
-        self.refused: str | None = None
+        self.refused = traced.unread
         self.symbols: dict[sympy.Symbol, sympy.Symbol] = {}
         self.environments: dict[sympy.Symbol, ShapeEnv] = {}
         self.sizes: dict[str, tuple[str, int]] = {}
@@ -360,7 +388,7 @@ class _Reader:
 
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
-        self.random |= _draws(fx_node)
+        self.random |= draws(fx_node)
         if target is torch.ops.aten.instance_norm.default and fx_node.args[3] and fx_node.args[5]:
             self.refused = "instance_norm updates running statistics behind the graph"
         (home, packet), overload = target._schema.name.split("::"), target._overloadname
@@ -480,9 +508,11 @@ class _Reader:
             elif spec.kind is OutputKind.USER_OUTPUT:
                 is_constant = isinstance(spec.arg, ConstantArgument)
                 outputs.append(spec.arg.value if is_constant else self.values[spec.arg.name])
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                self.refused = f"the forward writes into its input {spec.target}"
             else:
                 raise UnsupportedError(
-                    "The forward writes into one of its inputs; return a new tensor instead."
+                    f"The forward gives a value of kind {spec.kind.name}, not a tensor."
                 )
         structure = self.program.call_spec.out_spec
         try:
@@ -496,18 +526,6 @@ class _Reader:
 
 def _is_lazy(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and is_lazy(value)
-
-
-def _draws(fx_node: Any) -> bool:
-    """Whether an operator draws random numbers, which a dropout does only where it is live."""
-    if torch.Tag.nondeterministic_seeded not in fx_node.target.tags:
-        return False
-    given = dict(
-        zip((a.name for a in fx_node.target._schema.arguments), fx_node.args, strict=False)
-    )
-    given |= fx_node.kwargs
-    rate = given.get("dropout_p", given.get("dropout", 1.0))
-    return given.get("train", True) is not False and rate != 0.0
 
 
 def _squeezed(node: Node, known: dict[str, Node]) -> list[sympy.Expr]:

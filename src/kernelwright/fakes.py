@@ -50,6 +50,13 @@ def _in_rows(result: Tensor, _: Any) -> Tensor:
     return torch.empty(result.shape, dtype=result.dtype, device=result.device)
 
 
+def _in_format(result: Tensor, x: Tensor) -> Tensor:
+    """In channels_last where the operand is, on the CPU."""
+    if x.device.type != "cpu":
+        return result
+    return result.contiguous(memory_format=torch._prims_common.suggest_memory_format(x))
+
+
 def _as_first(result: Tensor, x: Tensor) -> Tensor:
     """As the first operand, with the steps along axes of one place too if that fills its memory.
 
@@ -73,7 +80,18 @@ def _fills(x: Tensor) -> bool:
 # How the first result lies, by the first operand.
 KERNELS: dict[Any, Callable[[Tensor, Any], Tensor]] = {
     aten.native_batch_norm.default: _of_batch_norm,
+    aten._native_batch_norm_legit.default: _of_batch_norm,
+    aten._native_batch_norm_legit.no_stats: _of_batch_norm,
+    aten._native_batch_norm_legit_functional.default: _of_batch_norm,
+    aten._batch_norm_with_update.default: _of_batch_norm,
+    aten._batch_norm_with_update_functional.default: _of_batch_norm,
     aten.log_sigmoid_forward.default: _of_log_sigmoid,
+    aten.max_unpool2d.default: _in_format,
+    aten.reflection_pad3d.default: _in_format,
+    aten.replication_pad3d.default: _in_format,
+    aten.normal.Tensor_Tensor: _in_rows,
+    aten.normal.Tensor_float: _in_rows,
+    aten.normal.float_Tensor: _in_rows,
     **{getattr(aten, f"{name}_like").default: _as_first for name in LIKE},
     aten.hardtanh.default: _as_first,
     aten.nan_to_num.default: _as_first,
@@ -95,6 +113,24 @@ COMPOSITES: dict[Any, Callable[[Tensor, Any], Tensor]] = {
     torch.max_pool1d: _of_max_pool1d,
     aten.max_pool1d: _of_max_pool1d,
     aten.max_pool1d.default: _of_max_pool1d,
+    torch.channel_shuffle: _in_format,
+    torch.native_channel_shuffle: _in_format,
+    aten.channel_shuffle: _in_format,
+    aten.channel_shuffle.default: _in_format,
+}
+
+
+def _attention(query: Tensor, key: Tensor, *parts: Any) -> tuple[Tensor, Tensor | None]:
+    """A layer of torch.nn while no gradient is recorded: (..., mask, weights, average, kind)."""
+    heads, (_, weights, average, _) = parts[2], parts[-4:]
+    shape = (*query.shape[:1], *(() if average else (heads,)), query.shape[1], key.shape[1])
+    return _in_rows(query, None), query.new_empty(shape) if weights else None
+
+
+# What has no rule for fake tensors.
+WHOLE: dict[Any, Callable[..., Any]] = {
+    torch._native_multi_head_attention: _attention,
+    torch._transformer_encoder_layer_fwd: lambda x, *_: _in_rows(x, None),
 }
 
 # Pointwise operators that are several kernels, or that copy an operand first.
@@ -104,22 +140,37 @@ OTHERS = {
     aten.ldexp,
     aten.mvlgamma,
 }
+# Of these, whoever is given other strides gives other values.
+BY_PLACE = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
 # Of which a number stays one; of others with `Scalar` in their name it becomes an operand.
 TAKES_NUMBERS = {aten.lerp.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar}
 
 
+def goes_by_place(op: Any) -> bool:
+    """Whether values depend on how operands lie: numbers are drawn in the order of memory."""
+    return torch.Tag.nondeterministic_seeded in op.tags or op.overloadpacket in BY_PLACE
+
+
 @contextlib.contextmanager
-def layouts() -> Iterator[None]:
-    """To be entered inside of a FakeTensorMode."""
-    with _Composites(), _Kernels():  # type: ignore[no-untyped-call]
-        yield
+def layouts() -> Iterator[list[list[Tensor]]]:
+    """To be entered inside of a FakeTensorMode; the operands of calls whose values go by places."""
+    asked = torch.overrides.has_torch_function
+    torch.overrides.has_torch_function = lambda args: False  # torch.nn asks, and means users' own
+    try:
+        with _Composites(), _Kernels() as kernels:
+            yield kernels.placed
+    finally:
+        torch.overrides.has_torch_function = asked
 
 
 class _Composites(TorchFunctionMode):
-    """They are kernels by the time that a dispatch mode sees them."""
+    """They are kernels by the time that a dispatch mode sees them, or have no rule at all."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        made = WHOLE.get(func)
+        if made is not None:
+            return made(*args, **kwargs)
         result = func(*args, **kwargs)
         lies = COMPOSITES.get(func)
         if lies is None or not isinstance(result, Tensor):
@@ -128,8 +179,15 @@ class _Composites(TorchFunctionMode):
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.placed: list[list[Tensor]] = []
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if goes_by_place(func):
+            given = pytree.tree_leaves((args, kwargs))
+            self.placed.append([x for x in given if isinstance(x, Tensor)])
         results = func(*args, **kwargs)
         lies = KERNELS.get(func)
         if lies is not None and kwargs.get("memory_format") in (None, torch.preserve_format):
@@ -138,7 +196,8 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return (lies(results[0], args[0]), *results[1:])
         if not _makes_tensors(func):
             return results
-        if torch.Tag.pointwise in func.tags and func.overloadpacket not in OTHERS:
+        pointwise = torch.Tag.pointwise in func.tags or func.overloadpacket is aten.floor_divide
+        if pointwise and func.overloadpacket not in OTHERS:
             return _iterated(func, args, kwargs, results)
         return _as_wide(func, args, kwargs, results) if func in decomposition_table else results
 

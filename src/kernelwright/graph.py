@@ -364,8 +364,10 @@ class Contract:
     only if they are contiguous, `repeats` those with which results lie otherwise if all samples are
     one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
     result lies in; results that lie in the same memory of their own have the same other name.
-    `given` tells for each whether it is the very tensor of a source. `sizes` are those of the free
-    axes when all of this was seen, on `device`.
+    `given` tells for each whether it is the very tensor of a source. `recorded` holds the sets of
+    sources that may ask for gradients, None where any may: then results lie otherwise. `placed`
+    gives the strides of eager's operands for calls whose values depend on these. `sizes` are those
+    of the free axes when all of this was seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -379,6 +381,8 @@ class Contract:
     repeats: frozenset[str] = frozenset()
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
+    recorded: tuple[frozenset[str], ...] | None = None
+    placed: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"
 
@@ -438,6 +442,12 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
+
+    @property
+    def parts_the_batch(self) -> bool:
+        """Whether a size is a quotient that is rounded down."""
+        dims = [d for node in self for d in node.type.shape if not isinstance(d, int)]
+        return any(without_floors(d) != d for d in dims)
 
     def base(self, name: str) -> str:
         """The value itself, or what it is, through any number of views, a view of."""

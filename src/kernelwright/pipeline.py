@@ -255,7 +255,15 @@ def _front(
     rules: tuple[Rule, ...],
 ) -> Front:
     captured = capture_of(problem.held)
-    rewritten, rewrites, primitives = _primitives(captured, problem, report, machine, policy, rules)
+    try:
+        rewritten, rewrites, primitives = _primitives(
+            captured, problem, report, machine, policy, rules
+        )
+    except spec.SpecError:
+        if not captured.parts_the_batch:
+            raise
+        problem = replace(problem, held=frozenset(range(len(problem.tensors))))
+        return _front(problem, capture_of, report, machine, policy, accuracies, rules)
     needed = sizes_to_hold(primitives, machine, problem.precision, problem.batch, policy)
     if needed:
         inputs = [node.name for node in captured if node.op == "input"]

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -27,16 +27,22 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
+from kernelwright.effects import undone, watched
 from kernelwright.embedded.baked import attributes, described
-from kernelwright.fakes import CHANNELS_LAST, layouts
+from kernelwright.fakes import layouts
 from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
 
 TORCH = Path(torch.__file__).parent
 Change = Callable[[Any], Any]
 Places = tuple[int, ...]
+Recorded = frozenset[int] | None  # what asks for gradients; None: nothing is recorded
 Strides = tuple[tuple[int, ...] | None, ...]
 Memory = tuple[int | None, ...]
+Placed = tuple[Strides, ...]
+Lies = tuple[Strides, Memory, Placed]
+Way = tuple[list[Any], list[Any], Lies]
+MOST_AXES = 5  # of an image, or what stands for one
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,9 @@ class Sighting:
     memory decides how outputs lie, or that the forward refuses in another order; `copies` those
     that it hands on only if they are contiguous, or takes only then, and `repeats` those whose
     samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
-    an input or of the module. `changes` names what attribute every call changes, and `warms` says
-    that only the first call changes any. `asks` says that the forward wants to know whether it is
-    recorded, and may do something else then.
+    an input or of the module. `effect` says what every call does besides computing, as changing an
+    attribute, and `warms` that only the first call changes any. `asks` says that the forward wants
+    to know whether it is recorded, and may do something else then.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -62,9 +68,10 @@ class Sighting:
     repeats: frozenset[int]
     given: tuple[bool, ...]
     memory: Memory
-    changes: str | None
+    effect: str | None
     warms: bool
     asks: bool
+    recorded: tuple[frozenset[int], ...] | None
 
 
 def probe(problem: Problem) -> Sighting | None:
@@ -77,12 +84,13 @@ def probe(problem: Problem) -> Sighting | None:
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")  # and user code without values may fail in any way
             mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers)
-            return _probe(problem, mode, gradients)
+            with undone() as changed:
+                return _probe(problem, mode, gradients, changed)
     return None
 
 
-def lies(problem: Problem) -> tuple[Strides, Memory] | None:
-    """How each output lies, and in whose memory, as a Sighting has it; None as for `probe`."""
+def lies(problem: Problem) -> Lies | None:
+    """How each output lies, and in whose memory, as `_Stage.lie` has it; None as for `probe`."""
     for numbers in (None, ShapeEnv()):
         with warnings.catch_warnings(), contextlib.suppress(Exception):
             warnings.simplefilter("ignore")
@@ -97,31 +105,82 @@ class _Stage:
     def __init__(self, problem: Problem, mode: FakeTensorMode) -> None:
         self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
         self.asked = _Asked()
-        self.stand_ins: dict[int, Any] = {id(t): _fake(mode, t) for t in tensors_of(problem.module)}
+        self.real = {id(t): t for t in tensors_of(problem.module)}
+        self.stand_ins: dict[int, Any] = {i: _fake(mode, t) for i, t in self.real.items()}
+        self.sets_mode = False
+        self.everything = self.asking(everything=True)
         with unfused(problem.module):
             self.module = copy.deepcopy(problem.module, dict(self.stand_ins))
 
+    def asking(self, everything: bool) -> frozenset[int]:
+        """The inputs, and own tensors by id, that can ask for gradients; or those that do here."""
+        own = {t: fake for t, fake in self.stand_ins.items() if isinstance(fake, Tensor)}
+        inputs = dict(enumerate(pytree.tree_leaves(self.arguments)))
+        can = {t for t, fake in own.items() if fake.requires_grad}
+        tensors = {i: x for i, x in inputs.items() if isinstance(x, Tensor)}
+        can |= {i for i, x in tensors.items() if is_differentiable(x.dtype)}
+        return frozenset(t for t in can if everything or (self.real | inputs)[t].requires_grad)
+
     def call(
-        self, places: Places = (), change: Change = lambda x: x, *, recorded: bool = False
+        self,
+        places: Places = (),
+        change: Change = lambda x: x,
+        recorded: Recorded = None,
+        merged: bool = False,
     ) -> tuple[list[Any], list[Any]]:
         """The leaves of the inputs, and of the outputs."""
-        whole = recurrences.whole(self.module)
-        with self.mode, layouts(), torch.set_grad_enabled(recorded), whole:
+        whole, asking = recurrences.whole(self.module), recorded or frozenset()
+        for i in self.everything & self.stand_ins.keys():
+            self.stand_ins[i].requires_grad_(recorded is None or i in asking)
+        with self.mode, layouts() as placed, torch.set_grad_enabled(recorded is not None), whole:
             leaves, spec = pytree.tree_flatten(self.arguments)
             dense = [x.contiguous() if isinstance(x, Tensor) else x for x in leaves]
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
-            given = [_input(self.mode, x) if isinstance(x, Tensor) else x for x in moved]
+            given = [
+                _input(self.mode, x, i in asking) if isinstance(x, Tensor) else x
+                for i, x in enumerate(moved)
+            ]
+            if merged:
+                kinds = {(x.shape, x.dtype): x for x in given if isinstance(x, Tensor)}
+                given = [kinds[x.shape, x.dtype] if isinstance(x, Tensor) else x for x in given]
             args, kwargs = pytree.tree_unflatten(given, spec)
             with self.asked.heard():
                 outputs = self.module.forward(*args, **kwargs)
+            self.sets_mode |= torch.is_grad_enabled() is not (recorded is not None)
             structures.register(outputs)
+            self.placed = tuple(tuple(map(_strides, operands)) for operands in placed)
             return given, pytree.tree_leaves(outputs)
 
-    def lie(self, given: list[Any], outputs: list[Any]) -> tuple[Strides, Memory]:
+    def way(self, recorded: Recorded) -> Way:
+        """The leaves of a call, and how its results lie."""
+        given, outputs = self.call(recorded=recorded)
+        return given, outputs, self.lie(given, outputs)
+
+    def attempt(self, recorded: Recorded) -> Way | None:
+        """The same; None where the kernels that torch has for it do not run on fake tensors."""
+        with contextlib.suppress(Exception):
+            return self.way(recorded) if self.takes_one_for_several(recorded) else None
+        return None
+
+    def takes_one_for_several(self, recorded: Recorded) -> bool:
+        """Whether one tensor in the place of all inputs like it gives results that lie alike.
+
+        A layer of torch.nn asks whether its query is its key.
+        """
+        plain = [x for x in pytree.tree_leaves(self.arguments) if isinstance(x, Tensor)]
+        if len({(x.shape, x.dtype) for x in plain}) == len(plain):
+            return True
+        usual, merged = (self.call(recorded=recorded, merged=m) for m in (False, True))
+        strides = [tuple(map(_strides, outputs)) for _, outputs in (usual, merged)]
+        return strides[0] == strides[1]
+
+    def lie(self, given: list[Any], outputs: list[Any]) -> Lies:
+        """How results lie, in whose memory, and what calls that go by places were given."""
         fakes = self.stand_ins.items()
         held = {_storage(fake): real for real, fake in fakes if isinstance(fake, Tensor)}
         held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
-        return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+        memory = tuple(_memory(o, held) for o in outputs)
+        return tuple(map(_strides, outputs)), memory, self.placed
 
 
 class _Asked(TorchFunctionMode):
@@ -161,32 +220,48 @@ class _Asked(TorchFunctionMode):
             torch.is_grad_enabled = enabled
 
 
-def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
+def _probe(
+    problem: Problem, mode: FakeTensorMode, gradients: bool, changed: Callable[[], str | None]
+) -> Sighting:
     stage = _Stage(problem, mode)
     own = {id(fake): real for real, fake in stage.stand_ins.items()}
     before = _plain_state(stage.module)
-    given, outputs = stage.call(recorded=gradients)
-    between = _plain_state(stage.module)
+    everything = stage.everything if gradients else None
+    example = stage.asking(everything=False)
+    first = given, outputs, _ = stage.way(everything)
+    between, setting = _plain_state(stage.module), changed()
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
-    given, outputs = stage.call()  # a product may lie otherwise while it is recorded
-    strides, memory = stage.lie(given, outputs)
+    ways: dict[Recorded, Way | None] = {everything: first}
+    with watched(problem.module) as watch:  # what only a first call does, others do not
+        ways[None] = stage.attempt(None)
+    if not _alike(ways.values()) and example not in ways:
+        ways[example] = stage.attempt(example)
+    usual, found = next((w, f) for w in (example, None, everything) if (f := ways.get(w)))
+    given, outputs, (strides, memory, placed) = found
+    alike = [usual, *(w for w, f in ways.items() if w != usual and f and f[2] == found[2])]
 
-    def differs(places: Places, change: Change) -> bool:
+    def differs(places: Places, change: Change, way: Recorded = usual) -> bool:
         try:
-            moved, there = stage.lie(*stage.call(places, change))
+            moved, there, drawn = stage.lie(*stage.call(places, change, way))
         except Exception:  # as a view() of it does: the original has to say so
             return True
         if change in (_with_gaps, _repeated):  # a view of the input has them too
             pairs = zip(moved, strides, memory, strict=True)
             moved = tuple(s if home is None or home >= 0 else m for m, s, home in pairs)
-        return there != memory or moved != strides
+        return there != memory or moved != strides or drawn != placed
 
-    follows = _follows(given, differs)
+    follows = _follows(given, differs, alike)
     copies = _copies(given, follows, differs)
     repeats = _repeats(given, copies, differs)
     very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
     after = _plain_state(stage.module)
+    effect = (
+        watch.effect
+        or setting
+        or ("sets whether gradients are recorded" if stage.sets_mode else None)
+    )
     changes = next((name for name in after if between.get(name) != after[name]), None)
+    effect = f"changes {changes}" if changes else effect
     warms = changes is None and before != between
     known = reaches if gradients else None
     return Sighting(
@@ -197,28 +272,34 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         frozenset(repeats),
         tuple(id(o) in very for o in outputs),
         memory,
-        changes,
+        effect,
         warms,
         stage.asked.any,
+        None if _alike(ways.values()) else tuple({way or frozenset(): None for way in alike}),
     )
 
 
-def _follows(given: list[Any], differs: Callable[[Places, Change], bool]) -> set[int]:
+def _alike(ways: Iterable[Way | None]) -> bool:
+    """Whether results lie the same in all of them."""
+    return len({found and found[2] for found in ways}) == 1
+
+
+def _follows(
+    given: list[Any], differs: Callable[[Places, Change, Recorded], bool], ways: list[Recorded]
+) -> set[int]:
     """The inputs whose order in memory matters: one by one, then the others all together.
 
     Where two operands lie differently, an operator may take the order of neither.
     """
     follows: set[int] = set()
-    changeable = {
-        change: [i for i, x in enumerate(given) if isinstance(x, Tensor) and change(x) is not x]
-        for change in (_reversed, _channels_last)
-    }
-    for change, places in changeable.items():
-        follows |= {i for i in places if differs((i,), change)}
-    for change, places in changeable.items():
-        others = tuple(i for i in places if i not in follows)
-        if len(others) > 1 and differs(others, change):
-            follows |= {*others}
+    for change in (_reversed, *map(_swapped, range(MOST_AXES - 1)), _channels_last):
+        places = {i for i, x in enumerate(given) if isinstance(x, Tensor) and change(x) is not x}
+        first, *more = ways
+        follows |= {i for i in places - follows if differs((i,), change, first)}
+        for way in [first] * (len(places - follows) > 1) + more:
+            others = tuple(places - follows)
+            if others and differs(others, change, way):
+                follows |= {*others}
     return follows
 
 
@@ -281,9 +362,8 @@ def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     return made
 
 
-def _input(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
-    fake = mode.from_tensor(tensor.detach(), static_shapes=True)
-    return fake.requires_grad_() if is_differentiable(fake.dtype) else fake
+def _input(mode: FakeTensorMode, tensor: Tensor, recorded: bool) -> Tensor:
+    return mode.from_tensor(tensor.detach(), static_shapes=True).requires_grad_(recorded)
 
 
 def _positions(given: list[Any]) -> dict[int, int]:
@@ -342,8 +422,18 @@ def _repeated(x: Tensor) -> Tensor:
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    wanted = CHANNELS_LAST.get(x.ndim)
-    return x if wanted is None else x.contiguous(memory_format=wanted)
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if x.ndim > 3 else x
+
+
+def _swapped(axis: int) -> Change:
+    """Two neighbouring axes lie the other way round; there is one such order of a matrix alone."""
+
+    def swap(x: Tensor) -> Tensor:
+        if x.ndim < 3 or x.ndim < axis + 2 or 1 in x.shape[axis : axis + 2]:
+            return x
+        return x.transpose(axis, axis + 1).contiguous().transpose(axis, axis + 1)
+
+    return swap
 
 
 def _plain_state(module: nn.Module) -> dict[str, Any]:

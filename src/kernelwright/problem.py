@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from kernelwright import structures
@@ -138,9 +139,11 @@ def load_problem(
         module = _construct(model_class, init_args, init_kwargs, path)
         torch.manual_seed(seed)
         args, kwargs = (resolved(to_device(x, target)) for x in example_inputs(user, path))
+    _check_scripted(module)
+    _initialise(module.to(target), args, kwargs)
     problem = Problem(
         path.stem,
-        module.to(target),
+        module,
         args,
         read_source(path),
         path,
@@ -173,6 +176,7 @@ def problem_from_module(
             f"optimize() takes the model itself, not the {type(module).__name__} around it; "
             "give it the module inside."
         )
+    _check_scripted(module)
     if "forward" in vars(module):
         raise InputError(
             f"The forward of this {type(module).__name__} was replaced on the instance; "
@@ -197,10 +201,35 @@ def problem_from_module(
             "A live module needs example inputs; give a tuple of the arguments of its forward."
         )
     chosen = resolve_precision(precision)
+    _initialise(module, args, kwargs)
     name = type(module).__name__
     problem = Problem(name, module, args, None, None, chosen, _conv_tf32(), kwargs)
     check_problem(problem)
     return problem
+
+
+def _check_scripted(module: nn.Module) -> None:
+    """TorchScript has no Python to trace."""
+    for name, part in module.named_modules():
+        if isinstance(part, torch.jit.ScriptModule):
+            raise InputError(
+                f"{name or 'The module'} is TorchScript, which cannot be traced again; give "
+                "optimize() the module that was traced or scripted."
+            )
+
+
+def _initialise(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Lazy layers take their sizes from the example, as they do from a first call."""
+    if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        return
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()  # so that nothing else changes
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    finally:
+        for part, training in modes:
+            part.training = training
 
 
 def check_problem(problem: Problem) -> None:

@@ -16,11 +16,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kernelwright.graph import Dim, Graph, Guard, Ref
-from kernelwright.probe import Memory, Strides, lies
+from kernelwright.probe import Lies, lies
 from kernelwright.problem import Problem
 from kernelwright.tracing import several
 
-Lying = tuple[Strides, Memory]
 Steps = tuple[int, ...] | None
 
 
@@ -30,7 +29,7 @@ def example_sizes(problem: Problem, graph: Graph) -> dict[str, int]:
     return {symbol: tensors[name].shape[axis] for symbol, (name, axis) in graph.symbols.items()}
 
 
-def apart_from_one(problem: Problem, graph: Graph, known: Lying | None) -> Graph:
+def apart_from_one(problem: Problem, graph: Graph, known: Lies | None) -> Graph:
     """The graph, guarded against one sample where its results would not lie as eager's.
 
     `known` is how the example's own results lie.
@@ -44,7 +43,7 @@ def apart_from_one(problem: Problem, graph: Graph, known: Lying | None) -> Graph
     return replace(graph, contract=replace(graph.contract, guards=(*guards, *found)))
 
 
-def _against_one(problem: Problem, graph: Graph, symbol: str, lying: Lying) -> Iterator[Guard]:
+def _against_one(problem: Problem, graph: Graph, symbol: str, lying: Lies) -> Iterator[Guard]:
     """One guard at most, with the place of the first result that lies otherwise then."""
     usual = example_sizes(problem, graph)
     sizes = {**usual, symbol: 1}
@@ -52,7 +51,7 @@ def _against_one(problem: Problem, graph: Graph, symbol: str, lying: Lying) -> I
         return
     alone = lies(_of_sizes(problem, graph, sizes)) or lying
     leaves = pytree.tree_leaves(graph.outputs)
-    for leaf, one, memory, steps, known in zip(leaves, *alone, *lying, strict=True):
+    for leaf, one, memory, steps, known in zip(leaves, *alone[:2], *lying[:2], strict=True):
         if not isinstance(leaf, Ref):
             continue
         shape = graph[leaf.name].type.shape

@@ -17,9 +17,9 @@ import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernelwright.fakes import layouts
+from kernelwright.fakes import goes_by_place, layouts
 from kernelwright.graph import Call, Graph, Node, Payload, Ref, View, as_dim, hint
-from kernelwright.interpret import carry_out
+from kernelwright.interpret import carry_out, resolve
 from kernelwright.walk import Opened, fold
 
 
@@ -74,6 +74,35 @@ def on_fakes() -> Iterator[None]:
     """In here `handed_out` and `stored` make tensors that lie as eager's do, without memory."""
     with FakeTensorMode(allow_non_fake_inputs=True), layouts():
         yield
+
+
+def placed(graph: Graph) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """How operands lie in eager, for calls of a captured graph whose values depend on that."""
+    calls = [
+        node
+        for node in graph
+        if node.inputs
+        and isinstance(call := node.payload, Call)
+        and call.target != "getitem"
+        and goes_by_place(resolve(call.target))
+    ]
+    if not calls:
+        return {}
+    seen, known = as_seen(graph), dict[str, Any]()
+    with on_fakes():
+        for node in seen:
+            known[node.name] = _handed_out(seen, node, known)
+    return {node.name: tuple(known[name].stride() for name in node.inputs) for node in calls}
+
+
+def given_rows(graph: Graph, node: Node) -> bool:
+    """Whether such a call is given nothing but what lies row by row in eager."""
+    wanted, seen = graph.contract.placed.get(node.name), as_seen(graph).by_name
+    shapes = [seen[name].type.shape for name in node.inputs]
+    if wanted is None or list(map(len, wanted)) != list(map(len, shapes)):
+        return False
+    pairs = zip(shapes, wanted, strict=True)
+    return all(torch.empty_strided(*of, device="meta").is_contiguous() for of in pairs)
 
 
 def stored(graph: Graph, node: Node) -> torch.Tensor:

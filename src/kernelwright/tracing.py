@@ -33,9 +33,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
-from kernelwright import modes, recurrences
+from kernelwright import effects, modes, recurrences
 from kernelwright.borrowed import unfused, untouched
 from kernelwright.composites import functional
+from kernelwright.effects import is_users
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
@@ -58,17 +59,21 @@ class Trace:
 
     One that all sizes but zero meet is `true` there: torch does not say what it was. `mode_matters`
     says whether the forward depends on train or eval mode, None if this trace cannot tell; `free`
-    whether the batch is free.
+    whether the batch is free; `unread` why the original has to run in every call.
     """
 
     program: Any
     asked: tuple[tuple[sympy.Basic, str], ...]
     mode_matters: bool | None
     free: bool
+    unread: str | None = None
 
 
-def trace(problem: Problem, free: bool) -> Trace:
-    """Export the forward, with the batch free or for the very sizes of the example."""
+def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
+    """Export the forward, with the batch free or for the very sizes of the example.
+
+    With `watch` its effects are noted, where no call on fake tensors has told them.
+    """
     given = (*problem.inputs, *problem.kwargs.values())
     if any(isinstance(value, PackedSequence) for value in given):
         raise UnsupportedError(PACKED)
@@ -79,9 +84,12 @@ def trace(problem: Problem, free: bool) -> Trace:
     try:
         with _quietly(problem.module), _asked() as asked:
             root = _Forward(problem.module)
-            with registering_outputs(root), modes.heard(problem.module) as wondered:
+            seen = effects.watched(root) if watch else contextlib.nullcontext(effects.Watch())
+            listening = registering_outputs(root), modes.heard(problem.module)
+            with listening[0], listening[1] as wondered, seen as found:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
-            return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
+            unread = f"the forward {found.effect}" if found.effect else _unread(program.graph)
+            return Trace(functional(program), tuple(asked), modes.matters(wondered), free, unread)
     except UnsupportedError:
         raise
     except Exception as error:
@@ -250,6 +258,31 @@ def several(problem: Problem) -> Problem:
     return replace(problem, inputs=inputs, kwargs=kwargs)
 
 
+def draws(fx_node: Any) -> bool:
+    """Whether an operator draws random numbers, which a dropout does only where it is live."""
+    tags = getattr(fx_node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in tags:
+        return False
+    given = dict(
+        zip((a.name for a in fx_node.target._schema.arguments), fx_node.args, strict=False)
+    )
+    given |= fx_node.kwargs
+    rate = given.get("dropout_p", given.get("dropout", 1.0))
+    return given.get("train", True) is not False and rate != 0.0
+
+
+def _unread(graph: Any) -> str | None:
+    """Random numbers that nobody reads are drawn all the same: later ones are others."""
+    read = {*graph.find_nodes(op="output")}
+    for node in reversed(graph.nodes):
+        writes = node.op == "call_function" and getattr(node.target, "_schema", None)
+        if node in read or (writes and writes.is_mutable):
+            read |= {node, *node.all_input_nodes}
+        elif draws(node):
+            return f"nobody reads what {node.target} draws"
+    return None
+
+
 def _packs(frame: types.FrameType) -> bool:
     """Whether torch's code for packed sequences, or a recurrence over them, is at work here."""
     path = Path(frame.f_code.co_filename)
@@ -258,11 +291,36 @@ def _packs(frame: types.FrameType) -> bool:
     return path == TORCH / "nn" / "utils" / "rnn.py"
 
 
+def _layer(error: BaseException) -> str | None:
+    """The layer or function of torch.nn that asked for a value, None where the user's code did."""
+    found: str | None = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        part = _part_of_torch(frame.f_code.co_filename)
+        if part == "nn":
+            owner = frame.f_locals.get("self")
+            kind = type(owner).__name__ if isinstance(owner, nn.Module) else ""
+            named = f"The forward of {kind}" if kind else f"F.{frame.f_code.co_name}"
+            found = named if frame.f_code.co_name != "_call_impl" else found
+        elif is_users(frame.f_code.co_filename):
+            found = None
+    return found
+
+
 def _explain(error: Exception) -> str:
     text = str(error)
     if any(_packs(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
         return PACKED
+    if "DynamicOutputShape" in type(error).__name__:
+        return (
+            f"The size of what {text.split('.Tensor')[0].strip()} gives depends on the values of "
+            "tensors, so the forward has no single graph; optimize the modules around it instead."
+        )
     if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+        if (asking := _layer(error)) is not None:
+            return (
+                f"{asking} looks at the values of tensors, so the forward has no single graph; "
+                "leave it to the caller, or optimize the modules around it one by one."
+            )
         return (
             "The forward branches on the values of tensors, so it has no single graph; "
             "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."

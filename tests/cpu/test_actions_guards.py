@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.nn.utils import parametrizations, parametrize, prune
 from zoo import acted
-from zoo.acting import EITHER, RUNS, agree, both, compiled, rows
+from zoo.acting import EITHER, RUNS, agree, both, compiled, rows, watched
 
 from kernelwright.errors import InputError
 
@@ -536,3 +536,29 @@ def test_operands_of_two_layouts() -> None:
     agree(fused, eager, lambda n: (*channels_last(n), *rows(3, 5, 6)(n)), EITHER)
     agree(fused, eager, lambda n: (*rows(3, 5, 6)(n), *channels_last(n)), EITHER)
     agree(fused, eager, lambda n: (*rows(3, 5, 6)(n), *rows(1, 1, 6)(n)), EITHER)
+
+
+def lines_turned(n: int) -> tuple[Tensor]:
+    return (rows(6, 4)(n)[0].transpose(1, 2),)
+
+
+@pytest.mark.parametrize("pool", [nn.AvgPool1d(2), nn.MaxPool1d(2), nn.LPPool1d(2, 2)])
+def test_pools_of_lines(pool: nn.Module) -> None:
+    fused, eager = compiled(nn.Sequential(pool, nn.ReLU()), *rows(4, 6)(4))
+    agree(fused, eager, rows(4, 6), EITHER)
+    agree(fused, eager, lines_turned, EITHER)
+
+
+def test_a_result_that_lies_otherwise_while_gradients_are_recorded() -> None:
+    """Attention in eval mode, and a pool of a line on the CPU, have kernels for when none are."""
+    for module in (acted.SelfAttention().eval(), acted.PoolOfTurned()):
+        fused, eager = compiled(module, *rows(5, 8)(4))
+        (x,) = rows(5, 8)(4)
+        for recorded in (True, False, True):
+            with torch.set_grad_enabled(recorded), watched(fused, RUNS if recorded else EITHER):
+                ours, theirs = fused(x), eager(x)
+            torch.testing.assert_close(ours, theirs)
+            assert ours.stride() == theirs.stride() and ours.requires_grad is recorded
+        assert fused.fallbacks == {
+            "the result lies otherwise where these gradients are recorded": 1
+        }

@@ -22,6 +22,7 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Graph, Node, Ref
 from kernelwright.interpret import run
 from kernelwright.pipeline import compile_problem
+from kernelwright.plan import ALWAYS
 from kernelwright.problem import load_problem, problem_from_module
 from kernelwright.spec import check_graph
 
@@ -223,23 +224,86 @@ class Branch(nn.Module):
         return x.exp() if x.sum() > 0 else x.tanh()
 
 
-class WriteInput(nn.Module):
+class Variances(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        x.add_(1)
-        return x * 2
+        return F.gaussian_nll_loss(x, x, x.exp())
+
+
+class Indices(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        one = torch.ones(1, dtype=torch.int64)
+        return F.ctc_loss(x[:, None], one[None], 3 * one, one)
 
 
 @pytest.mark.parametrize(
     ("module", "sentence"),
     [
         (Branch(), "The forward branches on the values of tensors"),
-        (WriteInput(), "The forward writes into one of its inputs; return a new tensor instead."),
+        (Variances(), "F.gaussian_nll_loss looks at the values of tensors, so the forward has no"),
+        (nn.BatchNorm1d(2, momentum=None), "The forward of BatchNorm1d looks at the values of"),
+        (Indices(), "The size of what aten._ctc_loss gives depends on the values of tensors, so"),
     ],
-    ids=["data-dependent branch", "input mutation"],
+    ids=["data-dependent branch", "a function's", "a layer's", "data-dependent size"],
 )
 def test_what_has_no_graph_is_refused_in_one_sentence(module: nn.Module, sentence: str) -> None:
     with pytest.raises(UnsupportedError, match=sentence):
         captured(module, torch.rand(3, 2))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: F.max_pool2d(x, [3, 3], [2], [1]),
+        lambda x: F.max_pool2d(x, [3], [2], 1, [1]),
+        lambda x: F.max_pool2d(x, [3, 2], []),
+        lambda x: F.max_pool3d(x[:, None], [2], [2], [1]),
+        lambda x: F.max_pool1d(x[:, 0], [2], []),
+        lambda x: F.max_pool2d(x, [2], return_indices=True)[0],
+        lambda x: F.avg_pool2d(x, [2], [1, 2], [1], divisor_override=3),
+        lambda x: F.avg_pool2d(x, 3, [2], [1]),
+        lambda x: F.avg_pool3d(x[:, None], [2], []),
+        lambda x: F.avg_pool1d(x[:, 0], 2, []),
+    ],
+)
+def test_a_list_of_one_number_is_that_number_along_every_axis(pool: Any) -> None:
+    module, x = Written(lambda m, x: pool(x.sigmoid()).exp()), torch.randn(3, 4, 7, 9)
+    compiled = compile_problem(problem_from_module(module, (x,)), policy=ALWAYS)
+    assert not any(region.call for region in compiled.planned.regions)
+    torch.testing.assert_close(run_plan(compiled.planned, module, (x,)), module(x.double()))
+
+
+class Relu(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        y.relu_()
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)), "input_"), (Relu(), "y")],
+)
+def test_what_writes_into_an_input_runs_the_original(module: nn.Module, name: str) -> None:
+    inputs = [torch.randn(3, 2) for _ in range(2 if name == "y" else 1)]
+    compiled = compile_problem(problem_from_module(module, tuple(inputs)))
+    reason = f"the forward writes into its input {name.rstrip('_')}"
+    assert compiled.captured.contract.refused == reason and reason in compiled.source
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda m, x: x.reshape(2, -1, 16).exp(),
+        lambda m, x: x.view(-1, 2, 16).sum(1),
+        lambda m, x: x.exp().reshape(3, -1).softmax(1),
+        lambda m, x: torch.stack(x.chunk(2, 0)).sum(0),
+        lambda m, x: x.view(x.shape[0] // 3, 3, -1).mean(1),
+    ],
+)
+def test_a_batch_in_parts_is_that_of_the_example(forward: Any) -> None:
+    compiled = compile_problem(problem_from_module(Written(forward), (torch.randn(6, 16),)))
+    assert not compiled.captured.symbols and compiled.captured.contract.fixed is not None
+    assert "part of the batch" in compiled.captured.contract.fixed
+    assert "!= (6, 16)" in compiled.source
 
 
 def test_every_node_prints_as_a_line() -> None:
@@ -266,6 +330,81 @@ class Unprobed(nn.Module):
 def test_results_lie_as_the_input_does(model: type[nn.Module]) -> None:
     """Also where a forward reads numbers out of tensors, or could not be looked at at all."""
     assert captured(model(), torch.randn(4, 6)).contract.follows == {"x"}
+
+
+class Attended(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "x", "order"),
+    [
+        (nn.AvgPool1d(2), torch.randn(3, 4, 6), (0, 2, 1)),
+        (nn.AdaptiveAvgPool1d(5), torch.randn(3, 8, 8), (0, 2, 1)),
+        (nn.AdaptiveMaxPool1d(3), torch.randn(3, 4, 4), (0, 2, 1)),
+        (nn.LPPool1d(2, 2), torch.randn(3, 4, 6), (0, 2, 1)),
+        (nn.Upsample(3, mode="area"), torch.randn(2, 3, 4), (0, 2, 1)),
+        (nn.MaxPool1d(2), torch.randn(3, 4, 6).requires_grad_(), (0, 2, 1)),
+        (Attended(), torch.randn(4, 4, 3, 8), (1, 0, 2, 3)),
+        (nn.ReflectionPad3d(1), torch.randn(2, 3, 3, 3, 3), (0, 2, 3, 4, 1)),
+        (nn.ChannelShuffle(2), torch.randn(2, 4, 5, 5), (0, 2, 3, 1)),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, nn.Module) else "",
+)
+def test_results_that_follow_one_order_alone(
+    module: nn.Module, x: Tensor, order: tuple[int, ...]
+) -> None:
+    """Of no other, as that of the axes the other way round: a pool of a line is one of an image."""
+    moved = x.permute(order).contiguous().permute([order.index(i) for i in range(x.ndim)])
+    assert module(moved).stride() != module(x).stride()
+    (name,) = (n.name for n in captured(module, x) if n.op == "input")
+    assert captured(module, x).contract.follows == {name}
+
+
+class PoolOfTurned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool1d((x * self.scale).transpose(1, 2), 2)
+
+
+def test_results_that_lie_otherwise_while_gradients_are_recorded() -> None:
+    """The CPU has a max pool for when no gradient will be asked for; the example asks for one."""
+    x = torch.randn(3, 4, 6)
+    contract = captured(PoolOfTurned(), x).contract
+    assert contract.strides == (PoolOfTurned()(x).stride(),) == ((12, 1, 6),)
+    assert contract.recorded is not None
+    assert {*contract.recorded} == {frozenset({"scale"}), frozenset({"x", "scale"})}
+    frozen = PoolOfTurned().requires_grad_(False)
+    contract = captured(frozen, x).contract
+    assert contract.strides == (frozen(x).stride(),) == ((12, 2, 1),)
+    assert contract.recorded == (frozenset(),)
+    assert captured(nn.MaxPool1d(2), x).contract.recorded is None
+
+
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x)[0]
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_attention_that_has_a_way_of_its_own_without_gradients(bare: bool) -> None:
+    """Also where only the call says that query, key and value are one tensor."""
+    module, x = (SelfAttention().eval(), torch.randn(3, 5, 8))
+    given = (x, x, x) if bare else (x,)
+    contract = captured(module.attention if bare else module, *given).contract
+    assert contract.strides is not None and contract.strides[0] == module(x).stride()
+    with torch.no_grad():
+        assert module(x).stride() != contract.strides[0]
+    assert contract.recorded is not None and frozenset() not in contract.recorded
+    assert captured(module.train(), x).contract.recorded is None
 
 
 class Viewed(nn.Module):

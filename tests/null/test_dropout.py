@@ -84,12 +84,16 @@ def flattened(m: nn.Module, x: Tensor) -> Tensor:
     return F.dropout(m.linear(x).view(-1, 4, 8), 0.25).amax(2)
 
 
+def copied(m: nn.Module, x: Tensor) -> Tensor:
+    return F.dropout(m.linear(x).exp().t().contiguous(), 0.5).sigmoid()
+
+
 def with_its_mask(m: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
     return tuple(torch.native_dropout(m.linear(x), 0.3, True))
 
 
 @pytest.mark.parametrize(
-    "forward", [with_linear, residual, twice, crossed, beside_another, flattened]
+    "forward", [with_linear, residual, twice, crossed, beside_another, flattened, copied]
 )
 @pytest.mark.parametrize("target", ["sm_90", "sm_80"])
 def test_values_are_those_of_eager_under_the_same_seed(forward: Forward, target: str) -> None:
@@ -130,14 +134,25 @@ def test_the_mask_itself_may_be_asked_for() -> None:
         lambda m, x: F.dropout(x, 0.5).exp(),
         lambda m, x: F.dropout(m.linear(x)[:, 1:], 0.5).exp(),
         lambda m, x: F.dropout(m.linear(x).t(), 0.5).exp(),
+        lambda m, x: F.dropout(m.linear(x).t().exp(), 0.5).exp(),
         lambda m, x: F.dropout(m.linear(x).double(), 0.5).float().exp(),
         lambda m, x: F.alpha_dropout(m.linear(x), 0.5, True).exp(),
     ],
-    ids=["an input", "a slice", "a transpose", "float64", "another operator"],
+    ids=["an input", "a slice", "a transpose", "its order", "float64", "another operator"],
 )
 def test_what_does_not_lie_as_expected_stays_with_aten(forward: Forward) -> None:
     compiled = planned(forward, torch.randn(33, 32), linear=nn.Linear(32, 32))
     assert not masks(compiled)
+
+
+def test_the_call_of_aten_gets_the_order_of_eagers_operand() -> None:
+    """A kernel would store it row by row, and the call draw for other elements."""
+    compiled = planned(lambda m, x: F.dropout(x.t().exp(), 0.5).sum(1), torch.randn(33, 32))
+    assert compiled.captured.contract.placed == {"native_dropout": ((1, 32),)}
+    (call,) = (n for n in compiled.primitives if n.origin.op == "dropout" and n.op == "opaque")
+    (operand,) = call.inputs
+    stored = compiled.primitives[compiled.primitives.base(operand)]
+    assert stored.op == "map" and stored.name != operand
 
 
 def test_on_the_cpu_dropout_stays_with_aten() -> None:

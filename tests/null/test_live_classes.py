@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import linecache
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch import nn
 
+import kernelwright
 from kernelwright.emit.original import original
 from kernelwright.errors import InputError
 from kernelwright.import_check import import_failure
@@ -460,6 +462,44 @@ def test_the_whole_file_for_a_notebook(tmp_path: Path) -> None:
     for cell in CELLS["closures that share a name"]:
         notebook.run(cell)
     compiled = compile_problem(problem_from_module(notebook["Net"]().eval(), torch.randn(4, 8)))
+    target = tmp_path / "emitted.py"
+    target.write_text(compiled.source, encoding="utf-8")
+    assert import_failure(target, "ModelNew") is None
+
+
+def scaled_outside(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+torch.fx.wrap("scaled_outside")
+
+
+class Traced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
+        self.scale = nn.Parameter(torch.rand(4))
+        self.register_buffer("shift", torch.rand(4), persistent=False)
+
+    def forward(self, x: torch.Tensor, most: float = float("inf")) -> torch.Tensor:
+        return scaled_outside(self.parts(x) * self.scale + self.shift).clamp(max=most)
+
+
+def test_a_graph_module_is_what_its_code_says(tmp_path: Path) -> None:
+    module = torch.fx.symbolic_trace(Traced())
+    compiled = kernelwright.explain(module, (torch.randn(4, 8),))
+    plain = compiled.problem.module
+    assert isinstance(module, torch.fx.GraphModule) and type(plain).__name__ == "Traced"
+    assert plain.state_dict().keys() == module.state_dict().keys()
+    assert all(a is b for a, b in zip(plain.parameters(), module.parameters(), strict=True))
+    assert (
+        why_lent(compiled.source) is None and "torch.fx." not in compiled.source.split("# ---")[0]
+    )
+    space: dict[str, Any] = {}
+    exec(original(compiled.problem).text, space)
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(space["Model"](module)(x), module(x))
+    torch.testing.assert_close(copy.deepcopy(plain)(x, 0.1), module(x, 0.1))
     target = tmp_path / "emitted.py"
     target.write_text(compiled.source, encoding="utf-8")
     assert import_failure(target, "ModelNew") is None

@@ -238,3 +238,23 @@ def test_containers_are_problems_too(module: nn.Module) -> None:
 
 def test_a_bare_tensor_in_the_public_call() -> None:
     assert kernelwright.explain(nn.Softmax(dim=1), torch.rand(2, 3)).problem.batch == 2
+
+
+@pytest.mark.parametrize("make", [lambda m: torch.jit.trace(m, torch.ones(2, 4)), torch.jit.script])
+@pytest.mark.parametrize("around", [False, True])
+def test_torch_script_is_refused(make: Any, around: bool) -> None:
+    module = make(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    given = nn.Sequential(module) if around else module
+    what = "0" if around else "The module"
+    with pytest.raises(InputError, match=f"^{what} is TorchScript, which cannot be traced again"):
+        problem_from_module(given, (torch.ones(2, 4),))
+
+
+def test_lazy_layers_take_their_sizes_from_the_example() -> None:
+    module = nn.Sequential(
+        nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(5)
+    )
+    problem = problem_from_module(module, (torch.randn(2, 3, 6, 6),))
+    assert problem.module is module and module.training and type(module[3]) is nn.Linear
+    assert module[3].weight.shape == (5, 64) and torch.equal(module[1].running_mean, torch.zeros(4))
+    assert module[1].num_batches_tracked == 0

@@ -126,6 +126,24 @@ class Conv(nn.Module):
         return F.relu(self.norm(self.conv(x)))
 
 
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.attention(x, x, x)[0]
+
+
+class PoolOfTurned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.max_pool1d((x * self.scale).transpose(1, 2), 2)
+
+
 class Elementwise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(x) * 2.0 + 1.0

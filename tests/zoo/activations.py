@@ -46,7 +46,7 @@ STOCK = {
 
 OPTIONS: dict[str, Any] = {
     "rrelu_eval": {"mode": "eval", "mode_matters": True, "only_aten": "a leaky ReLU of ATen"},
-    "relu_inplace": {"refused": "it writes into its input", "only_aten": "ATen writes in place"},
+    "relu_inplace": {"falls_back": "it writes into its input", "only_aten": "ATen writes in place"},
 }
 
 

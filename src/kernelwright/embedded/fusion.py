@@ -35,10 +35,12 @@ class Fusion:
     `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
     says which of them the inputs are, where they are; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another.
+    the results that may be views of something inside and share no element with another; `ways` says
+    that which tensors ask for gradients decides how results lie, so that every call asks outside().
     """
 
     alone = ()
+    ways = False
     in_place = ()
 
     def __init__(self, stem, **parts):
@@ -47,7 +49,7 @@ class Fusion:
         self.parted, self.kinds, self.recorded = {}, {}, {}
         self.record = recording(Recorded)
         self.again = unknown  # gives the results of a call like one before it, None for any other
-        if self.kernels and self.kernels.calls:
+        if self.kernels and self.kernels.calls and not self.ways:
             self.again = self.kernels.calls.again
 
     def register(self, module):
@@ -96,7 +98,7 @@ class Fusion:
         if memo.cause is not None:
             return memo, Kind(memo.cause)
         values = self.flat(*arguments)
-        key = None if is_watched(self.device) else self.key(memo, values)
+        key = None if self.ways or is_watched(self.device) else self.key(memo, values)
         if key is None:
             return memo, Kind(self.outside(memo.state, *arguments))
         types = [*map(TYPE, memo.state), *map(is_lazy, memo.state)]
@@ -206,6 +208,11 @@ def is_watched(device):
 
 def is_dense(tensor):
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+
+
+def asking(*tensors):
+    """Which of them a gradient is recorded for."""
+    return tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
 
 
 def is_channels_last(tensor):

@@ -90,7 +90,18 @@ class ForwardWriter(Names):
                 "a weight is in channels_last order, and eager's random numbers follow it",
             )
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
-        return [*lines, "    return None"]
+        return [*lines, *self._ways(), "    return None"]
+
+    def _ways(self) -> list[str]:
+        """Where results lie otherwise while other gradients are recorded."""
+        recorded, state = self.graph.contract.recorded, self.local["state"]
+        if recorded is None:
+            return []
+        order = [*self.leaves, *(n.name for n in self.state())]
+        ways = [tuple(name in of for name in order) for of in recorded]
+        places = [leaf.place for leaf in self.leaves.values()]
+        test = f"asking({', '.join([*places, f'*{state}'])}) not in {ways}"
+        return _when(test, "the result lies otherwise where these gradients are recorded")
 
     def _untraceable(self) -> str | None:
         if self.graph.contract.random:

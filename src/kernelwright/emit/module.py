@@ -189,6 +189,7 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             f"        recalled={recalled},",
             *([f"        in_place={in_place},"] if in_place else []),
             *([f"        alone={alone},"] if alone else []),
+            *(["        ways=True,"] if writer.graph.contract.recorded else []),
             f"        random={writer.graph.contract.random},",
             f"        refused={python(writer.graph.contract.refused)},",
             f"        globals={writer.reads_globals()},",

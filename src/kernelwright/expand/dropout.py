@@ -1,9 +1,9 @@
 """Live dropout as a mask and a product, where the target has a kernel that draws eager's numbers.
 
 In: native_dropout in training. Out: x * keep * scale, with the mask as a value of its own. Which
-element gets which number depends on how eager's operand lies in memory. What an operator has made
-lies there row by row, from an aligned address on; where that is not so, as of an input or of a
-slice, the call stays with ATen.
+element gets which number depends on how eager's operand lies in memory: row by row, from an aligned
+address on. Where that is not so, as of an input, a slice or what keeps the order of a transpose,
+the call stays with ATen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kernelwright.expand.builder import Builder, Lowering
 from kernelwright.expr import call, load
 from kernelwright.graph import SOURCES, Call, Graph, Node, TensorType
 from kernelwright.memory import views
+from kernelwright.strides import given_rows
 
 OP = "native_dropout"
 # Views that leave memory as it is, from the first element to the last.
@@ -28,6 +29,8 @@ def _lower(builder: Builder, node: Node) -> str | None:
     value, rate, training = node.args
     live = training is not False and isinstance(rate, float) and 0.0 < rate < 1.0
     if not live or not builder.floating(value.name) or not _is_fresh(builder.graph, value.name):
+        return None
+    if not given_rows(builder.graph, node):
         return None
     type = node.type
     asked = Call(dropout.TARGET, (type.shape, type.dtype, rate))

@@ -6,7 +6,8 @@ stored, and permuted back as a view; eager's pointwise operators keep the order 
 `x.transpose(1, 2).relu()` is one. Where eager's output has gaps, as a slice of a copy has, what it
 is a slice of is stored, once for all outputs that share that memory. And an output that is a mere
 view here but not in eager, such as `x.sum(1)` over an axis of one or a view of a clone, is stored
-too: nobody who writes to it may change an input, or another output.
+too: nobody who writes to it may change an input, or another output. An operand of a call whose
+values depend on where its elements lie, as those of a dropout do, lies as eager's does.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Place:
 
 def lay_out(graph: Graph) -> Graph:
     """Outputs in the same memory of eager's are looked at together."""
-    graph = _handed_on(graph)
+    graph = _placed(_handed_on(graph))
     leaves, contract = pytree.tree_leaves(graph.outputs), graph.contract
     strides, memory = contract.strides or (), contract.memory or ()
     if not len(strides) == len(memory) == len(leaves):
@@ -83,6 +84,29 @@ def _laid_out(graph: Graph, leaves: list[Any]) -> Graph:
     ]
     whole = pytree.tree_unflatten(laid, pytree.tree_structure(graph.outputs))
     return replace(graph, outputs=whole).with_nodes(nodes) if moved else graph
+
+
+def _placed(graph: Graph) -> Graph:
+    """Operands that a call goes through by their places in memory lie as eager's."""
+    if not graph.contract.placed:
+        return graph
+    seen, taken = as_seen(graph), set(graph.by_name)
+    nodes = list[Node]()
+    with on_fakes():
+        for node in graph:
+            moved = dict[str, str]()
+            if node.op == "opaque" and node.name in graph.contract.placed:
+                wanted = graph.contract.placed[node.name]
+                for name, strides in zip(node.inputs, wanted, strict=True):
+                    for place, _ in _places(graph, seen, {name: strides}, set()):
+                        copied = _stored(graph[place.name], place.order, taken)
+                        nodes += [
+                            *copied,
+                            *_viewed(graph, name, place.name, copied[-1].name, taken),
+                        ]
+                        moved[name] = nodes[-1].name
+            nodes.append(_of_others(node, moved) if moved else node)
+    return graph.with_nodes(nodes)
 
 
 def _turned(seen: Graph) -> dict[str, Any]:
@@ -263,18 +287,20 @@ def _viewed(graph: Graph, name: str, base: str, copied: str, taken: set[str]) ->
     added = list[Node]()
     for view in reversed(through[: through.index(base)]):
         again = fresh_name(f"{view}_returned", taken)
-        added.append(_of_another(graph[view], copied, again))
+        other = _of_others(graph[view], {graph[view].inputs[0]: copied})
+        added.append(replace(other, name=again))
         copied = again
     return added
 
 
-def _of_another(view: Node, operand: str, name: str) -> Node:
-    """The same view of another value."""
-    call = view.payload
-    if not isinstance(call, Call):
-        return replace(view, name=name, args=(Ref(operand),))
-    args, kwargs = (
-        map_refs(x, lambda ref: Ref(operand) if ref.name == view.inputs[0] else ref)
-        for x in (call.args, call.kwargs)
-    )
-    return replace(view, name=name, payload=replace(call, args=args, kwargs=kwargs))
+def _of_others(node: Node, others: dict[str, str]) -> Node:
+    """The same view or call of other values."""
+
+    def other(ref: Ref) -> Ref:
+        return Ref(others.get(ref.name, ref.name))
+
+    call = node.payload
+    if isinstance(call, Call):
+        args, kwargs = (map_refs(x, other) for x in (call.args, call.kwargs))
+        call = replace(call, args=args, kwargs=kwargs)
+    return replace(node, args=map_refs(node.args, other), payload=call)

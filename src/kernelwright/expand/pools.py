@@ -18,13 +18,15 @@ from kernelwright.expand.reductions import mean
 from kernelwright.expr import Expr, call, const, index, load
 from kernelwright.graph import Node, Slide
 
+SPATIAL = {"1d": 1, "2d": 2, "3d": 3}
+
 
 def _max_pool(values_alone: bool) -> Lowering:
     """(x, kernel, stride, padding, dilation, ceil_mode); used indices stay with ATen."""
 
     def lower(builder: Builder, node: Node) -> str | None:
         value, kernel, stride, padding, dilation, _ = node.args
-        slides = _slides(builder, value.name, kernel, stride, padding, dilation)
+        slides = _slides(builder, node, kernel, stride, padding, dilation)
         if slides is None or _wants_places(builder, node):
             return None
         label = None if values_alone else "values"
@@ -38,7 +40,7 @@ def _avg_pool(builder: Builder, node: Node) -> str | None:
     """(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor)."""
     value, kernel, stride, padding, _, counts_padding = node.args[:6]
     divisor = node.args[6] if len(node.args) > 6 else None
-    slides = _slides(builder, value.name, kernel, stride, padding, 1)
+    slides = _slides(builder, node, kernel, stride, padding, 1)
     if slides is None:
         return None
     total = _reduced(builder, node, "sum", value.name, slides, 0.0, "sum")
@@ -84,22 +86,23 @@ def _wants_places(builder: Builder, node: Node) -> bool:
 
 
 def _slides(
-    builder: Builder, value: str, kernel: Any, stride: Any, padding: Any, dilation: Any
+    builder: Builder, node: Node, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> list[Slide] | None:
     """How the windows move along the last axes; no stride means that of the kernel."""
-    shape, spatial = builder.shape(value), len(kernel)
+    value = node.args[0].name
+    shape, spatial = builder.shape(value), SPATIAL[node.op.split("pool")[1][:2]]
     first = len(shape) - spatial
     if not builder.floating(value) or not all(isinstance(d, int) for d in shape[first:]):
         return None
-    steps, pads, spread = (_each(n, spatial) for n in (stride or kernel, padding, dilation))
-    return [
-        Slide(first + i, *numbers)
-        for i, numbers in enumerate(zip(kernel, steps, spread, pads, strict=True))
-    ]
+    given = (kernel, stride or kernel, dilation, padding)
+    numbers = zip(*(_each(n, spatial) for n in given), strict=True)
+    return [Slide(first + i, *of_axis) for i, of_axis in enumerate(numbers)]
 
 
 def _each(value: Any, spatial: int) -> Sequence[int]:
-    return value if isinstance(value, tuple | list) else (value,) * spatial
+    """A number for every axis; a list of one is that number."""
+    given = value if isinstance(value, tuple | list) else (value,)
+    return tuple(given) * spatial if len(given) == 1 else given
 
 
 def _reduced(
