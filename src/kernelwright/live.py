@@ -14,7 +14,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import fx, nn
 
 from kernelwright.cache import keep_live
 from kernelwright.errors import BuildError, InputError, InternalError, where_from
@@ -61,7 +61,9 @@ def emitted_file(module: nn.Module) -> Path:
 
 def save(module: nn.Module, path: str | Path) -> Path:
     """Write the emitted file of an optimized live module."""
-    source = emitted_source(module)
+    # torch gives each GraphModule a class of its own, those of a ModelNew too.
+    kind = type(module).__mro__[1 if isinstance(module, fx.GraphModule) else 0]
+    source = _SOURCES[kind][0] if kind in _SOURCES else None
     if source is None:
         raise InputError(
             f"This {type(module).__name__} was not made by kernelwright.optimize, "

@@ -562,3 +562,26 @@ def test_a_result_that_lies_otherwise_while_gradients_are_recorded() -> None:
         assert fused.fallbacks == {
             "the result lies otherwise where these gradients are recorded": 1
         }
+
+
+def test_an_input_that_is_written() -> None:
+    """By the original, so that its version and the identity of a result are eager's."""
+    fused, eager = compiled(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 6)), *X6(4))
+    (x,) = X6(4)
+    ours, theirs = x.clone(), x.clone()
+    with watched(fused, EITHER):
+        torch.testing.assert_close(fused(ours), eager(theirs))
+    assert torch.equal(ours, theirs) and ours._version == theirs._version == 1
+
+
+def test_an_effect_happens_in_every_call(capsys: pytest.CaptureFixture[str]) -> None:
+    fused, eager = compiled(acted.Says(), *X6(4))
+    capsys.readouterr()
+    for module in (fused, eager):
+        torch.manual_seed(7)
+        module(*X6(4))
+        state = torch.get_rng_state()
+        torch.manual_seed(3)
+        assert torch.equal(state, torch.get_rng_state())
+    assert capsys.readouterr().out == "(4, 6)\n(4, 6)\n"
+    assert [*fused.fallbacks] == ["the forward calls torch.manual_seed (acted.py:140)"]
