@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
+from kernelwright.errors import PACKAGE
 from kernelwright.fakes import CHANNELS_LAST, layouts
 from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
@@ -125,7 +126,7 @@ class _Stage:
 
 
 class _Asked(TorchFunctionMode):
-    """Whether anybody outside of torch asks if a call is recorded."""
+    """Whether the user's code asks if a call is recorded."""
 
     QUESTIONS = tuple(
         getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")
@@ -143,7 +144,7 @@ class _Asked(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
     def note(self, frame: FrameType) -> None:
-        self.any |= TORCH not in Path(frame.f_code.co_filename).parents
+        self.any |= {TORCH, PACKAGE}.isdisjoint(Path(frame.f_code.co_filename).parents)
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
