@@ -29,6 +29,7 @@ from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.effects import undone, watched
 from kernelwright.embedded.baked import attributes, described
+from kernelwright.errors import PACKAGE
 from kernelwright.fakes import layouts
 from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
@@ -184,7 +185,7 @@ class _Stage:
 
 
 class _Asked(TorchFunctionMode):
-    """Whether anybody outside of torch asks if a call is recorded."""
+    """Whether the user's code asks if a call is recorded."""
 
     QUESTIONS = tuple(
         getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")
@@ -202,7 +203,7 @@ class _Asked(TorchFunctionMode):
         return function(*args, **kwargs or {})
 
     def note(self, frame: FrameType) -> None:
-        self.any |= TORCH not in Path(frame.f_code.co_filename).parents
+        self.any |= {TORCH, PACKAGE}.isdisjoint(Path(frame.f_code.co_filename).parents)
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
