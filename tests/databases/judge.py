@@ -1,0 +1,316 @@
+"""Is a sample right under `kernelwright.optimize`, in every layout, with gradients and without?
+
+In: a Sample. Out: a Verdict. Where eager raises, the compiled module has to raise; where it gives
+something, all of it is compared: structure, types, strides, whose memory it is, gradients, what
+became of the arguments and of the module's state. Values are held to twice eager's error against
+float64, or against eager itself where the sample cannot run in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from checking import GRADIENTS
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from zoo.checks import aliases, fallbacks, plain, seed, strides, tensors
+
+import kernelwright
+from databases.cases import Sample
+from databases.layouts import LAYOUTS, continuous, laid
+from kernelwright.errors import InputError, UnsupportedError
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+from kernelwright.verify.compare import first_misplaced, measure, same_bits
+
+OUTCOMES = ("right", "fell back", "refused", "wrong", "crashed")
+# Operators whose values are whatever the memory held.
+UNDEFINED = ("empty", "new_empty", "resize_", "resize_as_")
+WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+
+
+@dataclass
+class Verdict:
+    """`outcome` of a sample, why, and what happened in each layout."""
+
+    outcome: str
+    why: str = ""
+    kernels: int = 0
+    layouts: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Call:
+    """What one call gave: an error, or outputs, gradients, arguments and state after it."""
+
+    error: Exception | None = None
+    outputs: Any = None
+    arguments: Any = None
+    identities: list[list[bool]] = field(default_factory=list)
+    gradients: dict[str, Tensor | None] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+
+class Wrong(AssertionError):
+    """What differs from eager."""
+
+
+def judged(sample: Sample, always: bool, undefined: bool = False) -> Verdict:
+    """`always` generates every kernel that can be, not only where it pays."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _judged(sample, always, undefined)
+
+
+def _judged(sample: Sample, always: bool, undefined: bool) -> Verdict:
+    eager = copy.deepcopy(sample.module)
+    given = sample.args, sample.kwargs
+    first = called(copy.deepcopy(eager), given, "plain", False)
+    try:
+        args, kwargs = laid(given, "plain", False)
+        compiled = kernelwright.explain(
+            sample.module, args, kwargs, policy=ALWAYS if always else WHERE_IT_PAYS
+        )
+        fused = compiled.instantiate()
+    except (UnsupportedError, InputError) as error:
+        return Verdict("right" if first.error else "refused", str(error))
+    except Exception as error:
+        return Verdict("crashed", f"{type(error).__name__}: {error}")
+    bench = Bench(eager, fused, given, undefined)
+    return bench.verdict(len(compiled.kernels))
+
+
+class Bench:
+    """Both modules, and float64 where that is possible; each call begins with eager's state."""
+
+    def __init__(self, eager: nn.Module, fused: nn.Module, given: Any, undefined: bool) -> None:
+        self.eager, self.fused, self.given, self.undefined = eager, fused, given, undefined
+        self.state = copy.deepcopy(eager.state_dict())
+        again = [called(self._fresh(eager), given, "plain", False, number) for number in (5, 6)]
+        self.random = not all(map(alike, tensors(again[0].outputs), tensors(again[1].outputs)))
+
+    def verdict(self, kernels: int) -> Verdict:
+        found = Verdict("right", kernels=kernels)
+        for layout in LAYOUTS:
+            before = fallbacks(self.fused)
+            try:
+                for differentiable in (False, True):
+                    self.compare(layout, differentiable)
+            except Wrong as error:
+                found.layouts[layout] = f"wrong: {error}"
+                if found.outcome != "wrong":
+                    found.outcome, found.why = "wrong", f"{layout}: {error}"
+                continue
+            causes = sorted(fallbacks(self.fused) - before)
+            found.layouts[layout] = "; ".join(["fell back", *causes]) if causes else "right"
+            if causes and layout == "plain":
+                found.outcome, found.why = "fell back", "; ".join(causes)
+        return found
+
+    def _fresh(self, module: nn.Module) -> nn.Module:
+        """Eager's state, no gradients; what a call did to the module is undone."""
+        if hasattr(self, "state"):
+            with torch.no_grad():
+                for name, value in module.state_dict().items():
+                    if isinstance(value, Tensor):
+                        value.copy_(self.state[name])
+        module.zero_grad(set_to_none=True)
+        return module
+
+    def compare(self, layout: str, differentiable: bool) -> None:
+        theirs = called(self._fresh(self.eager), self.given, layout, differentiable)
+        ours = called(self._fresh(self.fused), self.given, layout, differentiable)
+        what = "with gradients, " if differentiable else ""
+        if theirs.error or ours.error:
+            self._errors(what, ours.error, theirs.error)
+            return
+        exact = Lazy(lambda: self._oracle(layout, differentiable) or theirs)
+        check_alike(what, ours, theirs)
+        if self.undefined:
+            return
+        for part in ("outputs", "arguments", "state", "gradients"):
+            slack = GRADIENTS if part == "gradients" else 1.0
+            pairs = [named(getattr(x, part)) for x in (ours, theirs)]
+            for name in pairs[1]:
+                a, b = (p[name] for p in pairs)
+
+                def right(part: str = part, name: str = name, b: Tensor = b) -> Tensor:
+                    found = named(getattr(exact(), part)).get(name)
+                    return b if found is None or found.shape != b.shape else found
+
+                check_close(f"{what}{part}{name}", a, b, right, slack)
+
+    @staticmethod
+    def _errors(what: str, ours: Exception | None, theirs: Exception | None) -> None:
+        if ours is None:
+            raise Wrong(f"{what}eager raises {_said(theirs)}, ours does not")
+        if theirs is None:
+            raise Wrong(f"{what}ours raises {_said(ours)}, eager does not")
+
+    def _oracle(self, layout: str, differentiable: bool) -> Call | None:
+        if self.random:
+            return None
+        try:
+            module = widened(copy.deepcopy(self._fresh(self.eager)))
+            given = pytree.tree_map_only(Tensor, wide, self.given)
+            call = called(module, given, layout, differentiable)
+        except Exception:
+            return None
+        return None if call.error else call
+
+
+class Lazy:
+    """A value that is computed when it is first asked for."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make, self.made = make, None
+
+    def __call__(self) -> Any:
+        if self.made is None:
+            self.made = self.make()
+        return self.made
+
+
+def _said(error: Exception | None) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+
+
+def wide(x: Tensor) -> Tensor:
+    if x.is_complex():
+        return x.to(torch.complex128)
+    return x.double() if x.is_floating_point() else x
+
+
+def widened(module: nn.Module) -> nn.Module:
+    """In double precision, tensors that are plain attributes included."""
+    module._apply(wide)
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                vars(part)[name] = wide(value.detach())
+    return module
+
+
+def called(
+    module: nn.Module, given: Any, layout: str, differentiable: bool, number: int = 5
+) -> Call:
+    """One call on new memory, and backward from random cotangents if it is `differentiable`."""
+    call = Call()
+    args, kwargs = call.arguments = laid(given, layout, differentiable)
+    seed(number)
+    try:
+        with torch.set_grad_enabled(differentiable):
+            call.outputs = module(*args, **kwargs)
+        _backward(module, call)
+    except Exception as error:
+        call.error = error
+    call.state = dict(module.state_dict())
+    call.state = {k: v.detach().clone() for k, v in call.state.items() if isinstance(v, Tensor)}
+    given_in = tensors(call.arguments)
+    call.identities = [[a is b for b in given_in] for a in tensors(call.outputs)]
+    return call
+
+
+def _backward(module: nn.Module, call: Call) -> None:
+    generator = torch.Generator().manual_seed(13)
+    roots = [y for y in tensors(call.outputs) if y.requires_grad]
+    if not roots:
+        return
+    cotangents = []
+    for y in roots:
+        wide_dtype = torch.complex128 if y.is_complex() else torch.float64
+        drawn = torch.randn(y.shape, generator=generator, dtype=wide_dtype)
+        cotangents.append((drawn.to_sparse() if y.is_sparse else drawn).to(y))
+    torch.autograd.backward(roots, cotangents)
+    leaves = [x for x in tensors(call.arguments) if x.is_leaf]
+    found = {f" of argument {i}": x.grad for i, x in enumerate(leaves)}
+    call.gradients = found | {f" of {name}": p.grad for name, p in module.named_parameters()}
+
+
+def named(value: Any) -> dict[str, Tensor]:
+    if isinstance(value, dict) and all(isinstance(k, str) for k in value):
+        return {k: v for k, v in value.items() if isinstance(v, Tensor)}
+    return {f" {i}": x for i, x in enumerate(tensors(value))}
+
+
+def check_alike(what: str, ours: Call, theirs: Call) -> None:
+    """Everything but values."""
+    leaves, structure = pytree.tree_flatten(plain(ours.outputs))
+    expected, wanted = pytree.tree_flatten(plain(theirs.outputs))
+    if structure != wanted:
+        raise Wrong(f"{what}structure {structure}, eager {wanted}")
+    for i, (a, b) in enumerate(zip(leaves, expected, strict=True)):
+        if type(a) is not type(b):
+            raise Wrong(f"{what}output {i} is a {type(a).__name__}, eager {type(b).__name__}")
+        if isinstance(a, Tensor):
+            check_described(f"{what}output {i}", a, b)
+        elif a != b and not (a != a and b != b):
+            raise Wrong(f"{what}output {i} is {a!r}, eager {b!r}")
+    if ours.identities != theirs.identities:
+        raise Wrong(f"{what}which outputs are the very inputs")
+    if not aliases_of(ours) == aliases_of(theirs):
+        raise Wrong(f"{what}aliases {aliases_of(ours)}, eager {aliases_of(theirs)}")
+    for name, gradient in theirs.gradients.items():
+        if (ours.gradients.get(name) is None) != (gradient is None):
+            missing = "None" if gradient is not None else "not None"
+            raise Wrong(f"{what}the gradient{name} is {missing}")
+    if list(ours.state) != list(theirs.state):
+        raise Wrong(f"{what}the names of the state")
+
+
+def check_described(place: str, a: Tensor, b: Tensor) -> None:
+    for about in ("shape", "dtype", "device", "layout", "requires_grad"):
+        if getattr(a, about) != getattr(b, about):
+            raise Wrong(f"{place}: {about} {getattr(a, about)}, eager {getattr(b, about)}")
+    if (a.grad_fn is None) != (b.grad_fn is None):
+        raise Wrong(f"{place}: grad_fn {a.grad_fn}, eager {b.grad_fn}")
+    if a.layout is torch.strided and not a.is_nested and a.numel() > 1 and strides(a) != strides(b):
+        raise Wrong(f"{place}: strides {strides(a)}, eager {strides(b)}")
+
+
+def aliases_of(call: Call) -> list[list[bool]]:
+    """Which outputs share memory with which arguments, and with each other."""
+    outputs = [x for x in tensors(call.outputs) if has_memory(x)]
+    given = [x for x in tensors(call.arguments) if has_memory(x)]
+    return aliases(outputs, [*given, *outputs])
+
+
+def has_memory(x: Tensor) -> bool:
+    return x.layout is torch.strided and not x.is_nested and x.untyped_storage().data_ptr() != 0
+
+
+def dense(x: Tensor) -> Tensor:
+    x = x.detach()
+    x = x.dequantize() if x.is_quantized else x
+    x = x.to_dense() if x.layout is not torch.strided else x
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.resolve_neg()
+
+
+def alike(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    a, b = dense(a), dense(b)
+    return same_bits(a, b) or bool(torch.equal(a, b))
+
+
+def check_close(
+    what: str, a: Tensor | None, b: Tensor | None, exact: Callable[[], Tensor], slack: float
+) -> None:
+    if a is None or b is None:
+        return
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
+        raise Wrong(f"{what}: {a.shape} of {a.dtype}, eager {b.shape} of {b.dtype}")
+    if alike(a, b):
+        return
+    if not continuous(a):
+        raise Wrong(f"{what}: values differ")
+    ours, theirs, right = (dense(x) for x in (a, b, exact()))
+    if first_misplaced(ours, theirs, right) is not None:
+        raise Wrong(f"{what}: a NaN or an infinity is elsewhere")
+    worst = measure(ours, theirs, right).worst
+    if worst.ratio > slack:
+        raise Wrong(f"{what}: {worst}")
