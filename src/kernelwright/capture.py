@@ -95,7 +95,24 @@ def capture(problem: Problem) -> Graph:
     if more is not problem and graph.symbols and not _broken(more, graph):
         found = probe(more)
         problem, seen = (more, found) if found is not None else (problem, seen)
-    return replace(graph, contract=_contract(problem, graph, seen))
+    return _handed_back(replace(graph, contract=_contract(problem, graph, seen)))
+
+
+def _handed_back(graph: Graph) -> Graph:
+    """Parts of an operator's result that are the very inputs in eager are inputs here."""
+    leaves, spec = pytree.tree_flatten(graph.outputs)
+    contract = graph.contract
+    if contract.memory is None or not any(contract.given) or len(contract.given) != len(leaves):
+        return graph
+    for i, leaf in enumerate(leaves):
+        home = graph.by_name.get(contract.memory[i] or "")
+        if not contract.given[i] or home is None or not isinstance(leaf, Ref):
+            continue
+        own = graph[leaf.name]
+        if own.op == "getitem" and home.op == "input" and home.type == own.type:
+            leaves[i] = Ref(home.name)
+    graph = replace(graph, outputs=pytree.tree_unflatten(leaves, spec))
+    return graph.with_nodes(list(graph.nodes))
 
 
 def _warm(problem: Problem) -> None:

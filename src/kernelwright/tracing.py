@@ -17,7 +17,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import cache, reduce, wraps
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from kernelwright.composites import functional
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
-from kernelwright.structures import dynamic_shapes, registering_outputs
+from kernelwright.structures import dynamic_shapes, registering_outputs, tensors
 
 TORCH = Path(torch.__file__).parent
 LIBRARIES = ("torch", "opt_einsum", "sympy", "numpy")  # that ask for themselves
@@ -77,7 +77,9 @@ def trace(problem: Problem, free: bool) -> Trace:
     shapes = _batched(problem, args, kwargs) if free else None
     try:
         with _quietly(problem.module), _asked() as asked:
-            root = _Forward(problem.module)
+            root = _Forward(problem.module, (args, kwargs))
+            args = tuple(map(_only_tensors, args))
+            kwargs = {name: _only_tensors(value) for name, value in kwargs.items()}
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
@@ -86,14 +88,43 @@ def trace(problem: Problem, free: bool) -> Trace:
 
 
 class _Forward(nn.Module):
-    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too."""
+    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too.
 
-    def __init__(self, module: nn.Module) -> None:
+    What is no tensor among the arguments is as it was `given`: torch would wrap integers, and
+    takes no types. A call with other values is not for this trace anyhow.
+    """
+
+    def __init__(self, module: nn.Module, given: Any) -> None:
         super().__init__()
+        own_args, own_kwargs = given
+
+        @wraps(module.forward)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(map(_filled, own_args, args))
+            kwargs = {name: _filled(own_kwargs[name], new) for name, new in kwargs.items()}
+            return module.forward(*args, **kwargs)
+
         own = dict(vars(self))
-        shared = {**vars(module), "forward": module.forward}
+        shared = {**vars(module), "forward": forward}
         hooks = {name: value for name, value in own.items() if "hooks" in name}
         self.__dict__.update({**shared, **hooks})
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an argument or a part of it stays whole: it has no tensor, or is the user's kind."""
+    return type(value) not in pytree.BUILTIN_TYPES or not tensors(value)
+
+
+def _only_tensors(own: Any) -> Any:
+    """An argument with None for what holds no tensor."""
+    return pytree.tree_map(lambda x: x if tensors(x) else None, own, is_leaf=_is_given)
+
+
+def _filled(own: Any, traced: Any) -> Any:
+    """An argument of the trace, with what holds no tensor as in the example."""
+    parts, spec = pytree.tree_flatten(own, is_leaf=_is_given)
+    pairs = zip(parts, spec.flatten_up_to(traced), strict=True)
+    return pytree.tree_unflatten([new if tensors(part) else part for part, new in pairs], spec)
 
 
 @contextlib.contextmanager

@@ -38,12 +38,16 @@ def negated(x: Tensor) -> Tensor:
     return torch._neg_view(-x.detach()) if x.is_floating_point() else plain(x)
 
 
+def dense(x: Tensor) -> Tensor:
+    return x.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
 LAYOUTS = {f.__name__: f for f in (plain, transposed, expanded, offset, negated)}
 
 
 def laid(given: Any, layout: str, differentiable: bool) -> Any:
     """A call's arguments in new memory."""
-    change = LAYOUTS[layout]
+    change = dense if layout == "dense" else LAYOUTS[layout]
 
     def made(x: Tensor) -> Tensor:
         if x.layout is not torch.strided or x.is_quantized or x.is_nested:

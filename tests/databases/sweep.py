@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import selectors
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ class Worker:
     def __init__(self, options: Sequence[str]) -> None:
         self.options, self.process, self.entries = options, None, 0
         self.said: Any = None
+        self.lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def judge(self, entry: Entry) -> list[Record]:
         records: list[Record] = []
@@ -84,15 +84,16 @@ class Worker:
             command = [sys.executable, str(SCRIPT), "--worker", *self.options]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.said}
             self.process = subprocess.Popen(command, start_new_session=True, **pipes)
+            self.lines = queue.SimpleQueue()
+            threading.Thread(target=_read, args=(self.process.stdout, self.lines)).start()
         return self.process
 
     def _line(self) -> bytes | None:
-        """Answers are whole lines, written at once."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(LIMIT):
-                return None
-        return self.process.stdout.readline()
+        """What the worker says next: nothing left once it has ended, None if it takes too long."""
+        try:
+            return self.lines.get(timeout=LIMIT)
+        except queue.Empty:
+            return None
 
     def _death(self) -> str:
         code = self.process.wait()
@@ -106,6 +107,12 @@ class Worker:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
+
+
+def _read(answers: Any, lines: queue.SimpleQueue[bytes]) -> None:
+    for line in answers:
+        lines.put(line)
+    lines.put(b"")
 
 
 def sweep(
