@@ -26,7 +26,9 @@ with gradients and without. A sample is
 - *wrong* or *crashed* if there is a bug.
 
 Of each entry there are float32 and one other type, of a module both modes; of the samples of an
-entry those that differ most in structure. This page is written by
+entry those that differ most in structure.
+
+This page is written by
 
 ```sh
 python tests/torch_databases.py --out found.jsonl

@@ -1,4 +1,4 @@
-"""What is no tensor among the arguments of a call reaches the trace as it is, and holds it."""
+"""Arguments of a call that are no dense tensors: constants of the trace, sparse ones, no axes."""
 
 from __future__ import annotations
 
@@ -85,3 +85,13 @@ def test_views_of_no_axes() -> None:
     x = torch.tensor(3.0)
     ours = kernelwright.optimize(module, (x,))(x)
     assert all(y.data_ptr() == x.data_ptr() and y.shape == () for y in ours)
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_sparse_tensors_are_for_the_original(layout: str) -> None:
+    module, y = Called(torch.mm), torch.randn(4, 2)
+    fused: Any = kernelwright.optimize(module, (X, y))
+    x = getattr(X, layout)()
+    with pytest.warns(UserWarning, match="is not a plain tensor"):
+        ours = fused(x, y)
+    assert torch.equal(ours, torch.mm(x, y))
