@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PARTS = 60
+PARTS = 30
 SCRIPT = Path(__file__).parent.parent / "torch_databases.py"
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")

@@ -20,6 +20,7 @@ from zoo.checks import seed
 
 from databases.sources import databases
 
+SAMPLES = {"module": 3, "op": 2}  # of one entry, at most
 LOOKED_AT = 200  # samples of one entry, of which some are picked
 # Of one other dtype than float32 that an operator takes, the first by a hash of its name.
 OTHERS = ("complex64", "int64", "bool", "bfloat16", "float16", "int32", "uint8", "float64")
@@ -69,6 +70,18 @@ class Operator(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+
+class InPlace(nn.Module):
+    """An operator that writes what it computes into a copy of its first argument."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        y = x.clone()
+        return self.function(y, *args, **kwargs), y
 
 
 class Bound(nn.Module):
@@ -157,6 +170,9 @@ def _of_operator(
     found = row.sample_inputs(device, dtype, requires_grad=False)
     made = list(itertools.islice(found, LOOKED_AT))
     calls = [((x.input, *x.args), dict(x.kwargs)) for x in made]
+    written = row.inplace_variant if entry.dtype == "float32" else None
+    if written is not None and isinstance(calls[0][0][0], Tensor):
+        yield Sample(InPlace(written).eval(), *calls[0], "0 in place")
     for order, i in enumerate(picked([features(*call) for call in calls], count)):
         args, kwargs = calls[i]
         if order % 2:

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import torch
 
-from databases.cases import Entry, samples
-from databases.judge import UNDEFINED, judged
+from databases.cases import SAMPLES, Entry, samples
+from databases.judge import judged, undefined_of
 
 
 def serve(device: str, count: int) -> None:
@@ -29,8 +29,8 @@ def serve(device: str, count: int) -> None:
 
 
 def _judge(entry: Entry, done: int, device: str, count: int, answers: TextIO) -> None:
-    undefined = any(entry.name.split(":")[0].startswith(name) for name in UNDEFINED)
-    for number, sample in enumerate(samples(entry, device, count)):
+    undefined = undefined_of(entry.name)
+    for number, sample in enumerate(samples(entry, device, count or SAMPLES[entry.kind])):
         if number < done:
             continue
         _say(answers, sample=number, about=sample.about)
