@@ -206,12 +206,8 @@ def is_channels_last(tensor):
 
 
 def is_ordinary(value):
-    """Whether this is a tensor with memory of its own, or a fake one that stands for such.
-
-    Sparse ones have several memories.
-    """
-    plain = type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
-    return plain and value.layout is torch.strided
+    """Whether this is a tensor with memory of its own, or a fake one that stands for such."""
+    return type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
 
 
 def is_traced(inputs):
