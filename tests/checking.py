@@ -19,12 +19,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from alike import difference, gradients, parts, required
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.emit import library, runtime
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
-from kernelwright.graph import Node
+from kernelwright.graph import Node, is_differentiable
 from kernelwright.ledger import COUNTED
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
@@ -183,24 +184,30 @@ def spied(subject: Subject) -> Iterator[set[str]]:
         kernels.watchers.clear()
 
 
-def check_close(what: str, ours: Any, theirs: Any, exact: Any, slack: float = 1.0) -> None:
-    """Same structure, shapes and types; errors up to twice eager's; NaN and inf in their places.
+def check_close(
+    what: str, ours: Any, theirs: Any, exact: Any, slack: float = 1.0, laid_out: bool = True
+) -> None:
+    """Alike in all but values; errors up to twice eager's; NaN and infinities in their places.
 
     `slack`: so many times as much, where eager has one draw to be lucky in, as gradients have.
     """
-    flat, structure = pytree.tree_flatten(ours)
-    flat_eager, expected = pytree.tree_flatten(theirs)
-    assert structure == expected, f"{what}: {structure} instead of {expected}"
-    for i, (a, b, c) in enumerate(zip(flat, flat_eager, pytree.tree_leaves(exact), strict=True)):
-        place = f"{what}, output {i}"
-        assert (a.shape, a.dtype) == (b.shape, b.dtype), place
-        assert a.device == b.device, place
-        if not a.is_floating_point():
-            assert torch.equal(a, b), place
-            continue
-        assert first_misplaced(a, b, c) is None, f"{place}: a NaN or an infinity is elsewhere"
-        figures = measure(a, b, c)
-        assert figures.worst.ratio <= slack, f"{place}: {figures.worst}"
+    wrong = difference(ours, theirs, laid_out)
+    assert wrong is None, f"{what}: {wrong}"
+    known, right = dict(parts(theirs)), dict(parts(exact))
+    for place, value in parts(ours):
+        if isinstance(value, Tensor):
+            of = value, known[place], right[place]
+            of = tuple(x.detach().resolve_conj().resolve_neg() for x in of)
+            _check_numbers(f"{what} {place}".strip(), *of, slack)
+
+
+def _check_numbers(what: str, ours: Tensor, theirs: Tensor, exact: Tensor, slack: float) -> None:
+    if not is_differentiable(ours.dtype):
+        assert torch.equal(ours, theirs), what
+        return
+    assert first_misplaced(ours, theirs, exact) is None, f"{what}: a NaN or an infinity elsewhere"
+    figures = measure(ours, theirs, exact)
+    assert figures.worst.ratio <= slack, f"{what}: {figures.worst}"
 
 
 GRADIENTS = 4.0  # their slack
@@ -210,6 +217,8 @@ def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:
     """One draw, or where eager may be exact by luck on the few numbers there are, several."""
     before = [x.clone() for x in inputs]
     outcomes = [outcome(subject, inputs)]
+    wrong = difference(*outcomes[0][:2])
+    assert wrong is None, f"{what}: {wrong}"
     numbers = sum(x.numel() for x in pytree.tree_leaves(outcomes[0][1]))
     if 0 < numbers < FEW and inputs[0].shape[0] and what != SPECIAL:
         outcomes += [outcome(subject, redrawn(inputs, seed)) for seed in range(FEW)]
@@ -219,6 +228,23 @@ def check_values(subject: Subject, inputs: tuple[Any, ...], what: str) -> None:
     # Eager stands for float64 in a random model, so both sides' errors are in the distance to it.
     check_close(what, *together, slack=2.0 if subject.random else 1.0)
     assert all(same_bits(x, y) for x, y in zip(inputs, before, strict=True)), "an input was written"
+
+
+def check_gradients(subject: Subject) -> None:
+    """Outputs of a call that is recorded, and the gradients of all inputs and parameters."""
+    found = []
+    candidate, eager, oracle = subject.modules()
+    for module in (candidate, eager, oracle):
+        given = subject.inputs()
+        wide = module is oracle and not subject.random
+        given = tuple(x.clone() for x in (widened(given) if wide else given))
+        required(given)
+        set_seed(5)
+        outputs = module(*given)
+        found.append((outputs, gradients(module, outputs, given)))
+    (ours, mine), (theirs, wanted), (exact, right) = found
+    check_close("outputs", ours, theirs, exact, slack=2.0 if subject.random else 1.0)
+    check_close("gradients", mine, wanted, right, GRADIENTS)
 
 
 def batches(subject: Subject) -> dict[str, int]:

@@ -22,6 +22,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
+from kernelwright.embedded.fusion import is_lazy
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import (
     Call,
@@ -40,7 +41,7 @@ from kernelwright.graph import (
     identifier,
     without_floors,
 )
-from kernelwright.places import find_places, is_place, look_up
+from kernelwright.places import find_places, is_place, look_of, look_up
 from kernelwright.probe import Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.samples import Lying, apart_from_one, example_sizes
@@ -307,6 +308,11 @@ class _Reader:
             raise UnsupportedError(
                 f"The input {fx_node.name} is a {type(tensor).__name__}, not a tensor."
             )
+        if _is_lazy(tensor):
+            raise UnsupportedError(
+                f"The tensor {target or fx_node.name} is conjugated or negated lazily; "
+                "store what .resolve_conj().resolve_neg() gives of it."
+            )
         if kind == "input":
             self._name_symbols(name, tensor)
         else:
@@ -319,7 +325,7 @@ class _Reader:
     def _placed(self, target: str) -> tuple[str, str]:
         """A tensor that hangs on the module or its file is read there at each call."""
         value = self.program.constants[target]
-        place = self.places.get(value.data_ptr()) if value.numel() else None
+        place = self.places.get(look_of(value)) if value.numel() else None
         return ("constant", target) if place is None else ("buffer", place)
 
     def _name_symbols(self, name: str, tensor: torch.Tensor) -> None:
@@ -376,6 +382,8 @@ class _Reader:
         (home, packet), overload = target._schema.name.split("::"), target._overloadname
         op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
         op = op if home == "aten" else f"{home}::{op}"
+        if any(_is_lazy(node.meta.get("val")) for node in fx_node.all_input_nodes):
+            op = f"lazy::{op}"  # memory does not say what its values are: torch knows
         positional: list[Any] = []
         keywords: list[tuple[str, Any]] = []
         for i, argument in enumerate(target._schema.arguments):
@@ -494,6 +502,10 @@ class _Reader:
                 )
         structure = self.program.call_spec.out_spec
         return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+
+
+def _is_lazy(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and is_lazy(value)
 
 
 def _draws(fx_node: Any) -> bool:

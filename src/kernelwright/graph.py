@@ -499,6 +499,11 @@ def _running_order(nodes: list[Node]) -> list[Node]:
     return order
 
 
+def is_differentiable(dtype: torch.dtype) -> bool:
+    """Whether gradients flow through values of this type."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def refs(value: Any) -> list[str]:
     """The names of all Refs inside nested containers, in order."""
     if isinstance(value, Ref):

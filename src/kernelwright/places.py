@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from kernelwright.embedded.fusion import is_ordinary
+
+Look = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]
 TABLES = ("_parameters", "_buffers", "_modules")
 
 
-def find_places(module: nn.Module) -> dict[int, str]:
-    """Expressions by the address of the tensor's memory; an attribute goes before a global."""
-    found: dict[int, str] = {}
+def find_places(module: nn.Module) -> dict[Look, str]:
+    """Expressions by how the tensor looks at its memory; an attribute goes before a global."""
+    found: dict[Look, str] = {}
     owners = [(_expression(path), owner) for path, owner in module.named_modules()]
     for text, owner in owners:
         for name, value in vars(owner).items():
@@ -30,6 +33,11 @@ def find_places(module: nn.Module) -> dict[int, str]:
             if not isinstance(value, nn.Module):
                 _note(found, value, f'{kind}.forward.__globals__["{name}"]')
     return found
+
+
+def look_of(tensor: torch.Tensor) -> Look:
+    """What two tensors that are one have in common: a part of another begins where that does."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def is_place(target: str) -> bool:
@@ -56,10 +64,10 @@ def _globals(kind: type[nn.Module]) -> dict[str, Any]:
     return {} if kind.__module__.startswith("torch.") else space
 
 
-def _note(found: dict[int, str], value: Any, place: str) -> None:
+def _note(found: dict[Look, str], value: Any, place: str) -> None:
     for tensor, inside in _tensors(value, place):
-        if tensor.numel() and tensor.device.type != "meta":
-            found.setdefault(tensor.data_ptr(), inside)
+        if is_ordinary(tensor) and tensor.numel() and tensor.device.type != "meta":
+            found.setdefault(look_of(tensor), inside)
 
 
 def _tensors(value: Any, place: str, depth: int = 3) -> Iterator[tuple[torch.Tensor, str]]:

@@ -25,6 +25,7 @@ from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.embedded.baked import attributes, described
 from kernelwright.fakes import CHANNELS_LAST, layouts
+from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
 
 Change = Callable[[Any], Any]
@@ -226,21 +227,20 @@ def tensors_of(module: nn.Module) -> Iterator[Tensor]:
 
 def _fake(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     fake = mode.from_tensor(tensor.detach(), static_shapes=True)
-    made = (
-        nn.Parameter(fake, fake.is_floating_point()) if isinstance(tensor, nn.Parameter) else fake
-    )
-    if tensor.is_floating_point() and (isinstance(tensor, nn.Parameter) or tensor.is_leaf):
+    flows = is_differentiable(tensor.dtype)
+    made = nn.Parameter(fake, flows) if isinstance(tensor, nn.Parameter) else fake
+    if flows and (isinstance(tensor, nn.Parameter) or tensor.is_leaf):
         made.requires_grad_(isinstance(tensor, nn.Parameter) or tensor.requires_grad)
     return made
 
 
 def _input(mode: FakeTensorMode, tensor: Tensor) -> Tensor:
     fake = mode.from_tensor(tensor.detach(), static_shapes=True)
-    return fake.requires_grad_() if fake.is_floating_point() else fake
+    return fake.requires_grad_() if is_differentiable(fake.dtype) else fake
 
 
 def _positions(given: list[Any]) -> dict[int, int]:
-    """Input leaves are known by their position; floating ones take part in gradients."""
+    """Input leaves are known by their position."""
     return {id(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
 
 

@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import structures
 from kernelwright.borrowed import as_original
-from kernelwright.errors import InputError
+from kernelwright.errors import InputError, UnsupportedError
 from kernelwright.loading import importing_from, place_of, read_source
 from kernelwright.loading import load_source as load_source
 
@@ -137,7 +137,7 @@ def load_problem(
         init_args, init_kwargs = init_inputs(user, path)
         module = _construct(model_class, init_args, init_kwargs, path)
         torch.manual_seed(seed)
-        args, kwargs = (to_device(x, target) for x in example_inputs(user, path))
+        args, kwargs = (resolved(to_device(x, target)) for x in example_inputs(user, path))
     problem = Problem(
         path.stem,
         module.to(target),
@@ -191,7 +191,7 @@ def problem_from_module(
     twice = sorted(set(kwargs) & set(example_kwargs or {}))
     if twice:
         raise InputError(f"{twice[0]} is in example_inputs and in example_kwargs; give it once.")
-    kwargs = {**kwargs, **(example_kwargs or {})}
+    args, kwargs = resolved(args), resolved({**kwargs, **(example_kwargs or {})})
     if not args and not kwargs:
         raise InputError(
             "A live module needs example inputs; give a tuple of the arguments of its forward."
@@ -207,6 +207,13 @@ def check_problem(problem: Problem) -> None:
     """One device for all tensors, and a forward that accepts the inputs."""
     if not problem.tensors:
         raise InputError("None of the example inputs is a tensor, so there is nothing to compile.")
+    for x in problem.tensors:
+        if x.layout is not torch.strided or x.is_nested:
+            kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.")
+            raise UnsupportedError(
+                f"An example input is a tensor of kind {kind}, and kernels are for dense ones; "
+                "optimize the submodules that are given dense tensors."
+            )
     devices = {t.device for t in problem.tensors}
     devices |= {t.device for t in [*problem.module.parameters(), *problem.module.buffers()]}
     if len(devices) > 1:
@@ -242,6 +249,20 @@ def to_device(value: Any, device: torch.device) -> Any:
     """Every tensor moved, wherever it stands in a nested value."""
     structures.register(value)
     return pytree.tree_map_only(torch.Tensor, lambda x: x.to(device), value)
+
+
+def resolved(value: Any) -> Any:
+    """The same values; what torch has put off to conjugate or to negate is done now.
+
+    Kernels are for plain tensors, and the original runs on others.
+    """
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().resolve_conj().resolve_neg().requires_grad_(x.requires_grad)
+
+    if not any(x.is_conj() or x.is_neg() for x in structures.tensors(value)):
+        return value
+    return pytree.tree_map_only(torch.Tensor, one, value)
 
 
 def example_inputs(user: types.ModuleType, path: Path) -> tuple[tuple[Any, ...], dict[str, Any]]:

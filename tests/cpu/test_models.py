@@ -42,3 +42,7 @@ def test_nan_and_infinities(subject: checking.Subject) -> None:
 
 def test_state(subject: checking.Subject) -> None:
     checking.check_state(subject)
+
+
+def test_gradients(subject: checking.Subject) -> None:
+    checking.check_gradients(subject)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from alike import aliases, difference, tensors
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -201,11 +202,7 @@ def _forward(
         truth = Truth.of(recipe, module.cpu(), moved(inputs, "cpu"), eps / 2)
         module.to(device)
         check(f"batch {batch}", (got, states[0]), truth, (theirs, states[1]), eps)
-    else:
-        shapes = [pytree.tree_map_only(Tensor, lambda t: t.shape, x) for x in (got, theirs)]
-        if shapes[0] != shapes[1]:
-            raise Wrong(f"batch 0: {shapes[0]} instead of {shapes[1]}")
-    check_strides(got, theirs)
+    check_alike(f"batch {batch}", got, theirs)
     check_aliases(batch, aliases(got, inputs), aliases(theirs, inputs))
     return set(ours.fallbacks)
 
@@ -234,27 +231,16 @@ def check_refused(ours: nn.Module, inputs: Any, error: Exception, batch: int) ->
         raise Wrong(f"batch {batch}: eager raises {error!r:.200}, ModelNew gives a result")
 
 
-def check_strides(ours: Any, theirs: Any) -> None:
-    """Results lie in memory as eager's do, where there is more than one way."""
-    for a, b in zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True):
-        if isinstance(a, Tensor) and a.numel() > 1:
-            wanted = [s for n, s in zip(b.shape, b.stride(), strict=True) if n > 1]
-            found = [s for n, s in zip(a.shape, a.stride(), strict=True) if n > 1]
-            if found != wanted:
-                raise Wrong(f"strides {found} instead of {wanted}")
+def check_alike(what: str, ours: Any, theirs: Any) -> None:
+    """Results are of eager's structure, types and layouts, and autograd knows as much of them."""
+    if (wrong := difference(ours, theirs)) is not None:
+        raise Wrong(f"{what}: {wrong}")
 
 
 def check_aliases(batch: int, ours: list[list[bool]], theirs: list[list[bool]]) -> None:
     """Results share memory as eager's do."""
     if ours != theirs:
         raise Wrong(f"batch {batch}: results and inputs share memory otherwise than eager's")
-
-
-def aliases(outputs: Any, inputs: tuple[Any, ...]) -> list[list[bool]]:
-    """Which results lie in the memory of which inputs, and of which other results."""
-    made = [y for y in pytree.tree_leaves(outputs) if isinstance(y, Tensor)]
-    places = [t.untyped_storage().data_ptr() for t in (*inputs, *made)]
-    return [[a == b for b in places] for a in places[len(inputs) :]]
 
 
 def _training_step(recipe: Recipe, emitted: Any, module: nn.Module, device: str) -> set[str]:
@@ -264,39 +250,39 @@ def _training_step(recipe: Recipe, emitted: Any, module: nn.Module, device: str)
     # oneDNN leaves the gradient of a bfloat16 weight unwritten where windows reach no place.
     with torch.backends.mkldnn.flags(enabled=False):
         try:
-            theirs = step(lambda x: eager(*x), eager, inputs)
+            outputs, theirs = step(lambda x: eager(*x), eager, inputs)
         except Exception:  # as it does a forward that cannot be differentiated
             return set()
-        got = step(lambda x: ours(*x), ours, inputs)
+        made, got = step(lambda x: ours(*x), ours, inputs)
+    check_alike("outputs of a training step", made, outputs)
+    check_alike("a training step", got, theirs)
     eps = torch.finfo(getattr(torch, recipe.dtype)).eps
     wide = copy.deepcopy(module).cpu().double()
     given = widened(moved(inputs, "cpu"))
 
     def run(noise: Noise | None) -> Any:
         own = copy.deepcopy(wide)
-        return step(lambda x: recipe.run(own, x, noise), own, given)
+        return step(lambda x: recipe.run(own, x, noise), own, given)[1]
 
     truth = Truth.drawn(run, eps / 2)
     check("a training step", got, truth, theirs, eps)
     return set(ours.fallbacks)
 
 
-def step(call: Any, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """What a step of gradient descent sees and leaves: gradients, and parameters after it."""
+def step(call: Any, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, Any]:
+    """The outputs of a step of gradient descent; its gradients, and the parameters after it."""
     given = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outputs = [y for y in pytree.tree_leaves(call(given)) if isinstance(y, Tensor)]
-        roots = [y for y in outputs if y.requires_grad]
-        flows = [y.requires_grad for y in outputs]
+        outputs = call(given)
+        roots = [y for y in tensors(outputs) if y.requires_grad]
         loss = sum((weighted(y) for y in roots), torch.zeros((), dtype=torch.float64))
         if roots:
             loss.backward()
     gradients = [x.grad for x in given] + [p.grad for p in module.parameters()]
-    found = [torch.zeros(1) if g is None else g for g in gradients]
     with torch.no_grad():
         after = [p - 0.1 * p.grad if p.grad is not None else p for p in module.parameters()]
-    return flows, [g is None for g in gradients], found, [p.detach() for p in after]
+    return outputs, (gradients, [p.detach() for p in after])
 
 
 def weighted(y: Tensor) -> Tensor:

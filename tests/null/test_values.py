@@ -17,9 +17,9 @@ from kernelwright.emit.values import (
     built_otherwise,
     classes,
     different,
-    leaves,
     literal,
     parts,
+    places,
     rebuild,
 )
 from kernelwright.errors import UnsupportedError
@@ -125,13 +125,28 @@ def test_how_it_reads() -> None:
     )
 
 
-@pytest.mark.parametrize("case", STRUCTURES)
+class Reversed(Output):
+    """Its second field comes first, and stands in the tree even where it is None."""
+
+
+pytree.register_pytree_node(
+    Reversed, lambda x: ([x.hidden, x.logits], None), lambda parts, _: Reversed(*reversed([*parts]))
+)
+ABSENT = {
+    "a field that is None first": Output(None, (None, t())),
+    "several in each other": Outer(Output(None, {"a": None, "b": t()}), (None, Output(None), t())),
+    "an order of its own": (None, Reversed(None, t()), Reversed(t())),
+}
+
+
+@pytest.mark.parametrize("case", [*STRUCTURES, *ABSENT])
 def test_leaves_are_reached_in_the_order_of_the_tree(case: str) -> None:
-    value = STRUCTURES[case]
+    value = (STRUCTURES | ABSENT)[case]
     structures.register(value)
-    reached = [eval(text, {**SPACE, "value": value}) for text, _ in leaves(value, "value")]
-    assert [x for x in reached if isinstance(x, Tensor)] == structures.tensors(value)
-    assert all(found is leaf for found, (_, leaf) in zip(reached, leaves(value, "v"), strict=True))
+    reached = [eval(text, {**SPACE, "value": value}) for text in places(value, "value")]
+    known = pytree.tree_leaves(value)
+    assert len(reached) == len(known)
+    assert all(found is leaf for found, leaf in zip(reached, known, strict=True))
 
 
 def verdict(example: Any, value: Any, text: str = "value") -> str | None:

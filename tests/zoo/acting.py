@@ -14,21 +14,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from checking import GRADIENTS
+from alike import tensors
+from checking import GRADIENTS, check_close
 from torch import Tensor, nn
 
 import kernelwright
 from kernelwright.plan import ALWAYS
 from zoo.checks import (
     call,
-    check_close,
-    check_same,
     copied,
     fallbacks,
-    gradients,
     launches,
     randomise,
-    tensors,
+    recorded,
     widened,
     widened_module,
 )
@@ -93,34 +91,18 @@ def agree(
     for n in batches:
         given = make(n), named
         oracle = widened_module(eager)
-        with watched(fused, expected), torch.no_grad():
-            ours = call(fused, copied(given))
-        theirs = call(eager, copied(given))
-        exact = call(oracle, widened(copied(given)))
-        check_same(f"outputs at batch {n}", ours, detached(theirs), detached(exact))
+        with torch.no_grad():
+            with watched(fused, expected):
+                ours = call(fused, copied(given))
+            theirs = call(eager, copied(given))
+            exact = call(oracle, widened(copied(given)))
+        check_close(f"outputs at batch {n}", ours, theirs, exact)
         with watched(fused, expected):
-            ours, found = gradients(fused, copied(given, True))
-        theirs, wanted = gradients(eager, copied(given, True))
-        exact, right = gradients(oracle, copied(widened(given), True))
-        check_same(f"outputs with gradients at batch {n}", ours, theirs, exact)
-        same_gradients(found, wanted, right)
-
-
-def detached(value: Any) -> Any:
-    return torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, value)
-
-
-def same_gradients(
-    found: dict[str, Tensor | None],
-    wanted: dict[str, Tensor | None],
-    right: dict[str, Tensor | None],
-) -> None:
-    assert list(found) == list(wanted)
-    for name, gradient in wanted.items():
-        ours = found[name]
-        assert (ours is None) == (gradient is None), f"the gradient of {name} is None"
-        if ours is not None:
-            check_close(f"the gradient of {name}", ours, gradient, right[name], GRADIENTS)
+            ours, found = recorded(fused, copied(given, True))
+        theirs, wanted = recorded(eager, copied(given, True))
+        exact, right = recorded(oracle, copied(widened(given), True))
+        check_close(f"outputs with gradients at batch {n}", ours, theirs, exact)
+        check_close("gradients", found, wanted, right, GRADIENTS)
 
 
 def same(ours: Any, theirs: Any) -> None:

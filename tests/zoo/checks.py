@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from alike import aliases, gradients, required, tensors
 from checking import GRADIENTS, check_close
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -173,7 +173,7 @@ def same_call(t: Trio, given: Arguments) -> tuple[Any, Any, Any]:
     exact = call(t.oracle, copied(given) if t.case.random else widened(copied(given)))
     theirs = call(t.eager, copies[1])
     ours = call(t.fused, copies[0])
-    check_same("the arguments after the call", *copies, widened(copies[1]))
+    check_close("the arguments after the call", *copies, widened(copies[1]))
     assert aliases(ours, copies[0]) == aliases(theirs, copies[1]), "outputs that alias inputs"
     return ours, theirs, exact
 
@@ -184,94 +184,40 @@ def copied(given: Arguments, requires_grad: bool = False) -> Arguments:
     def fresh(tensor: Tensor) -> Tensor:
         memory = tensor.detach().untyped_storage().clone()
         place = tensor.storage_offset(), tensor.size(), tensor.stride()
-        tensor = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, *place)
-        return tensor.requires_grad_() if requires_grad and tensor.is_floating_point() else tensor
+        return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(memory, *place)
 
-    return pytree.tree_map_only(Tensor, fresh, given)
-
-
-def plain(value: Any) -> Any:
-    """A value in which dataclasses are dicts under the name of their class."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {type(value).__name__: fields}
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(plain(v) for v in value)
-    return value
-
-
-def tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(plain(value)) if isinstance(leaf, Tensor)]
-
-
-def aliases(outputs: Any, inputs: Any) -> list[list[bool]]:
-    def memory(tensor: Tensor) -> int:
-        return tensor.untyped_storage().data_ptr()
-
-    return [[memory(a) == memory(b) for b in tensors(inputs)] for a in tensors(outputs)]
-
-
-def strides(tensor: Tensor) -> list[int]:
-    """The strides that matter: those of axes with more than one element."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return [stride for size, stride in pairs if size > 1]
-
-
-def check_same(what: str, ours: Any, theirs: Any, exact: Any, laid_out: bool = True) -> None:
-    """Same structure, types, plain values and strides; tensors within the rule against float64."""
-    ours, theirs = plain(ours), plain(theirs)
-    leaves, structure = pytree.tree_flatten(ours)
-    expected, expected_structure = pytree.tree_flatten(theirs)
-    assert structure == expected_structure, f"{what}: {structure}, eager {expected_structure}"
-    for a, b in zip(leaves, expected, strict=True):
-        assert type(a) is type(b), f"{what}: {type(a)}, eager {type(b)}"
-        assert isinstance(a, Tensor) or a == b, f"{what}: {a!r}, eager {b!r}"
-    check_close(what, tensors(ours), tensors(theirs), tensors(exact))
-    for a, b in zip(tensors(ours), tensors(theirs), strict=True):
-        if a.numel() > 1 and laid_out:
-            assert strides(a) == strides(b), f"{what}: strides {strides(a)}, eager {strides(b)}"
+    made: Arguments = pytree.tree_map_only(Tensor, fresh, given)
+    if requires_grad:
+        required(made)
+    return made
 
 
 def check_values(t: Trio, batch: int) -> None:
     given = arguments(t.case, batch, 7, t.device)
     with torch.no_grad(), in_kernels(t):
-        check_same("outputs", *same_call(t, given))
+        check_close("outputs", *same_call(t, given))
 
 
-def gradients(module: nn.Module, given: Arguments) -> tuple[Any, dict[str, Tensor | None]]:
-    """The outputs, and the gradients of arguments and parameters for random cotangents."""
+def recorded(module: nn.Module, given: Arguments) -> tuple[Any, dict[str, Tensor | None]]:
+    """The outputs, and the gradients of arguments and parameters."""
     module.zero_grad(set_to_none=True)
     outputs = call(module, given)
-    generator = torch.Generator().manual_seed(13)
-    roots = [y for y in tensors(outputs) if y.requires_grad]
-    cotangents = [torch.randn(y.shape, generator=generator).to(y) for y in roots]
-    if roots:
-        torch.autograd.backward(roots, cotangents)
-    found = {f"argument {i}": x.grad for i, x in enumerate(tensors(given))}
-    return outputs, found | {name: p.grad for name, p in module.named_parameters()}
+    return outputs, gradients(module, outputs, given)
 
 
 def check_gradients(t: Trio, batch: int) -> None:
     given = arguments(t.case, batch, 8, t.device)
     wide = given if t.case.random else widened(given)
     try:
-        theirs, expected = gradients(t.eager, copied(given, True))
+        theirs, expected = recorded(t.eager, copied(given, True))
     except RuntimeError:  # eager refuses, as an in-place operation on a leaf
-        assert refused(lambda: gradients(t.fused, copied(given, True)))
+        assert refused(lambda: recorded(t.fused, copied(given, True)))
         return
-    exact, right = gradients(t.oracle, copied(wide, True))
+    exact, right = recorded(t.oracle, copied(wide, True))
     with in_kernels(t):
-        ours, found = gradients(t.fused, copied(given, True))
-    check_same("outputs", ours, theirs, exact)
-    for a, b in zip(tensors(ours), tensors(theirs), strict=True):
-        assert a.requires_grad == b.requires_grad, "requires_grad of an output"
-        assert (a.grad_fn is None) == (b.grad_fn is None), "grad_fn of an output"
-    for name, gradient in expected.items():
-        assert (found[name] is None) == (gradient is None), f"the gradient of {name} is None"
-        if gradient is not None:
-            check_close(f"the gradient of {name}", found[name], gradient, right[name], GRADIENTS)
+        ours, found = recorded(t.fused, copied(given, True))
+    check_close("outputs", ours, theirs, exact)
+    check_close("gradients", found, expected, right, GRADIENTS)
 
 
 def refused(action: Callable[[], Any]) -> bool:
@@ -333,12 +279,13 @@ def check_modes(t: Trio) -> None:
     allowed = contextlib.nullcontext() if t.case.mode_matters else in_kernels(t)
     try:
         with torch.no_grad(), allowed:
-            check_same("outputs", *same_call(t, given), not t.case.strides_by_mode)
+            laid_out = not t.case.strides_by_mode
+            check_close("outputs", *same_call(t, given), laid_out=laid_out)
     finally:
         for module in (t.fused, t.eager, t.oracle):
             module.train(training)
     with torch.no_grad(), in_kernels(t):
-        check_same("outputs, back in the first mode", *same_call(t, given))
+        check_close("outputs, back in the first mode", *same_call(t, given))
 
 
 def check_fused(t: Trio) -> None:

@@ -27,15 +27,15 @@ class Fusion:
     """All that the emitted functions of one model are to the code around them.
 
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
-    *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
-    why the kernels cannot take a call; `state(module)` reads parameters and buffers. Of inputs and
-    state, `rewritten` are the places of the buffers that a call changes, `recalled` of those that
-    results depend on, `in_place` of those that kernels write. `reaches` gives for each result the
-    tensors that its gradient flows to, `blank` empty results for tracers; `given` says which
-    arguments the inputs are, where they are arguments themselves; `globals` says that some of the
-    state lies in the file, where no memo watches it; `switch` reads what may be set in the file;
-    `alone` gives the results that may be views of something inside and share no element with
-    another.
+    *constants)` computes the same with the user's own forward; `model` is the user's class, where
+    that may matter to it; `outside(state, *arguments)` says why the kernels cannot take a call;
+    `state(module)` reads parameters and buffers. Of inputs and state, `rewritten` are the places of
+    the buffers that a call changes, `recalled` of those that results depend on, `in_place` of those
+    that kernels write. `reaches` gives for each result the tensors that its gradient flows to,
+    `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
+    says which of them the inputs are, where they are; `globals` says that some of the state lies in
+    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
+    the results that may be views of something inside and share no element with another.
     """
 
     alone = ()
@@ -55,6 +55,19 @@ class Fusion:
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
+
+    @staticmethod
+    def flat(*arguments):
+        """Arguments with the values in `*args` and `**kwargs` one by one, for files with these."""
+        return arguments
+
+    def plain(self, module):
+        """A ModelNew as one of the original's class, over the very same attributes."""
+        if torch.compiler.is_compiling() or type(module).__base__ is not self.model:
+            return module
+        found = object.__new__(self.model)
+        found.__dict__ = vars(module)
+        return found
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -82,10 +95,11 @@ class Fusion:
         memo = self.memo(module)
         if memo.cause is not None:
             return memo, Kind(memo.cause)
-        key = None if is_watched(self.device) else self.key(memo, arguments)
+        values = self.flat(*arguments)
+        key = None if is_watched(self.device) else self.key(memo, values)
         if key is None:
             return memo, Kind(self.outside(memo.state, *arguments))
-        types = list(map(TYPE, memo.state))
+        types = [*map(TYPE, memo.state), *map(is_lazy, memo.state)]
         if self.random:
             types += [tensor.stride() for tensor in memo.state]
         kind = self.kinds.get(key)
@@ -94,7 +108,7 @@ class Fusion:
             if kind.cause is None:
                 remember(self.kinds, key, kind)
         if kind.cause is None:
-            self.learn(memo, kind, arguments)
+            self.learn(memo, kind, values)
         return memo, kind
 
     def learn(self, memo, kind, arguments):
@@ -124,7 +138,7 @@ class Fusion:
         for value in arguments:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if value.layout is not torch.strided:
+                if value.layout is not torch.strided or is_lazy(value):
                     return None
                 order = value.is_contiguous() or value.stride()
                 found += (kind, value.dtype, value.device, value.shape, order)
@@ -206,8 +220,17 @@ def is_channels_last(tensor):
 
 
 def is_ordinary(value):
-    """Whether this is a tensor with memory of its own, or a fake one that stands for such."""
-    return type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
+    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
+        return False
+    if value.layout is not torch.strided or value.is_nested:
+        return False
+    return torch.compiler.is_compiling() or not is_lazy(value)  # an operator is given resolved ones
+
+
+def is_lazy(tensor):
+    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def is_traced(inputs):

@@ -79,7 +79,7 @@ def gradients(fusion, module, constants, random, tensors, wanted, cotangents):
         pairs = [(w, w.detach().clone()) for w in written]
         pairs += [(own, given) for own, given in named if given is not None]
         with as_at_first(device, random), StandIns(pairs):
-            results = fusion.original(module, *inputs, *constants)
+            results = fusion.original(fusion.plain(module), *inputs, *constants)
     pairs = zip(results, cotangents, strict=False)  # what buffers become has none
     used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
     found = iter(())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import re
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ GLOBALS = {
     "stamped",
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+ANY = inspect.signature(lambda *args, **kwargs: None)
+BY_PLACE = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,11 @@ class Arguments:
 
     def __init__(self, problem: Problem, names: Mapping[type, str]) -> None:
         self.names = names
-        self.signature = inspect.signature(problem.module.forward)
+        function = inspect.getattr_static(type(problem.module), "forward", None)
+        self.is_method = isinstance(function, types.FunctionType)
+        self.signature = _taken(function) if isinstance(function, types.FunctionType) else ANY
+        shown = inspect.signature(problem.module.forward).parameters
+        self.shows_another = list(shown) != list(self.signature.parameters)
         self.parameters = list(self.signature.parameters.values())
         self.bound = self.signature.bind(*problem.inputs, **problem.kwargs)
         self.inside = {p.name: _safe(p.name) for p in self.parameters}
@@ -85,9 +92,15 @@ class Arguments:
         return [leaf for leaf in self.leaves if not leaf.is_tensor]
 
     @property
-    def defaults(self) -> list[str]:
-        """Parameters whose default is no literal; it is taken from the original's signature."""
-        return [p.name for p in self.parameters if p.default is not EMPTY and not _literal(p)]
+    def defaults(self) -> dict[str, str]:
+        """Parameters whose default is no literal, and where the original's function has it."""
+        by_place = [p for p in self.parameters if p.kind in BY_PLACE and p.default is not EMPTY]
+        places = {p.name: f"__defaults__[{i - len(by_place)}]" for i, p in enumerate(by_place)}
+        return {
+            p.name: places.get(p.name, f'__kwdefaults__["{p.name}"]')
+            for p in self.parameters
+            if not _literal(p)
+        }
 
     def printed(self) -> str:
         """The parameters of forward, without annotations."""
@@ -102,6 +115,36 @@ class Arguments:
     def handed_on(self) -> str:
         """The same arguments in a call of the original forward."""
         return ", ".join(_handed(p, p.name) for p in self.parameters)
+
+    @property
+    def starred(self) -> bool:
+        return any(p.kind in (POSITIONAL, KEYWORD) for p in self.parameters)
+
+    def flat(self, names: Mapping[str, str]) -> list[str]:
+        """The values of a call one by one, with the number of `*args` and the names in `**kwargs`.
+
+        `names` are those of the parameters where this text stands, which may hide builtins.
+        """
+        stars: dict[Any, list[str]] = {
+            POSITIONAL: ["{0}.__len__()", "*{0}"],
+            KEYWORD: ["*{0}", "*{0}.values()"],
+        }
+        texts = [(names[p.name], stars.get(p.kind, ["{0}"])) for p in self.parameters]
+        return [text.format(name) for name, of in texts for text in of]
+
+    @property
+    def given(self) -> tuple[int, ...] | None:
+        """Which of the flat values the tensors are; None where one is inside of a value."""
+        places: list[str] = []
+        for p in self.parameters:
+            inside = values.parts(self.bound.arguments.get(p.name, ())) or []
+            own = [p.name + place for place, _ in inside]
+            heads = {POSITIONAL: [""], KEYWORD: [""] * len(own)}
+            places += [*heads[p.kind], *own] if p.kind in heads else [p.name]
+        names = [leaf.given for leaf in self.leaves]
+        if self.constants or not set(names) <= set(places):
+            return None
+        return tuple(places.index(name) for name in names)
 
     # ---- values ------------------------------------------------------------------------------
 
@@ -143,6 +186,19 @@ class Arguments:
         given = self.owner + place.removeprefix(self.inside[self.owner])
         self.leaves.append(Leaf(given, place, name, value))
         return name
+
+
+def _taken(function: types.FunctionType) -> inspect.Signature:
+    """The arguments that reach a forward, behind the module itself.
+
+    A decorator may show the signature of what it decorates, and look at which arguments were given
+    by name; so the signature is read off the code, without what was put on top.
+    """
+    code, closure = function.__code__, function.__closure__
+    bare = types.FunctionType(code, {}, code.co_name, function.__defaults__, closure)
+    bare.__kwdefaults__ = function.__kwdefaults__
+    parameters = list(inspect.signature(bare).parameters.values())
+    return inspect.Signature(parameters[parameters[0].kind is not POSITIONAL :])
 
 
 def _safe(name: str) -> str:

@@ -19,7 +19,15 @@ from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
-from kernelwright.graph import SOURCES, Node, Ref, View, hint, smallest_batch
+from kernelwright.graph import (
+    SOURCES,
+    Node,
+    Ref,
+    View,
+    hint,
+    is_differentiable,
+    smallest_batch,
+)
 from kernelwright.lower import Lowered, Step
 from kernelwright.lower.steps import Invoke
 from kernelwright.memory import apart, chain, may_be_view
@@ -29,6 +37,7 @@ from kernelwright.problem import Problem
 
 CHANNELS_LAST = (4, 5)  # numbers of dimensions that have such an order
 MANY_BUFFERS = 2
+HEAP = 1 << 9  # of a class that Python made
 
 
 class ForwardWriter(Names):
@@ -70,6 +79,8 @@ class ForwardWriter(Names):
                 '            return "a parameter has another type or shape"',
                 f"        if tensor.device != {first}.device and tensor.device.type != device:",
                 '            return "a parameter is on another device"',
+                "        if not is_ordinary(tensor):",
+                '            return "a parameter is not a plain tensor"',
             ]
         if self.graph.contract.random and any(
             len(n.type.shape) in CHANNELS_LAST for n in self.state()
@@ -239,8 +250,8 @@ class ForwardWriter(Names):
             sources = set(order)
             if known is not None and result.leaf is not None:
                 sources = set(known[result.leaf])
-            floating = self.graph[result.name].type.dtype.is_floating_point
-            if result.leaf is None or not floating:
+            flows = is_differentiable(self.graph[result.name].type.dtype)
+            if result.leaf is None or not flows:
                 sources = set()
             rows.append(tuple(i for i, name in enumerate(order) if name in sources))
         return rows
@@ -364,32 +375,46 @@ class ForwardWriter(Names):
         """The user's own forward on the same tensors, its outputs as the results that they are."""
         module, outputs = self.local["module"], self.local["outputs"]
         names = [*self.inputs.values(), *(leaf.name for leaf in self.arguments.constants)]
-        called = ", ".join([module, *self.arguments.rebuilt])
+        called = f"super(ModelNew, {module}).forward({', '.join(self.arguments.rebuilt)})"
+        if self.arguments.is_method:
+            called = f"Model.forward({', '.join([module, *self.arguments.rebuilt])})"
         lines = listed("", "def original(", [module, *names], "):", margin=0)
         lines.append('    """What fused() computes, by the original forward."""')
-        places = [place for place, _ in values.leaves(self.graph.outputs, outputs)]
+        places = values.places(self.graph.outputs, outputs)
         made = []
         for result in self.results:
             if result.leaf is not None:
                 leaf = pytree.tree_leaves(self.graph.outputs)[result.leaf]
                 made.append(self._undone(leaf.name, places[result.leaf]))
         needed = [local for local in self.sized() if _mentions(made, local.split()[0])]
-        lines += [*needed, f"    {outputs} = Model.forward({called})"]
+        lines += [*needed, f"    {outputs} = {called}"]
         return [*lines, *listed("    ", "return (", made, ")", margin=0)]
 
     def given(self) -> tuple[int, ...] | None:
-        """Which of forward's arguments the inputs are; None where one is inside of an argument."""
-        order = list(self.arguments.inside)
-        names = [leaf.given for leaf in self.leaves.values()]
-        if self.arguments.constants or not set(names) <= set(order):
-            return None
-        return tuple(order.index(name) for name in names)
+        """Which of the values of a call the inputs are; None where they cannot be told in short."""
+        order = self.arguments.given
+        tensors = self.arguments.tensors
+        return order and tuple(order[tensors.index(leaf)] for leaf in self.leaves.values())
+
+    def model(self) -> str | None:
+        """The original's class, where an object of it can stand for one of ModelNew."""
+        kind = type(self.problem.module)
+        others = [k for k in kind.__mro__ if k is not object]
+        plain = all(k.__flags__ & HEAP and not vars(k).get("__slots__") for k in others)
+        plain = plain and not hasattr(kind, "__del__")
+        return "Model" if plain and self.arguments.is_method else None
+
+    def flat(self) -> str:
+        """The values of a call one by one, as a function of forward's arguments."""
+        inside = self.arguments.inside
+        return f"lambda {', '.join(inside.values())}: {_tuple(self.arguments.flat(inside))}"
 
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
         memo, kind, results = (self.local[word] for word in ("memo", "kind", "results"))
         fusion = self.own("FUSION")
         handed = ", ".join(["self", *self.arguments.inside])
+        flat = self.arguments.flat({name: name for name in self.arguments.inside})
         given = _tuple([leaf.given for leaf in self.leaves.values()])
         kept = [leaf.given for leaf in self.arguments.constants]
         called = ", ".join([memo, kind, given, *([_tuple(kept)] if kept else [])])
@@ -404,19 +429,24 @@ class ForwardWriter(Names):
             known = [
                 f"{results} = None",
                 "if not torch.compiler.is_dynamo_compiling():",
-                f"    {results} = {fusion}.again({handed})",
+                f"    {results} = {fusion}.again({', '.join(['self', *flat])})",
             ]
             lines = [*known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
         body = [*lines, f"return {self.assembled()}"]
-        return [f"    {head}", *(f"        {line}" for line in body)]
+        shown = ["    @functools.wraps(Model.forward)"] * self.arguments.shows_another
+        return [*shown, f"    {head}", *(f"        {line}" for line in body)]
 
     def _original_forward(self) -> str:
-        if "super" in self.arguments.inside:
-            return f"Model.forward(self, {self.arguments.handed_on()})"
-        return f"super().forward({self.arguments.handed_on()})"
+        """The original forward on the arguments as they were given, with itself as its `self`."""
+        handed = self.arguments.handed_on()
+        if not self.arguments.is_method:
+            return f"super().forward({handed})"
+        fusion = self.own("FUSION")
+        model = f"{fusion}.model" if "Model" in self.arguments.inside else "Model"
+        return f"{model}.forward({', '.join(filter(None, [f'{fusion}.plain(self)', handed]))})"
 
     def sized_in_forward(self) -> list[str]:
         """Sizes, if a view of a result needs them."""

@@ -104,7 +104,7 @@ def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
         _fusion(writer, switched, compiles),
     ]
     text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
-    imports = [f"import {name}" for name in ("inspect", "torch") if name in used(text)]
+    imports = [f"import {name}" for name in ("functools", "torch") if name in used(text)]
     return "\n".join([*imports, "", text])
 
 
@@ -130,10 +130,9 @@ def _runtime(writer: ForwardWriter, device: str) -> str:
 
 
 def _defaults(writer: ForwardWriter) -> str:
-    """Defaults of forward that are no literals, from the original's own signature."""
-    looked_up = "inspect.signature(Model.forward).parameters"
-    names = writer.arguments.defaults
-    listing = ", ".join(f'"{name}": {looked_up}["{name}"].default' for name in names)
+    """Defaults of forward that are no literals, from the original itself."""
+    places = writer.arguments.defaults.items()
+    listing = ", ".join(f'"{name}": Model.forward.{place}' for name, place in places)
     return f"DEFAULTS = {{{listing}}}"
 
 
@@ -178,11 +177,13 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "        outside=outside,",
             "        fused=fused,",
             "        original=original,",
+            f"        model={writer.model()},",
             "        blank=blank,",
             "        state=state,",
             "        baked_in=BAKED_IN,",
             f"        inputs={len(writer.leaves)},",
             f"        given={writer.given()},",
+            *([f"        flat={writer.flat()},"] if writer.arguments.starred else []),
             f"        reaches={writer.reaches()},",
             f"        rewritten={rewritten},",
             f"        recalled={recalled},",

@@ -21,7 +21,17 @@ from torch.utils import _pytree as pytree
 from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
 from kernelwright.emit.values import python
-from kernelwright.graph import SOURCES, Dim, Node, Ref, Scalar, View, as_dim, refs
+from kernelwright.graph import (
+    SOURCES,
+    Dim,
+    Node,
+    Ref,
+    Scalar,
+    View,
+    as_dim,
+    is_differentiable,
+    refs,
+)
 from kernelwright.lower.steps import DECISIONS, WORKSPACE
 from kernelwright.places import is_place
 from kernelwright.plan import Plan
@@ -116,14 +126,14 @@ class Names:
 
     @cached_property
     def detached(self) -> frozenset[str]:
-        """Floating outputs that no gradient flows through, although their type would allow it."""
+        """Outputs that no gradient flows through, although their type would allow it."""
         leaves, reaches = pytree.tree_leaves(self.graph.outputs), self.graph.contract.reaches
         if reaches is None or len(reaches) != len(leaves):
             return frozenset()
         names = [leaf.name if isinstance(leaf, Ref) else "" for leaf in leaves]
         cut = {n for n, of in zip(names, reaches, strict=True) if n and not of}
         cut -= {n for n, of in zip(names, reaches, strict=True) if of}
-        return frozenset(n for n in cut if self.graph[n].type.dtype.is_floating_point)
+        return frozenset(n for n in cut if is_differentiable(self.graph[n].type.dtype))
 
     def _is_detached(self, leaf: Any) -> bool:
         return isinstance(leaf, Ref) and leaf.name in self.detached

@@ -147,14 +147,24 @@ def _factory(value: collections.defaultdict[Any, Any]) -> str:
     )
 
 
-def leaves(value: Any, text: str) -> Iterator[tuple[str, Any]]:
-    """Every leaf of an input with the expression that reaches it: `xs[0]`, `d["mask"]`."""
+def places(value: Any, text: str) -> list[str]:
+    """How each leaf of torch's pytree is reached: `xs[0]`, `d["mask"]`, `out.loss`.
+
+    The tree may leave None out, as that of a dataclass does, or have an order of its own.
+    """
+    leaves, tree = pytree.tree_flatten(value)
+    marks = [object() for _ in leaves]
+    found = dict(_reached(pytree.tree_unflatten(marks, tree), text))
+    return [found[mark] for mark in marks]
+
+
+def _reached(value: Any, text: str) -> Iterator[tuple[Any, str]]:
     inner = parts(value)
     if inner is None:
-        yield text, value
+        yield value, text
         return
     for place, part in inner:
-        yield from leaves(part, text + place)
+        yield from _reached(part, text + place)
 
 
 def built_otherwise(value: Any, text: str, names: Mapping[type, str]) -> tuple[str, str]:
