@@ -26,12 +26,13 @@ import kernelwright
 from databases.cases import Sample
 from databases.layouts import LAYOUTS, continuous, laid
 from kernelwright.errors import InputError, UnsupportedError
-from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, Policy
 from kernelwright.verify.compare import first_misplaced, first_unequal, measure, same_bits
 
 OUTCOMES = ("right", "beyond eager", "fell back", "refused", "wrong", "crashed")
 # What eager says of a type that an operator was not written for; a kernel may well take it.
 NOT_WRITTEN = "not implemented for '"
+EXAMPLES = ("plain", "transposed", "expanded", "offset")
 NEARBY = 8  # inputs that are tried where an error looks too large
 # Where values are whatever the memory held: of new tensors, and of what torch reads beyond its end.
 UNDEFINED = {
@@ -76,22 +77,24 @@ class Beyond(Exception):
     """Eager has no such operator for the type."""
 
 
-def judged(sample: Sample, always: bool, undefined: frozenset[str] = frozenset()) -> Verdict:
-    """`always` generates every kernel that can be, not only where it pays."""
+def judged(sample: Sample, number: int = 0, undefined: frozenset[str] = frozenset()) -> Verdict:
+    """By its number a sample is compiled from dense inputs, transposed, expanded or sliced ones.
+
+    And every other sample with all kernels that can be, not only where they pay.
+    """
+    example = EXAMPLES[number % len(EXAMPLES)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _judged(sample, always, undefined)
+        return _judged(sample, example, ALWAYS if number % 2 else WHERE_IT_PAYS, undefined)
 
 
-def _judged(sample: Sample, always: bool, undefined: frozenset[str]) -> Verdict:
+def _judged(sample: Sample, example: str, policy: Policy, undefined: frozenset[str]) -> Verdict:
     eager = copy.deepcopy(sample.module)
     given = sample.args, sample.kwargs
-    first = called(copy.deepcopy(eager), given, "plain", False)
+    first = called(copy.deepcopy(eager), given, example, False)
     try:
-        args, kwargs = laid(given, "plain", False)
-        compiled = kernelwright.explain(
-            sample.module, args, kwargs, policy=ALWAYS if always else WHERE_IT_PAYS
-        )
+        args, kwargs = laid(given, example, False)
+        compiled = kernelwright.explain(sample.module, args, kwargs, policy=policy)
         fused = compiled.instantiate()
     except (UnsupportedError, InputError) as error:
         return Verdict("right" if first.error else "refused", str(error))

@@ -34,7 +34,7 @@ def _judge(entry: Entry, done: int, device: str, count: int, answers: TextIO) ->
         if number < done:
             continue
         _say(answers, sample=number, about=sample.about)
-        verdict = judged(sample, bool(number % 2), undefined)
+        verdict = judged(sample, number, undefined)
         _say(answers, sample=number, verdict=asdict(verdict))
 
 
