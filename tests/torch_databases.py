@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,8 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "src")]
 
-from databases import cases  # noqa: E402
+import torch  # noqa: E402
+from databases import cases, table  # noqa: E402
 from databases.cases import Entry  # noqa: E402
 from databases.sweep import Record, sweep  # noqa: E402
 from drawn import chance  # noqa: E402
@@ -54,12 +56,22 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
     return found
 
 
+def about(device: str) -> str:
+    """On what the results were found."""
+    place = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    return f"With torch {torch.__version__} on {device} ({place})."
+
+
 def main() -> int:
     options = parsed()
     if options.worker:
         from databases.worker import serve
 
         serve(options.device, options.samples)
+        return 0
+    if options.table:
+        records = [json.loads(line) for line in options.out.read_text().splitlines()]
+        options.table.write_text(table.document(records, about(options.device)))
         return 0
     counts: Counter[str] = Counter()
     out = options.out.open("a" if options.resume else "w") if options.out else None

@@ -15,7 +15,7 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, reduce, wraps
 from pathlib import Path
@@ -73,13 +73,12 @@ def trace(problem: Problem, free: bool) -> Trace:
     if any(isinstance(value, PackedSequence) for value in given):
         raise UnsupportedError(PACKED)
     example = several(problem) if free else problem
-    args, kwargs = example.inputs, dict(example.kwargs)
-    shapes = _batched(problem, args, kwargs) if free else None
+    args = tuple(map(_only_tensors, example.inputs))
+    kwargs = {name: _only_tensors(value) for name, value in example.kwargs.items()}
     try:
         with _quietly(problem.module), _asked() as asked:
-            root = _Forward(problem.module, (args, kwargs))
-            args = tuple(map(_only_tensors, args))
-            kwargs = {name: _only_tensors(value) for name, value in kwargs.items()}
+            root = _Forward(problem.module, (example.inputs, example.kwargs))
+            shapes = _batched(problem, root, args, kwargs) if free else None
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
@@ -104,10 +103,25 @@ class _Forward(nn.Module):
             kwargs = {name: _filled(own_kwargs[name], new) for name, new in kwargs.items()}
             return module.forward(*args, **kwargs)
 
+        forward.__signature__ = _named(module, own_kwargs)  # type: ignore[attr-defined]
         own = dict(vars(self))
         shared = {**vars(module), "forward": forward}
         hooks = {name: value for name, value in own.items() if "hooks" in name}
         self.__dict__.update({**shared, **hooks})
+
+
+def _named(module: nn.Module, kwargs: Iterable[str]) -> inspect.Signature:
+    """The signature of forward with what `**kwargs` takes by its names.
+
+    torch.export looks for these among the parameters, and finds no sizes for them to be free.
+    """
+    signature = inspect.signature(module.forward)
+    parameters = list(signature.parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        further = [name for name in kwargs if name not in signature.parameters]
+        parameters.pop()
+        parameters += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in further]
+    return signature.replace(parameters=parameters)
 
 
 def _is_given(value: Any) -> bool:
@@ -247,7 +261,7 @@ def _part_of_torch(file: str) -> str | None:
     return path.relative_to(TORCH).parts[0] if TORCH in path.parents else None
 
 
-def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
+def _batched(problem: Problem, root: nn.Module, args: Any, kwargs: Any) -> Any:
     """Ask for a free leading dimension of every tensor that has one of the batch's size."""
     size = max(problem.batch, 2)
     held = [problem.tensors[i] for i in problem.held]
@@ -256,7 +270,7 @@ def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
         batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
         return {0: ExportDim.AUTO} if batched and not any(value is x for x in held) else None
 
-    bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
+    bound = inspect.signature(root.forward).bind(*args, **kwargs)
     return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
@@ -285,7 +299,8 @@ def _explain(error: Exception) -> str:
     text = str(error)
     if any(_packs(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
         return PACKED
-    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+    dependent = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
+    if "data-dependent" in text.lower() or type(error).__name__ in dependent:
         return (
             "The forward branches on the values of tensors, so it has no single graph; "
             "replace the `if` on a tensor by torch.where, or optimize the submodules one by one."

@@ -95,3 +95,14 @@ def test_sparse_tensors_are_for_the_original(layout: str) -> None:
     with pytest.warns(UserWarning, match="is not a plain tensor"):
         ours = fused(x, y)
     assert torch.equal(ours, torch.mm(x, y))
+
+
+def test_the_batch_is_free_beside_named_arguments_and_lists() -> None:
+    module = Called(lambda x, shape, *, dim, other: (torch.cumsum(x + other, dim), shape))
+    compiled = kernelwright.explain(module, (X, [1, 2]), {"other": X, "dim": 1})
+    assert compiled.captured.symbols and compiled.captured.contract.fixed is None
+    fused: Any = compiled.instantiate()
+    larger = torch.randn(7, 4)
+    ours, shape = fused(larger, [1, 2], other=larger, dim=1)
+    assert torch.equal(ours, torch.cumsum(larger * 2, 1)) and shape == [1, 2]
+    assert not fused.fallbacks
