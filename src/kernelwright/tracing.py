@@ -79,11 +79,17 @@ def trace(problem: Problem, free: bool) -> Trace:
         with _quietly(problem.module), _asked() as asked:
             root = _Forward(problem.module, (example.inputs, example.kwargs))
             shapes = _batched(problem, root, args, kwargs) if free else None
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
     except Exception as error:
         raise UnsupportedError(_explain(error)) from error
+
+
+def _no_view(x: torch.Tensor) -> torch.Tensor:
+    """torch's export asks for the sizes of what a complex view is of, and does not find it."""
+    return x.detach().clone() if x.is_complex() and x._is_view() else x
 
 
 class _Forward(nn.Module):

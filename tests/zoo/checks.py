@@ -26,6 +26,7 @@ import kernelwright
 from kernelwright.errors import UnsupportedError
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ALWAYS
+from kernelwright.verify.inputs import wide
 from zoo.case import Case
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -79,12 +80,12 @@ def widened_module(module: nn.Module) -> nn.Module:
         for name, value in vars(part).items():
             if isinstance(value, Tensor) and value.grad_fn is not None:
                 vars(part)[name] = value.detach()  # as pruning leaves it; it cannot be copied
-    wide = copy.deepcopy(module).double()
-    for part in wide.modules():
+    copied = copy.deepcopy(module)._apply(wide)
+    for part in copied.modules():
         for name, value in vars(part).items():
-            if isinstance(value, Tensor) and value.is_floating_point():
-                vars(part)[name] = value.double()
-    return wide
+            if isinstance(value, Tensor):
+                vars(part)[name] = wide(value)
+    return copied
 
 
 def seed(number: int) -> None:
@@ -101,7 +102,7 @@ def arguments(case: Case, batch: int, number: int, device: str) -> Arguments:
 
 
 def widened(given: Arguments) -> Arguments:
-    return pytree.tree_map_only(Tensor, lambda t: t.double() if t.is_floating_point() else t, given)
+    return pytree.tree_map_only(Tensor, wide, given)
 
 
 def compiled_case(case: Case, device: str) -> tuple[nn.Module, Compiled]:

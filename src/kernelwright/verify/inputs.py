@@ -63,10 +63,10 @@ def _own(x: Tensor) -> Tensor:
 
 def widen(inputs: Inputs) -> Inputs:
     """Every floating tensor in float64."""
-    return map_tensors(_wide, inputs)
+    return map_tensors(wide, inputs)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     if x.is_complex():
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
