@@ -193,7 +193,8 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     reaches = None
     if seen.reaches is not None:
         reaches = tuple(frozenset(names[s] for s in of if s in names) for of in seen.reaches)
-    changes = f"the forward changes {seen.changes}" if seen.changes else None
+    reason = "the forward asks whether gradients are recorded" if seen.asks else None
+    reason = f"the forward changes {seen.changes}" if seen.changes else reason
     return replace(
         graph.contract,
         reaches=reaches,
@@ -205,7 +206,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         memory=memory,
         sizes=tuple(example_sizes(problem, graph).items()),
         device=str(problem.device),
-        refused=graph.contract.refused or changes,
+        refused=graph.contract.refused or reason,
     )
 
 
@@ -501,7 +502,13 @@ class _Reader:
                     "The forward writes into one of its inputs; return a new tensor instead."
                 )
         structure = self.program.call_spec.out_spec
-        return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+        try:
+            return pytree.tree_unflatten(outputs, structure), tuple(mutations)
+        except Exception as error:
+            raise UnsupportedError(
+                "The forward returns an object whose class works on its fields while it is made "
+                f"({type(error).__name__}: {error}); return a plain container instead."
+            ) from error
 
 
 def _is_lazy(value: Any) -> bool:

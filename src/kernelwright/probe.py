@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from kernelwright import recurrences, structures
@@ -28,6 +32,7 @@ from kernelwright.fakes import CHANNELS_LAST, layouts
 from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
 
+TORCH = Path(torch.__file__).parent
 Change = Callable[[Any], Any]
 Places = tuple[int, ...]
 Strides = tuple[tuple[int, ...] | None, ...]
@@ -46,7 +51,8 @@ class Sighting:
     that it hands on only if they are contiguous, or takes only then, and `repeats` those whose
     samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
     an input or of the module. `changes` names what attribute every call changes, and `warms` says
-    that only the first call changes any.
+    that only the first call changes any. `asks` says that the forward wants to know whether it is
+    recorded, and may do something else then.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -58,6 +64,7 @@ class Sighting:
     memory: Memory
     changes: str | None
     warms: bool
+    asks: bool
 
 
 def probe(problem: Problem) -> Sighting | None:
@@ -89,6 +96,7 @@ class _Stage:
 
     def __init__(self, problem: Problem, mode: FakeTensorMode) -> None:
         self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
+        self.asked = _Asked()
         self.stand_ins: dict[int, Any] = {id(t): _fake(mode, t) for t in tensors_of(problem.module)}
         with unfused(problem.module):
             self.module = copy.deepcopy(problem.module, dict(self.stand_ins))
@@ -104,7 +112,8 @@ class _Stage:
             moved = [change(x) if i in places else x for i, x in enumerate(dense)]
             given = [_input(self.mode, x) if isinstance(x, Tensor) else x for x in moved]
             args, kwargs = pytree.tree_unflatten(given, spec)
-            outputs = self.module.forward(*args, **kwargs)
+            with self.asked.heard():
+                outputs = self.module.forward(*args, **kwargs)
             structures.register(outputs)
             return given, pytree.tree_leaves(outputs)
 
@@ -113,6 +122,43 @@ class _Stage:
         held = {_storage(fake): real for real, fake in fakes if isinstance(fake, Tensor)}
         held |= {_storage(x): i for i, x in enumerate(given) if isinstance(x, Tensor)}
         return tuple(_strides(o) for o in outputs), tuple(_memory(o, held) for o in outputs)
+
+
+class _Asked(TorchFunctionMode):
+    """Whether anybody outside of torch asks if a call is recorded."""
+
+    QUESTIONS = tuple(
+        getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = False
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function in self.QUESTIONS:
+            self.note(sys._getframe(1))
+        return function(*args, **kwargs or {})
+
+    def note(self, frame: FrameType) -> None:
+        self.any |= TORCH not in Path(frame.f_code.co_filename).parents
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        enabled = torch.is_grad_enabled
+
+        def is_grad_enabled() -> bool:
+            self.note(sys._getframe(1))
+            return enabled()
+
+        torch.is_grad_enabled = is_grad_enabled
+        try:
+            with self:
+                yield
+        finally:
+            torch.is_grad_enabled = enabled
 
 
 def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
@@ -153,6 +199,7 @@ def _probe(problem: Problem, mode: FakeTensorMode, gradients: bool) -> Sighting:
         memory,
         changes,
         warms,
+        stage.asked.any,
     )
 
 

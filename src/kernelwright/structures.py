@@ -20,6 +20,8 @@ import torch.export
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from kernelwright.errors import UnsupportedError
+
 
 def tensors(value: Any) -> list[torch.Tensor]:
     """All tensors in a nested value, in order."""
@@ -40,11 +42,47 @@ def registering_outputs(module: nn.Module) -> Iterator[None]:
 
     A hook sees the outputs of the very run that is traced, so nothing runs a second time.
     """
-    handle = module.register_forward_hook(lambda module, inputs, output: register(output))
+
+    def look(module: nn.Module, inputs: Any, output: Any) -> None:
+        register(output)
+        _check_whole(output)
+
+    handle = module.register_forward_hook(look)
     try:
         yield
     finally:
         handle.remove()
+
+
+def _check_whole(value: Any) -> None:
+    """Refuse what is written as a call of its class and would not be given again by that."""
+    kind, fields = type(value), _fields(value)
+    inside = value.values() if isinstance(value, dict) else value
+    if fields is None and not (
+        isinstance(value, dict | list | tuple) and kind in pytree.SUPPORTED_NODES
+    ):
+        return
+    for part in inside if fields is None else fields.values():
+        _check_whole(part)
+    if kind in pytree.BUILTIN_TYPES or not hasattr(value, "__dict__"):
+        return
+    again = kind(value) if fields is None else kind(**fields)
+    pairs = [(vars(value), vars(again))]
+    if isinstance(value, dict):  # which may have more items than fields
+        pairs.append((dict(value), dict(again)))
+    for held, given in pairs:
+        for name in held.keys() | given.keys():
+            if _alike(held.get(name), given.get(name)):
+                continue
+            raise UnsupportedError(
+                f"The forward sets {name} on a {kind.__name__} that it returns; "
+                "give it to the constructor, which the emitted file calls."
+            )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    plain = (bool, int, float, complex, str, bytes)
+    return one == other if isinstance(one, plain) else type(one) is type(other)
 
 
 def dynamic_shapes(value: Any, of_leaf: Callable[[Any], Any]) -> Any:

@@ -83,6 +83,8 @@ def trace(problem: Problem, free: bool) -> Trace:
             with registering_outputs(root), modes.heard(problem.module) as wondered:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             return Trace(functional(program), tuple(asked), modes.matters(wondered), free)
+    except UnsupportedError:
+        raise
     except Exception as error:
         raise UnsupportedError(_explain(error)) from error
 

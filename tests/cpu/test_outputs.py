@@ -254,3 +254,75 @@ def test_examples_without_plain_memory_are_refused(kind: str) -> None:
     (x,) = X6(4)
     with pytest.raises(UnsupportedError, match="kernels are for dense ones"):
         kernelwright.optimize(Plain(), (getattr(x, kind)(),), policy=ALWAYS)
+
+
+# ---- what the forward did that its results do not show -------------------------------------------
+
+
+class Held(dict):  # type: ignore[type-arg]
+    pass
+
+
+@dataclasses.dataclass
+class Doubled:
+    one: Any
+    double: Any = dataclasses.field(default=None, init=False)
+
+
+@dataclasses.dataclass
+class Working:
+    one: Any
+
+    def __post_init__(self) -> None:
+        self.one = self.one * 2
+
+
+def set_later(kind: Callable[[Any], Any], how: Callable[[Any, str, Any], None], name: str) -> Any:
+    def returned(a: Tensor, b: Tensor) -> Any:
+        found = kind(a)
+        how(found, name, b)
+        return (found,)
+
+    return returned
+
+
+LATER: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
+    "a field that is no argument": (set_later(Doubled, setattr, "double"), "sets double"),
+    "an attribute of a dict": (set_later(lambda a: Held(a=a), setattr, "extra"), "sets extra"),
+    "an item beside the fields": (set_later(AlsoDict, AlsoDict.__setitem__, "more"), "sets more"),
+    "work while it is made": (lambda a, b: Working(a), "works on its fields"),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_a_constructor_would_not_give_again_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned, why = LATER[name]
+    monkeypatch.setitem(STRUCTURES, name, returned)
+    with pytest.raises(UnsupportedError, match=why):
+        kernelwright.optimize(Two(name), X6(4), policy=ALWAYS)
+
+
+class Asking(nn.Module):
+    def __init__(self, asks: Callable[[Any, Tensor], bool]) -> None:
+        super().__init__()
+        self.linear, self.asks = nn.Linear(6, 6), asks
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x)) * (2 if self.asks(self, x) else 3)
+
+
+ASKS: dict[str, Callable[[Any, Tensor], bool]] = {
+    "of the mode": lambda m, x: torch.is_grad_enabled(),
+    "of the input": lambda m, x: x.requires_grad,
+    "of a result": lambda m, x: m.linear(x).grad_fn is not None,
+    "of a parameter": lambda m, x: m.linear.weight.requires_grad,
+}
+
+
+@pytest.mark.parametrize("name", ASKS)
+def test_a_forward_that_asks_whether_it_is_recorded_runs_itself(name: str) -> None:
+    fused, eager = compiled(Asking(ASKS[name]), *X6(4))
+    agree(fused, eager, X6, EITHER)
+    assert list(fused.fallbacks) == ["the forward asks whether gradients are recorded"]

@@ -51,14 +51,17 @@ def prepared(module: nn.Module) -> nn.Module:
 
 
 def compiled(
-    module: nn.Module, *example: Any, change: Callable[[nn.Module], Any] | None = None
+    module: nn.Module,
+    *example: Any,
+    change: Callable[[nn.Module], Any] | None = None,
+    **named: Any,
 ) -> tuple[nn.Module, nn.Module]:
     """The drop-in of a module, and an independent eager twin of it; both changed before."""
     twin = copy.deepcopy(prepared(module))
     if change is not None:
         change(module)
         change(twin)
-    return kernelwright.optimize(module, example, policy=ALWAYS), twin
+    return kernelwright.optimize(module, example, named or None, policy=ALWAYS), twin
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from kernelwright.verify.compare import same_bits
+from kernelwright.verify.inputs import map_tensors, wide
 
 Attributes = dict[str, Any]
 
@@ -82,14 +83,10 @@ def same(left: Any, right: Any) -> bool:
 
 
 def widen_attributes(module: nn.Module) -> nn.Module:
-    """The plain floating tensors of a tree in float64, where `.double()` does not reach."""
-
-    def wide(x: Any) -> Any:
-        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
-
+    """The plain tensors of a tree in float64, where `_apply` does not reach."""
     for name, value in plain(module).items():
         if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
-            assign(module, {name: pytree.tree_map(wide, value)})
+            assign(module, {name: map_tensors(wide, value)})
     return module
 
 

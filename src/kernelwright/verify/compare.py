@@ -234,7 +234,7 @@ def coordinates(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
 
 def real(value: Tensor) -> Tensor:
     """A complex tensor as pairs of real numbers; any other as it is."""
-    return torch.view_as_real(value) if value.is_complex() else value
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
 
 
 def _kind(value: Tensor) -> Tensor:

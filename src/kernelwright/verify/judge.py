@@ -36,7 +36,15 @@ from kernelwright.verify.compare import (
     measure,
     real,
 )
-from kernelwright.verify.inputs import Inputs, Named, map_floating, seeded, shaken
+from kernelwright.verify.inputs import (
+    Inputs,
+    Named,
+    map_floating,
+    map_tensors,
+    seeded,
+    shaken,
+    wide,
+)
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act, Sides
 from kernelwright.verify.wire import seen
@@ -238,7 +246,7 @@ def attempt(
     drew = subject.drew
     exact = attempted(lambda: subject.oracle(inputs, act, draw, replay=drew))
     if isinstance(exact, Raised) and exact.unreplayable:
-        known = map_floating(Tensor.double, theirs)
+        known = map_tensors(wide, theirs)
         trial = trial_of(case.name, ours, theirs, known, by_group=case.by_group)
         return replace(trial, drew=True, by_eager=True) if isinstance(trial, Trial) else trial
     if isinstance(exact, Raised):

@@ -30,11 +30,11 @@ from kernelwright.verify.channel import Channel, Gone
 from kernelwright.verify.inputs import (
     Inputs,
     copied,
-    map_floating,
     map_tensors,
     set_seed,
     shaken,
     taken,
+    wide,
     widen,
 )
 from kernelwright.verify.maker import Maker, made
@@ -322,8 +322,8 @@ class Seat:
         start = request["volatile"] if role == CANDIDATE else self.volatile
         start = {k: attributes.ABSENT if v == "absent" else v for k, v in start.items()}
         if start:
-            wide = map_floating(Tensor.double, start) if role == ORACLE else start
-            attributes.assign(self.modules[role], wide)
+            start = map_tensors(wide, start) if role == ORACLE else start
+            attributes.assign(self.modules[role], start)
 
     def _note_volatile(self) -> None:
         now = attributes.plain(self.modules[ORIGINAL])
@@ -381,8 +381,8 @@ class Seat:
     def seat(self, role: str, module: nn.Module) -> None:
         self.modules = {role: module}
         if role == ORIGINAL:
-            wide = copy.deepcopy(module).double()
-            self.modules[ORACLE] = attributes.widen_attributes(wide)
+            exact = copy.deepcopy(module)._apply(wide)  # type: ignore[no-untyped-call]
+            self.modules[ORACLE] = attributes.widen_attributes(exact)
         self.buffers = parameters.snapshot_buffers(module)
         self.begin = attributes.plain(module)
         self.volatile = {}

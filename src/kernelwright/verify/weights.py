@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kernelwright.graph import is_differentiable
 from kernelwright.verify.inputs import seeded
 from kernelwright.verify.parameters import State
 
@@ -115,13 +116,13 @@ def _changed(names: Names, state: State, seed: int, change: Callable[[Tensor], T
     changed = dict(state)
     with seeded(seed):
         for name in names.parameters:
-            if names.tied[name] == name and state[name].is_floating_point():
+            if names.tied[name] == name and is_differentiable(state[name].dtype):
                 changed[name] = change(state[name])
     return {name: changed[names.tied[name]] for name in state}
 
 
 def _draw_parameter(value: Tensor) -> Tensor:
-    if not value.is_floating_point():
+    if not is_differentiable(value.dtype):
         return value
     is_matrix = sum(size > 1 for size in value.shape) >= 2
     spread = float(value.std()) if is_matrix and value.numel() > 1 else 1.0

@@ -112,8 +112,14 @@ class Seen:
 
 
 def seen(x: Tensor) -> Seen:
-    found: Seen = getattr(x, "_seen", None) or Seen(str(x.device), type(x).__name__)
+    found: Seen = getattr(x, "_seen", None) or Seen(str(x.device), _kind(x))
     return found
+
+
+def _kind(x: Tensor) -> str:
+    """Its class, and what torch has put off to do with what it holds."""
+    conjugated, negated = " conjugated lazily" * x.is_conj(), " negated lazily" * x.is_neg()
+    return f"{type(x).__name__}{conjugated}{negated}"
 
 
 Find = Callable[[str, str], Any]  # a class by its module and qualified name, or None
@@ -171,7 +177,7 @@ class Writer:
         return {"blob": [name, base64.b64encode(pickle.dumps(value)).decode()]}
 
     def _tensor(self, x: Tensor) -> Any:
-        kind = type(x).__name__
+        kind = _kind(x)
         try:
             plain = x.detach()
             if type(plain) is not Tensor:

@@ -15,15 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from kernelwright.graph import is_differentiable
 from kernelwright.verify import parameters
 from kernelwright.verify.acts.here import Here
 from kernelwright.verify.attributes import preserved
+from kernelwright.verify.compare import real
 from kernelwright.verify.inputs import (
     Inputs,
     Named,
     copied,
     forward,
-    map_floating,
     map_tensors,
     tensors_in,
 )
@@ -84,7 +85,7 @@ def backward_twice(module: nn.Module, inputs: Inputs, here: Here) -> Named:
 def partly_frozen(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     found = Named()
     for index, parameter in enumerate(module.parameters()):
-        parameter.requires_grad_(index % 2 == 1 and parameter.is_floating_point())
+        parameter.requires_grad_(index % 2 == 1 and is_differentiable(parameter.dtype))
     outputs = forward(module, inputs)
     found.update(_kinds(outputs))
     found.update(_gradients(outputs, _wanted(module, inputs)))
@@ -185,7 +186,7 @@ def _hook(x: Tensor, hook: Callable[[Tensor | None], Tensor | None]) -> Any:
 
 def changed_in_place(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     leaves = as_leaves(inputs)
-    outputs = [x for x in tensors_in(forward(module, leaves)) if x.is_floating_point()]
+    outputs = [x for x in tensors_in(forward(module, leaves)) if is_differentiable(x.dtype)]
     for x in outputs:
         x.mul_(2.0)
     return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
@@ -225,8 +226,10 @@ def in_inference_mode(module: nn.Module, inputs: Inputs, here: Here) -> Named:
 
 
 def as_leaves(inputs: Inputs) -> Inputs:
-    """Every floating input as a leaf that requires gradients."""
-    return map_floating(lambda x: x.detach().requires_grad_(), inputs)
+    """Every input that gradients can flow to as a leaf that requires them."""
+    return map_tensors(
+        lambda x: x.detach().requires_grad_() if is_differentiable(x.dtype) else x, inputs
+    )
 
 
 def _wanted(module: nn.Module, inputs: Inputs) -> dict[str, Tensor]:
@@ -276,8 +279,9 @@ def _cotangents(seed: int) -> Iterator[None]:
 def _cotangent(x: Tensor) -> Tensor:
     """Quarters from -3/4 to 3/4 in an order of the seed: no dtype rounds them."""
     generator = torch.Generator().manual_seed(_seed + x.numel())
-    drawn = torch.randint(-3, 4, tuple(x.shape), generator=generator)
-    return drawn.to(x.device, x.dtype).div(4)
+    drawn = torch.randint(-3, 4, tuple(real(x).shape), generator=generator)
+    found = drawn.to(x.device, real(x).dtype).div(4)
+    return torch.view_as_complex(found) if x.is_complex() else found
 
 
 def summed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
@@ -289,7 +293,8 @@ def summed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     for _ in range(2):
         outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
         if outputs:
-            total = torch.stack([x.sum().to(outputs[0].dtype) for x in outputs]).sum()
+            sums = [real(x).sum() for x in outputs]
+            total = torch.stack([x.to(sums[0].dtype) for x in sums]).sum()
             total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
             total.backward()  # type: ignore[no-untyped-call]
     return Named({f"the gradient of {n}": _beside(x, natural[n]) for n, x in wanted.items()})
