@@ -59,7 +59,7 @@ def chosen(options: argparse.Namespace) -> list[Entry]:
 def about(device: str) -> str:
     """On what the results were found."""
     place = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    return f"With torch {torch.__version__} on {device} ({place})."
+    return f"These are the results of torch {torch.__version__} on {device} ({place})."
 
 
 def main() -> int:

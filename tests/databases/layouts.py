@@ -1,4 +1,4 @@
-"""The same values in other memory: what a caller may give instead of a dense tensor."""
+"""What a caller may give instead of the example: the same in other memory, or more samples."""
 
 from __future__ import annotations
 
@@ -38,21 +38,28 @@ def negated(x: Tensor) -> Tensor:
     return torch._neg_view(-x.detach()) if x.is_floating_point() else plain(x)
 
 
+def doubled(x: Tensor) -> Tensor:
+    """Twice as many samples, dense."""
+    return torch.cat([x.detach(), x.detach()])
+
+
 def dense(x: Tensor) -> Tensor:
     return x.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-LAYOUTS = {f.__name__: f for f in (plain, transposed, expanded, offset, negated)}
+LAYOUTS = {f.__name__: f for f in (plain, transposed, expanded, offset, negated, doubled)}
 
 
 def laid(given: Any, layout: str, differentiable: bool) -> Any:
     """A call's arguments in new memory."""
     change = dense if layout == "dense" else LAYOUTS[layout]
+    sizes = [x.shape[0] for x in pytree.tree_leaves(given) if isinstance(x, Tensor) and x.ndim]
 
     def made(x: Tensor) -> Tensor:
         if x.layout is not torch.strided or x.is_quantized or x.is_nested:
             return x.detach().clone()
-        made = change(x.detach()).detach()
+        kept = change is doubled and not (x.ndim and x.shape[0] == sizes[0])
+        made = plain(x) if kept else change(x.detach()).detach()
         return made.requires_grad_() if differentiable and continuous(made) else made
 
     return pytree.tree_map_only(Tensor, made, given)

@@ -14,9 +14,9 @@ HEAD = """# torch's own databases as tests
 
 torch tests itself with two databases of samples: `module_db`, its modules, and `op_db`, its
 operators and functions. `tests/torch_databases.py` turns them into modules and gives each to
-`kernelwright.optimize`. The result is called with dense inputs, and with the same values
-transposed, expanded, inside of larger tensors, and with torch's lazy negative or conjugate bit;
-with gradients and without. A sample is
+`kernelwright.optimize`. The result is called with dense inputs, with the same values transposed,
+expanded, inside of larger tensors, and with torch's lazy negative or conjugate bit, and with twice
+as many samples; with gradients and without. A sample is
 
 - *right* if outputs (structure, types, strides, whose memory, values by the rule of `verify`),
   gradients, arguments and state after the call are eager's, and if it raises where eager raises;
@@ -64,7 +64,7 @@ def document(records: Iterable[Mapping[str, Any]], about: str) -> str:
     rows = [[kind, dtype, *(str(c[o]) for o in columns)] for (kind, dtype), c in outcomes.items()]
     total = [str(sum(c[o] for c in outcomes.values())) for o in columns]
     parts.append(table(["database", "type", *columns], [*sorted(rows), ["all", "", *total]]))
-    parts.append("## By layout of the inputs\n")
+    parts.append("## By what the inputs are\n")
     words = ["right", "fell back", "wrong"]
     rows = [[layout, *(str(layouts[layout][w]) for w in words)] for layout in LAYOUTS]
     parts.append(table(["inputs", *words], rows))
@@ -76,7 +76,7 @@ def document(records: Iterable[Mapping[str, Any]], about: str) -> str:
             ]
             parts += [f"## {outcome.capitalize()}\n", table(["samples", "why", "of"], rows)]
     if causes:
-        parts.append("## Fell back for other layouts than dense\n")
+        parts.append("## Fell back for other inputs than the example\n")
         rows = [[str(n), cause] for cause, n in causes.most_common()]
         parts.append(table(["calls", "why"], rows))
     return "\n".join(parts)
@@ -86,6 +86,7 @@ def reason(text: str) -> str:
     """What several samples have in common of a sentence: numbers and quoted names differ."""
     text = " ".join(text.split())
     text = re.sub(r"'[^']{1,60}'|\"[^\"]{1,60}\"", "'...'", text)
+    text = re.sub(r"\b(tensors|args)(_\d+|\[\d+\])+", "an input", text)
     text = re.sub(r"\[[^\]]*\d[^\]]*\]", "[...]", text)
     text = re.sub(r"-?\b\d[\d.e+-]*", "N", text)
     return text if len(text) <= 200 else text[:197] + "..."

@@ -118,5 +118,5 @@ def test_the_table_names_every_reason() -> None:
         "Found here.",
     )
     assert "| 2 | It has N axes. | add |" in text
-    assert "| 1 | args[...] is another |" in text
+    assert "| 1 | an input is another |" in text
     assert "| op | float32 | 1 | 0 | 0 | 2 | 0 | 0 |" in text
