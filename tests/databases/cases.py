@@ -171,7 +171,7 @@ def _of_operator(
     made = list(itertools.islice(found, LOOKED_AT))
     calls = [((x.input, *x.args), dict(x.kwargs)) for x in made]
     written = row.inplace_variant if entry.dtype == "float32" else None
-    if written is not None and isinstance(calls[0][0][0], Tensor):
+    if written is not None and calls and isinstance(calls[0][0][0], Tensor):
         yield Sample(InPlace(written).eval(), *calls[0], "0 in place")
     for order, i in enumerate(picked([features(*call) for call in calls], count)):
         args, kwargs = calls[i]

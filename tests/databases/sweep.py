@@ -6,6 +6,7 @@ next worker goes on behind it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -67,7 +68,8 @@ class Worker:
             if "finished" in answer:
                 return at, None
             if "error" in answer:
-                verdict = {"outcome": "not made", "why": answer["error"]}
+                outcome = "crashed" if at["sample"] >= 0 else "not made"
+                verdict = {"outcome": outcome, "why": answer["error"]}
                 records.append({**at, "verdict": verdict})
             elif "verdict" in answer:
                 records.append({**at, **answer})
@@ -85,7 +87,8 @@ class Worker:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.said}
             self.process = subprocess.Popen(command, start_new_session=True, **pipes)
             self.lines = queue.SimpleQueue()
-            threading.Thread(target=_read, args=(self.process.stdout, self.lines)).start()
+            arguments = (self.process.stdout, self.lines)
+            threading.Thread(target=_read, args=arguments, daemon=True).start()
         return self.process
 
     def _line(self) -> bytes | None:
@@ -104,7 +107,8 @@ class Worker:
 
     def close(self) -> None:
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has died by itself
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
 

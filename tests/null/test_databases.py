@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from databases import table
+from databases import sweep, table
 from databases.cases import Entry, InPlace, features, picked, samples
 from databases.judge import Bench
 from databases.layouts import LAYOUTS
@@ -120,3 +121,28 @@ def test_the_table_names_every_reason() -> None:
     assert "| 2 | It has N axes. | add |" in text
     assert "| 1 | an input is another |" in text
     assert "| op | float32 | 1 | 0 | 0 | 2 | 0 | 0 |" in text
+
+
+DYING = """
+import json, os, sys
+for line in sys.stdin:
+    for number in range(json.loads(line)["done"], 3):
+        print(json.dumps({"sample": number, "about": ""}), flush=True)
+        if number == 1:
+            os.abort()
+        print(json.dumps({"sample": number, "verdict": {"outcome": "right"}}), flush=True)
+    print(json.dumps({"finished": True}), flush=True)
+"""
+
+
+def test_a_crash_is_a_verdict_about_one_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "dying.py"
+    script.write_text(DYING)
+    monkeypatch.setattr(sweep, "SCRIPT", script)
+    found: list[Any] = []
+    entries = [Entry("op", name, "float32", "eval") for name in ("add", "mul")]
+    sweep.sweep(entries, 1, [], found.append)
+    assert [r["verdict"]["outcome"] for r in found] == ["right", "crashed", "right"] * 2
+    assert "SIGABRT" in found[1]["verdict"]["why"]
