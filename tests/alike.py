@@ -58,6 +58,7 @@ def _told(value: Any, laid_out: bool) -> dict[str, Any]:
         "class": type(value).__name__,
         "shape": tuple(value.shape),
         "type": value.dtype,
+        "layout": value.layout,
         "device": value.device,
         "requires_grad": value.requires_grad,
         "has a grad_fn": value.grad_fn is not None,
@@ -69,6 +70,8 @@ def _told(value: Any, laid_out: bool) -> dict[str, Any]:
 
 def strides(tensor: Tensor) -> list[int]:
     """The strides that matter: those of axes with more than one element, if there are several."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return []
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return [stride for size, stride in pairs if size > 1] if tensor.numel() > 1 else []
 

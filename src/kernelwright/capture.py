@@ -119,7 +119,24 @@ def _captured(problem: Problem) -> Graph:
     refused = graph.contract.refused or (
         "numbers are drawn in the order of memory" * turned or None
     )
-    return replace(graph, contract=replace(graph.contract, refused=refused))
+    return _handed_back(replace(graph, contract=replace(graph.contract, refused=refused)))
+
+
+def _handed_back(graph: Graph) -> Graph:
+    """Parts of an operator's result that are the very inputs in eager are inputs here."""
+    leaves, spec = pytree.tree_flatten(graph.outputs)
+    contract = graph.contract
+    if contract.memory is None or not any(contract.given) or len(contract.given) != len(leaves):
+        return graph
+    for i, leaf in enumerate(leaves):
+        home = graph.by_name.get(contract.memory[i] or "")
+        if not contract.given[i] or home is None or not isinstance(leaf, Ref):
+            continue
+        own = graph[leaf.name]
+        if own.op == "getitem" and home.op == "input" and home.type == own.type:
+            leaves[i] = Ref(home.name)
+    graph = replace(graph, outputs=pytree.tree_unflatten(leaves, spec))
+    return graph.with_nodes(list(graph.nodes))
 
 
 def _warm(problem: Problem) -> None:

@@ -15,9 +15,9 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import cache, reduce, wraps
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from kernelwright.effects import is_users
 from kernelwright.errors import UnsupportedError
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
-from kernelwright.structures import dynamic_shapes, registering_outputs
+from kernelwright.structures import dynamic_shapes, registering_outputs, tensors
 
 TORCH = Path(torch.__file__).parent
 LIBRARIES = ("torch", "opt_einsum", "sympy", "numpy")  # that ask for themselves
@@ -78,12 +78,13 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
     if any(isinstance(value, PackedSequence) for value in given):
         raise UnsupportedError(PACKED)
     example = several(problem) if free else problem
-    args, kwargs = example.inputs, dict(example.kwargs)
-    shapes = _batched(problem, args, kwargs) if free else None
-    args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
+    args = tuple(map(_only_tensors, example.inputs))
+    kwargs = {name: _only_tensors(value) for name, value in example.kwargs.items()}
     try:
         with _quietly(problem.module), _asked() as asked:
-            root = _Forward(problem.module)
+            root = _Forward(problem.module, (example.inputs, example.kwargs))
+            shapes = _batched(problem, root, args, kwargs) if free else None
+            args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
             seen = effects.watched(root) if watch else contextlib.nullcontext(effects.Watch())
             listening = registering_outputs(root), modes.heard(problem.module)
             with listening[0], listening[1] as wondered, seen as found:
@@ -102,14 +103,58 @@ def _no_view(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Forward(nn.Module):
-    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too."""
+    """A module's forward and nothing of its __call__: hooks of the root run around ModelNew too.
 
-    def __init__(self, module: nn.Module) -> None:
+    What is no tensor among the arguments is as it was `given`: torch would wrap integers, and
+    takes no types. A call with other values is not for this trace anyhow.
+    """
+
+    def __init__(self, module: nn.Module, given: Any) -> None:
         super().__init__()
+        own_args, own_kwargs = given
+
+        @wraps(module.forward)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            args = tuple(map(_filled, own_args, args))
+            kwargs = {name: _filled(own_kwargs[name], new) for name, new in kwargs.items()}
+            return module.forward(*args, **kwargs)
+
+        forward.__signature__ = _named(module, own_kwargs)  # type: ignore[attr-defined]
         own = dict(vars(self))
-        shared = {**vars(module), "forward": module.forward}
+        shared = {**vars(module), "forward": forward}
         hooks = {name: value for name, value in own.items() if "hooks" in name}
         self.__dict__.update({**shared, **hooks})
+
+
+def _named(module: nn.Module, kwargs: Iterable[str]) -> inspect.Signature:
+    """The signature of forward with what `**kwargs` takes by its names.
+
+    torch.export looks for these among the parameters, and finds no sizes for them to be free.
+    """
+    signature = inspect.signature(module.forward)
+    parameters = list(signature.parameters.values())
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
+        further = [name for name in kwargs if name not in signature.parameters]
+        parameters.pop()
+        parameters += [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY) for n in further]
+    return signature.replace(parameters=parameters)
+
+
+def _is_given(value: Any) -> bool:
+    """Whether an argument or a part of it stays whole: it has no tensor, or is the user's kind."""
+    return type(value) not in pytree.BUILTIN_TYPES or not tensors(value)
+
+
+def _only_tensors(own: Any) -> Any:
+    """An argument with None for what holds no tensor."""
+    return pytree.tree_map(lambda x: x if tensors(x) else None, own, is_leaf=_is_given)
+
+
+def _filled(own: Any, traced: Any) -> Any:
+    """An argument of the trace, with what holds no tensor as in the example."""
+    parts, spec = pytree.tree_flatten(own, is_leaf=_is_given)
+    pairs = zip(parts, spec.flatten_up_to(traced), strict=True)
+    return pytree.tree_unflatten([new if tensors(part) else part for part, new in pairs], spec)
 
 
 @contextlib.contextmanager
@@ -232,7 +277,7 @@ def _part_of_torch(file: str) -> str | None:
     return path.relative_to(TORCH).parts[0] if TORCH in path.parents else None
 
 
-def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
+def _batched(problem: Problem, root: nn.Module, args: Any, kwargs: Any) -> Any:
     """Ask for a free leading dimension of every tensor that has one of the batch's size."""
     size = max(problem.batch, 2)
     held = [problem.tensors[i] for i in problem.held]
@@ -241,7 +286,7 @@ def _batched(problem: Problem, args: Any, kwargs: Any) -> Any:
         batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
         return {0: ExportDim.AUTO} if batched and not any(value is x for x in held) else None
 
-    bound = inspect.signature(problem.module.forward).bind(*args, **kwargs)
+    bound = inspect.signature(root.forward).bind(*args, **kwargs)
     return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
@@ -315,7 +360,8 @@ def _explain(error: Exception) -> str:
             f"The size of what {text.split('.Tensor')[0].strip()} gives depends on the values of "
             "tensors, so the forward has no single graph; optimize the modules around it instead."
         )
-    if "data-dependent" in text.lower() or "GuardOnDataDependent" in type(error).__name__:
+    dependent = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
+    if "data-dependent" in text.lower() or type(error).__name__ in dependent:
         if (asking := _layer(error)) is not None:
             return (
                 f"{asking} looks at the values of tensors, so the forward has no single graph; "

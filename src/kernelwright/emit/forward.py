@@ -14,7 +14,7 @@ from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
 from kernelwright.emit.cpp import comment
 from kernelwright.emit.lines import filled, indented, listed
-from kernelwright.emit.names import Names
+from kernelwright.emit.names import Names, permuted
 from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
 from kernelwright.emit.values import python
@@ -246,7 +246,7 @@ class ForwardWriter(Names):
             inner = self.graph[node.inputs[0]]
             if view.kind == "permute":
                 back = [view.dims.index(i) for i in range(len(view.dims))]
-                text = f"{text}.permute({', '.join(map(str, back))})"
+                text = permuted(text, back)
             elif node.type.shape != inner.type.shape:
                 text = f"{text}.reshape({self.tuple_of(inner.type.shape)})"
             name = inner.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,7 +175,7 @@ class Names:
         if node.type.shape == self.graph[node.inputs[0]].type.shape and view.kind != "permute":
             return inner
         if view.kind == "permute":
-            return f"{inner}.permute({', '.join(str(d) for d in view.dims)})"
+            return permuted(inner, view.dims)
         if view.kind == "slice":
             return f"{inner}[{self.sliced(node, view)}]"
         method = "expand" if view.kind == "expand" else "reshape"
@@ -266,3 +266,7 @@ class Names:
         if isinstance(value, torch.device):
             return self.device_of()
         return self.size(value) if isinstance(value, sympy.Expr) else None
+
+
+def permuted(text: str, dims: Sequence[int]) -> str:
+    return f"{text}.permute({', '.join(map(str, dims)) or '()'})"

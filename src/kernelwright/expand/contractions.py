@@ -271,6 +271,8 @@ def _convolution(spatial: int) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         _, _, _, stride, padding, dilation, groups = node.args
         x, w = builder.shape(node.args[0].name), builder.shape(node.args[1].name)
+        if groups > 1 and not isinstance(w[0], int):
+            return None
         steps, spread = _each(stride, spatial), _each(dilation, spatial)
         window = [int(str(d)) for d in w[2:]]
         pads = _pads(padding, window, spread)
@@ -295,6 +297,8 @@ def _transposed(spatial: int) -> Lowering:
     def lower(builder: Builder, node: Node) -> str | None:
         _, _, _, stride, padding, _, groups, dilation = node.args
         x, w = builder.shape(node.args[0].name), builder.shape(node.args[1].name)
+        if groups > 1 and not isinstance(w[0], int):
+            return None
         steps, spread, pads = (_each(v, spatial) for v in (stride, dilation, padding))
         nest = Nest()
         samples = nest.axes(x[: len(x) - spatial - 1])
@@ -333,8 +337,8 @@ def _times(place: Affine, step: int) -> tuple[tuple[int, int], ...]:
 
 
 def _join(outer: Affine, inner: Affine, size: Dim) -> Affine:
-    """Two axes as one: groups, and the channels of each."""
-    return Affine((*_times(outer, int(str(size))), *inner.terms))
+    """Two axes as one: groups, and the channels of each; of a free number there is one group."""
+    return Affine((*_times(outer, size if isinstance(size, int) else 1), *inner.terms))
 
 
 LOWERINGS: dict[str, Lowering] = {

@@ -204,7 +204,7 @@ def _prelu(builder: Builder, node: Node) -> str | None:
     value, weight = node.args[0].name, node.args[1].name
     if not builder.floating(value, weight):
         return None
-    shape, (slopes,) = builder.shape(value), builder.shape(weight)
+    shape, (slopes,) = builder.shape(value), builder.shape(weight) or (1,)
     sizes = [slopes if i == min(1, len(shape) - 1) else 1 for i in range(len(shape))]
     slope = builder.view("reshape", weight, tuple(sizes), label="slope")
     expr = call("where", call("gt", load(0), 0.0), load(0), call("mul", load(1), load(0)))

@@ -239,7 +239,7 @@ def _roll(builder: Builder, node: Node) -> str | None:
         axis, size = dim % len(shape), shape[dim]
         if not isinstance(size, int) or not isinstance(shift, int):
             return None
-        if shift % size:
+        if size and shift % size:
             first = size - shift % size
             end = builder.slice(value, axis, first, shift % size, label="end")
             beginning = builder.slice(value, axis, 0, first, label="beginning")

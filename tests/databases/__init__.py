@@ -1,0 +1,1 @@
+"""torch's own databases of modules and operators as cases for `kernelwright.optimize`."""
