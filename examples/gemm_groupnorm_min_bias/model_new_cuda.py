@@ -75,7 +75,7 @@ class ModelNew(Model):
             memo, kind = _KW_FUSION.look(self, x)
             if kind.cause is not None:
                 memo.fall_back(kind.cause)
-                return super().forward(x)
+                return Model.forward(_KW_FUSION.plain(self), x)
             results = _KW_FUSION.run(memo, kind, (x,))
         (add,) = results
         return add
@@ -225,6 +225,8 @@ def _kw_outside(state, x):
             return "a parameter has another type or shape"
         if tensor.device != x.device and tensor.device.type != device:
             return "a parameter is on another device"
+        if not _kw_is_ordinary(tensor):
+            return "a parameter is not a plain tensor"
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -293,6 +295,7 @@ def _kw_together():
         outside=_kw_outside,
         fused=_kw_fused,
         original=_kw_original,
+        model=Model,
         blank=_kw_blank,
         state=_kw_state,
         baked_in=_KW_BAKED_IN,
@@ -1023,7 +1026,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 791961e629b234f9e73aa325ba8b5ea8f3ac6eb4ae6eddd626014594f6d64ee5
+# sha256 10096cfcca81d1ef3e8ed1448d0eb9241a45f87c5279b7e4b4b7320e8d502237
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1344,7 +1347,7 @@ def _kw_gradients(fusion, module, constants, random, tensors, wanted, cotangents
         pairs = [(w, w.detach().clone()) for w in written]
         pairs += [(own, given) for own, given in named if given is not None]
         with _kw_as_at_first(device, random), _kw_StandIns(pairs):
-            results = fusion.original(module, *inputs, *constants)
+            results = fusion.original(fusion.plain(module), *inputs, *constants)
     pairs = zip(results, cotangents, strict=False)  # what buffers become has none
     used = [(r, c) for r, c in pairs if c is not None and r.requires_grad]
     found = iter(())
@@ -1963,18 +1966,20 @@ class _kw_Fusion:
     """All that the emitted functions of one model are to the code around them.
 
     `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
-    *constants)` computes the same with the user's own forward; `outside(state, *arguments)` says
-    why the kernels cannot take a call; `state(module)` reads parameters and buffers. Of inputs and
-    state, `rewritten` are the places of the buffers that a call changes, `recalled` of those that
-    results depend on, `in_place` of those that kernels write. `reaches` gives for each result the
-    tensors that its gradient flows to, `blank` empty results for tracers; `given` says which
-    arguments the inputs are, where they are arguments themselves; `globals` says that some of the
-    state lies in the file, where no memo watches it; `switch` reads what may be set in the file;
-    `alone` gives the results that may be views of something inside and share no element with
-    another.
+    *constants)` computes the same with the user's own forward; `model` is the user's class, where
+    that may matter to it; `outside(state, *arguments)` says why the kernels cannot take a call;
+    `state(module)` reads parameters and buffers. Of inputs and state, `rewritten` are the places of
+    the buffers that a call changes, `recalled` of those that results depend on, `in_place` of those
+    that kernels write. `reaches` gives for each result the tensors that its gradient flows to,
+    `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
+    says which of them the inputs are, where they are; `globals` says that some of the state lies in
+    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
+    the results that may be views of something inside and share no element with another; `ways` says
+    that which tensors ask for gradients decides how results lie, so that every call asks outside().
     """
 
     alone = ()
+    ways = False
     in_place = ()
 
     def __init__(self, stem, **parts):
@@ -1983,7 +1988,7 @@ class _kw_Fusion:
         self.parted, self.kinds, self.recorded = {}, {}, {}
         self.record = _kw_recording(_kw_Recorded)
         self.again = _kw_unknown  # gives the results of a call like one before it, None for any other
-        if self.kernels and self.kernels.calls:
+        if self.kernels and self.kernels.calls and not self.ways:
             self.again = self.kernels.calls.again
 
     def register(self, module):
@@ -1991,6 +1996,19 @@ class _kw_Fusion:
         self.operator.modules.add(module)
         vars(module)["_kernelwright"] = None
         return module
+
+    @staticmethod
+    def flat(*arguments):
+        """Arguments with the values in `*args` and `**kwargs` one by one, for files with these."""
+        return arguments
+
+    def plain(self, module):
+        """A ModelNew as one of the original's class, over the very same attributes."""
+        if torch.compiler.is_compiling() or type(module).__base__ is not self.model:
+            return module
+        found = object.__new__(self.model)
+        found.__dict__ = vars(module)
+        return found
 
     def apart(self, needed):
         """The results that no gradient flows from, where these tensors need one."""
@@ -2018,10 +2036,11 @@ class _kw_Fusion:
         memo = self.memo(module)
         if memo.cause is not None:
             return memo, _kw_Kind(memo.cause)
-        key = None if _kw_is_watched(self.device) else self.key(memo, arguments)
+        values = self.flat(*arguments)
+        key = None if self.ways or _kw_is_watched(self.device) else self.key(memo, values)
         if key is None:
             return memo, _kw_Kind(self.outside(memo.state, *arguments))
-        types = list(map(_KW_TYPE, memo.state))
+        types = [*map(_KW_TYPE, memo.state), *map(_kw_is_lazy, memo.state)]
         if self.random:
             types += [tensor.stride() for tensor in memo.state]
         kind = self.kinds.get(key)
@@ -2030,7 +2049,7 @@ class _kw_Fusion:
             if kind.cause is None:
                 _kw_remember(self.kinds, key, kind)
         if kind.cause is None:
-            self.learn(memo, kind, arguments)
+            self.learn(memo, kind, values)
         return memo, kind
 
     def learn(self, memo, kind, arguments):
@@ -2060,7 +2079,7 @@ class _kw_Fusion:
         for value in arguments:
             kind = type(value)
             if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if value.layout is not torch.strided:
+                if value.layout is not torch.strided or _kw_is_lazy(value):
                     return None
                 order = value.is_contiguous() or value.stride()
                 found += (kind, value.dtype, value.device, value.shape, order)
@@ -2131,8 +2150,17 @@ def _kw_is_dense(tensor):
 
 
 def _kw_is_ordinary(value):
-    """Whether this is a tensor with memory of its own, or a fake one that stands for such."""
-    return type(value) in (torch.Tensor, torch.nn.Parameter) or isinstance(value, FakeTensor)
+    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
+        return False
+    if value.layout is not torch.strided or value.is_nested:
+        return False
+    return torch.compiler.is_compiling() or not _kw_is_lazy(value)  # an operator is given resolved ones
+
+
+def _kw_is_lazy(tensor):
+    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def _kw_is_traced(inputs):

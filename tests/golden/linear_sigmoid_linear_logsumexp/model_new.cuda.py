@@ -28,7 +28,7 @@ class ModelNew(Model):
             memo, kind = _KW_FUSION.look(self, x)
             if kind.cause is not None:
                 memo.fall_back(kind.cause)
-                return super().forward(x)
+                return Model.forward(_KW_FUSION.plain(self), x)
             results = _KW_FUSION.run(memo, kind, (x,))
         batch = x.shape[0]
         (logsumexp,) = results
@@ -70,6 +70,8 @@ def _kw_outside(state, x):
             return "a parameter has another type or shape"
         if tensor.device != x.device and tensor.device.type != device:
             return "a parameter is on another device"
+        if not _kw_is_ordinary(tensor):
+            return "a parameter is not a plain tensor"
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -135,6 +137,7 @@ def _kw_together():
         outside=_kw_outside,
         fused=_kw_fused,
         original=_kw_original,
+        model=Model,
         blank=_kw_blank,
         state=_kw_state,
         baked_in=_KW_BAKED_IN,

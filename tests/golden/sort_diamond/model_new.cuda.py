@@ -22,7 +22,7 @@ class ModelNew(Model):
             memo, kind = _KW_FUSION.look(self, x)
             if kind.cause is not None:
                 memo.fall_back(kind.cause)
-                return super().forward(x)
+                return Model.forward(_KW_FUSION.plain(self), x)
             results = _KW_FUSION.run(memo, kind, (x,))
         (mul,) = results
         return mul
@@ -98,6 +98,7 @@ def _kw_together():
         outside=_kw_outside,
         fused=_kw_fused,
         original=_kw_original,
+        model=Model,
         blank=_kw_blank,
         state=_kw_state,
         baked_in=_KW_BAKED_IN,
