@@ -137,19 +137,24 @@ def undone() -> Iterator[Callable[[], str | None]]:
 
     def changed() -> str | None:
         after = _settings()
-        return next((f"changes {name}" for name in before if after[name] != before[name]), None)
+        return next((f"changes {name}" for name in before if after.get(name) != before[name]), None)
 
     try:
         yield changed
     finally:
         after = _settings()
-        for name, (_, put) in SETTINGS.items():
-            if after[name] != before[name]:
-                put(before[name])
+        for name, value in before.items():
+            if after.get(name) != value:
+                SETTINGS[name][1](value)
 
 
 def _settings() -> dict[str, Any]:
-    return {name: read() for name, (read, _) in SETTINGS.items()}
+    """Those that torch tells: it refuses to where its older and its newer interface disagree."""
+    found = {}
+    for name, (read, _) in SETTINGS.items():
+        with contextlib.suppress(RuntimeError):
+            found[name] = read()
+    return found
 
 
 def _held(module: nn.Module) -> dict[str, Any]:
