@@ -163,6 +163,9 @@ def _first_that_holds(problem: Problem, lying: Lies | None) -> tuple[Graph, Trac
         except UnsupportedError as error:
             why = why or str(error)
             continue
+        if not _is_of_example(problem, graph):
+            why = TAKEN
+            continue
         broken = _broken(problem, graph)
         if not broken:
             if free and not graph.symbols and any(x.ndim for x in problem.tensors):
@@ -171,6 +174,16 @@ def _first_that_holds(problem: Problem, lying: Lies | None) -> tuple[Graph, Trac
             return replace(graph, contract=replace(graph.contract, fixed=why)), traced
         why = f"the example has other sizes than {broken[0]}"
     raise UnsupportedError(why or "The forward could not be traced.")
+
+
+def _is_of_example(problem: Problem, graph: Graph) -> bool:
+    """Whether fixed sizes are the example's: two samples may have been traced in place of one."""
+    shapes = (node.type.shape for node in graph if node.op == "input")
+    return all(
+        not isinstance(size, int) or size == own
+        for x, shape in zip(problem.tensors, shapes, strict=True)
+        for own, size in zip(x.shape, shape, strict=True)
+    )
 
 
 def _broken(problem: Problem, graph: Graph) -> list[Guard]:

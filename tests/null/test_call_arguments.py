@@ -106,3 +106,11 @@ def test_the_batch_is_free_beside_named_arguments_and_lists() -> None:
     ours, shape = fused(larger, [1, 2], other=larger, dim=1)
     assert torch.equal(ours, torch.cumsum(larger * 2, 1)) and shape == [1, 2]
     assert not fused.fallbacks
+
+
+def test_a_batch_of_one_that_torch_holds_is_compiled_as_one() -> None:
+    module = Called(lambda x, y: torch.linalg.multi_dot([x, y]))
+    given = torch.randn(1, 2), torch.randn(2, 1)
+    fused: Any = kernelwright.optimize(module, given)
+    assert torch.equal(fused(*given), module(*given))
+    assert not fused.fallbacks
