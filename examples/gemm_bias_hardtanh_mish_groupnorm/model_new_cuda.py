@@ -838,7 +838,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 10096cfcca81d1ef3e8ed1448d0eb9241a45f87c5279b7e4b4b7320e8d502237
+# sha256 a1c6d662ef4f5d42e59f4c6ebbcbce14ca67f1223d78a0b513032d1e96a1066a
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1786,8 +1786,9 @@ class _kw_Fusion:
     `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
     says which of them the inputs are, where they are; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another; `ways` says
-    that which tensors ask for gradients decides how results lie, so that every call asks outside().
+    the results that may be views of something inside and share no element with another. Where it
+    depends on which tensors ask for gradients how results lie, `asking` and `laid` see to that, or
+    `ways` says that every call asks outside().
     """
 
     alone = ()

@@ -678,7 +678,7 @@ class _kw_Precision:
 # --------------------------------------------------------------------------------------------------
 # 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 2b7bc905d169ee07bf094d918a9e191fec36ec5cac138c0ad46e385bbfa13398
+# sha256 8a06f933d096a9642e0a0d33f8f98c5778cd68662a1a1d4e8fdcf6f32dd5736b
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1557,8 +1557,9 @@ class _kw_Fusion:
     `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
     says which of them the inputs are, where they are; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another; `ways` says
-    that which tensors ask for gradients decides how results lie, so that every call asks outside().
+    the results that may be views of something inside and share no element with another. Where it
+    depends on which tensors ask for gradients how results lie, `asking` and `laid` see to that, or
+    `ways` says that every call asks outside().
     """
 
     alone = ()

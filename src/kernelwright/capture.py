@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.effects import undone
 from kernelwright.embedded.fusion import is_lazy
 from kernelwright.errors import UnsupportedError
+from kernelwright.fakes import draws
 from kernelwright.graph import (
     Call,
     Contract,
@@ -47,7 +48,7 @@ from kernelwright.probe import Lies, Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.samples import apart_from_one, example_sizes
 from kernelwright.strides import given_rows, placed
-from kernelwright.tracing import TORCH, Trace, draws, several, trace
+from kernelwright.tracing import TORCH, Trace, several, trace
 
 # Overloads that only say how an argument is passed; the others (min.dim) keep their name.
 PLAIN_OVERLOADS = {
@@ -239,6 +240,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         graph.contract,
         reaches=named(seen.reaches),
         recorded=named(seen.recorded),
+        otherwise=seen.otherwise,
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),
@@ -418,7 +420,7 @@ class _Reader:
 
     def _aten(self, fx_node: Any, value: Any) -> Node:
         target = fx_node.target
-        self.random |= draws(fx_node)
+        self.random |= draws(fx_node.target, fx_node.args, fx_node.kwargs)
         if target is torch.ops.aten.instance_norm.default and fx_node.args[3] and fx_node.args[5]:
             self.refused = "instance_norm updates running statistics behind the graph"
         (home, packet), overload = target._schema.name.split("::"), target._overloadname

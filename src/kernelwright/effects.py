@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import logging
 import os
@@ -113,13 +114,16 @@ class Watch:
 def watched(module: nn.Module) -> Iterator[Watch]:
     """What a call of the module does meanwhile, besides computing."""
     watch, before = Watch(), _held(module)
-    heard = sys.getprofile()
+    heard, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # what others do while the collector runs is no effect of this call
     sys.setprofile(watch.hear)
     with undone() as changed:
         try:
             yield watch
         finally:
             sys.setprofile(heard)
+            if collects:
+                gc.enable()
         watch.effect = watch.effect or changed()
     after = _held(module)
     for name, value in before.items():

@@ -10,7 +10,7 @@ narrow types lie as wide ones do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -146,9 +146,20 @@ BY_PLACE = (aten.as_strided, aten.as_strided_copy, aten.as_strided_scatter)
 TAKES_NUMBERS = {aten.lerp.Scalar, aten.pow.Tensor_Scalar, aten.float_power.Tensor_Scalar}
 
 
-def goes_by_place(op: Any) -> bool:
+def draws(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator draws random numbers, which a dropout does only where it is live."""
+    if torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ()):
+        return False
+    schema = op._schema.arguments
+    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= dict(zip((a.name for a in schema), args, strict=False)) | {**kwargs}
+    rate = given.get("dropout_p", given.get("dropout", 1.0))
+    return given.get("train", True) is not False and rate != 0.0
+
+
+def goes_by_place(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether values depend on how operands lie: numbers are drawn in the order of memory."""
-    return torch.Tag.nondeterministic_seeded in op.tags or op.overloadpacket in BY_PLACE
+    return draws(op, args, kwargs) or op.overloadpacket in BY_PLACE
 
 
 @contextlib.contextmanager
@@ -185,7 +196,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if goes_by_place(func):
+        if goes_by_place(func, args, kwargs):
             given = pytree.tree_leaves((args, kwargs))
             self.placed.append([x for x in given if isinstance(x, Tensor)])
         results = func(*args, **kwargs)

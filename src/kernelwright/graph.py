@@ -365,9 +365,10 @@ class Contract:
     one and the same, an expansion. `memory` names for each leaf the source whose memory eager's
     result lies in; results that lie in the same memory of their own have the same other name.
     `given` tells for each whether it is the very tensor of a source. `recorded` holds the sets of
-    sources that may ask for gradients, None where any may: then results lie otherwise. `placed`
-    gives the strides of eager's operands for calls whose values depend on these. `sizes` are those
-    of the free axes when all of this was seen, on `device`.
+    sources that ask for gradients where this is so, None if that does not matter; elsewhere results
+    lie in the orders `otherwise`, if that is known. `placed` gives the strides of eager's operands
+    for calls whose values depend on these. `sizes` are those of the free axes when all of this was
+    seen, on `device`.
     """
 
     guards: tuple[Guard, ...] = ()
@@ -382,6 +383,7 @@ class Contract:
     memory: tuple[str | None, ...] | None = None
     given: tuple[bool, ...] = ()
     recorded: tuple[frozenset[str], ...] | None = None
+    otherwise: tuple[tuple[int, ...] | None, ...] | None = None
     placed: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     sizes: tuple[tuple[str, int], ...] = ()
     device: str = "cpu"

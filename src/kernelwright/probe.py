@@ -43,6 +43,7 @@ Memory = tuple[int | None, ...]
 Placed = tuple[Strides, ...]
 Lies = tuple[Strides, Memory, Placed]
 Way = tuple[list[Any], list[Any], Lies]
+Orders = tuple[tuple[int, ...] | None, ...]  # axes by their strides; None: as ever
 MOST_AXES = 5  # of an image, or what stands for one
 
 
@@ -59,7 +60,9 @@ class Sighting:
     samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
     an input or of the module. `effect` says what every call does besides computing, as changing an
     attribute, and `warms` that only the first call changes any. `asks` says that the forward wants
-    to know whether it is recorded, and may do something else then.
+    to know whether it is recorded, and may do something else then. `recorded` holds what asks for
+    gradients where all this is so, None if that does not matter; `otherwise` gives the orders that
+    outputs lie in elsewhere, as long as inputs lie row by row, if that is all that is other there.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -73,6 +76,7 @@ class Sighting:
     warms: bool
     asks: bool
     recorded: tuple[frozenset[int], ...] | None
+    otherwise: Orders | None
 
 
 def probe(problem: Problem) -> Sighting | None:
@@ -251,7 +255,11 @@ def _probe(
             moved = tuple(s if home is None or home >= 0 else m for m, s, home in pairs)
         return there != memory or moved != strides or drawn != placed
 
+    others = [f for f in ways.values() if f is None or f[2] != found[2]]
+    otherwise = _otherwise(found, others)
     follows = _follows(given, differs, alike)
+    if otherwise is not None:
+        follows = {i for i, x in enumerate(given) if isinstance(x, Tensor)}
     copies = _copies(given, follows, differs)
     repeats = _repeats(given, copies, differs)
     very = {id(x) for x in (*given, *stage.stand_ins.values()) if isinstance(x, Tensor)}
@@ -277,7 +285,33 @@ def _probe(
         warms,
         stage.asked.any,
         None if _alike(ways.values()) else tuple({way or frozenset(): None for way in alike}),
+        otherwise,
     )
+
+
+def _otherwise(usual: Way, others: list[Way | None]) -> Orders | None:
+    """The orders in which results lie in other ways, if they are dense and nobody else's memory."""
+    _, outputs, (strides, memory, placed) = usual
+    lies = {way and way[2] for way in others}
+    if len(lies) != 1 or (other := lies.pop()) is None or other[1:] != (memory, placed):
+        return None
+    orders: list[tuple[int, ...] | None] = []
+    for output, before, after, home in zip(outputs, strides, other[0], memory, strict=True):
+        if before == after or after is None:
+            orders.append(None)
+            continue
+        order = tuple(sorted(range(len(after)), key=lambda d: -after[d]))
+        dense = torch.empty_permuted(output.shape, order, device="meta").stride()
+        pairs = zip(output.shape, dense, after, strict=True)
+        if (
+            home is None
+            or home >= 0
+            or memory.count(home) > 1
+            or any(size > 1 and a != b for size, a, b in pairs)
+        ):
+            return None
+        orders.append(order)
+    return tuple(orders)
 
 
 def _alike(ways: Iterable[Way | None]) -> bool:

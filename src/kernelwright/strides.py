@@ -84,7 +84,7 @@ def placed(graph: Graph) -> dict[str, tuple[tuple[int, ...], ...]]:
         if node.inputs
         and isinstance(call := node.payload, Call)
         and call.target != "getitem"
-        and goes_by_place(resolve(call.target))
+        and goes_by_place(resolve(call.target), call.args, dict(call.kwargs))
     ]
     if not calls:
         return {}

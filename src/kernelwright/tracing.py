@@ -38,6 +38,7 @@ from kernelwright.borrowed import unfused, untouched
 from kernelwright.composites import functional
 from kernelwright.effects import is_users
 from kernelwright.errors import UnsupportedError
+from kernelwright.fakes import draws
 from kernelwright.graph import Guard
 from kernelwright.problem import Problem
 from kernelwright.structures import dynamic_shapes, registering_outputs, tensors
@@ -303,19 +304,6 @@ def several(problem: Problem) -> Problem:
     return replace(problem, inputs=inputs, kwargs=kwargs)
 
 
-def draws(fx_node: Any) -> bool:
-    """Whether an operator draws random numbers, which a dropout does only where it is live."""
-    tags = getattr(fx_node.target, "tags", ())
-    if torch.Tag.nondeterministic_seeded not in tags:
-        return False
-    given = dict(
-        zip((a.name for a in fx_node.target._schema.arguments), fx_node.args, strict=False)
-    )
-    given |= fx_node.kwargs
-    rate = given.get("dropout_p", given.get("dropout", 1.0))
-    return given.get("train", True) is not False and rate != 0.0
-
-
 def _unread(graph: Any) -> str | None:
     """Random numbers that nobody reads are drawn all the same: later ones are others."""
     read = {*graph.find_nodes(op="output")}
@@ -323,7 +311,7 @@ def _unread(graph: Any) -> str | None:
         writes = node.op == "call_function" and getattr(node.target, "_schema", None)
         if node in read or (writes and writes.is_mutable):
             read |= {node, *node.all_input_nodes}
-        elif draws(node):
+        elif draws(node.target, node.args, node.kwargs):
             return f"nobody reads what {node.target} draws"
     return None
 

@@ -88,9 +88,9 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     seen: list[bool] = []
     trace = tracing.trace
 
-    def counted(problem: Problem, free: bool) -> tracing.Trace:
+    def counted(problem: Problem, free: bool, watch: bool = False) -> tracing.Trace:
         seen.append(problem.training)
-        return trace(problem, free)
+        return trace(problem, free, watch)
 
     monkeypatch.setattr(capturing, "trace", counted)
     return seen

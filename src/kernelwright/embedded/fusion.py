@@ -35,8 +35,9 @@ class Fusion:
     `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
     says which of them the inputs are, where they are; `globals` says that some of the state lies in
     the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another; `ways` says
-    that which tensors ask for gradients decides how results lie, so that every call asks outside().
+    the results that may be views of something inside and share no element with another. Where it
+    depends on which tensors ask for gradients how results lie, `asking` and `laid` see to that, or
+    `ways` says that every call asks outside().
     """
 
     alone = ()
@@ -213,6 +214,13 @@ def is_dense(tensor):
 def asking(*tensors):
     """Which of them a gradient is recorded for."""
     return tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
+
+
+def laid(tensor, order):
+    """A copy whose axes lie in memory in this order."""
+    return torch.empty_permuted(
+        tensor.shape, order, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
 
 
 def is_channels_last(tensor):

@@ -25,7 +25,7 @@ EMPTY = inspect.Parameter.empty
 # Names of the file that the emitted functions use, and that no local may hide.
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
-    *("described", "transformed", "is_ordinary", "is_channels_last", "in_order"),
+    *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
     *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch"),
     *("from_batch", "of_pixels"),
     "stamped",

@@ -93,15 +93,31 @@ class ForwardWriter(Names):
         return [*lines, *self._ways(), "    return None"]
 
     def _ways(self) -> list[str]:
-        """Where results lie otherwise while other gradients are recorded."""
-        recorded, state = self.graph.contract.recorded, self.local["state"]
-        if recorded is None:
+        """Where results lie otherwise while other gradients are recorded, and nobody knows how."""
+        if not self.needs_its_way:
             return []
-        order = [*self.leaves, *(n.name for n in self.state())]
-        ways = [tuple(name in of for name in order) for of in recorded]
         places = [leaf.place for leaf in self.leaves.values()]
-        test = f"asking({', '.join([*places, f'*{state}'])}) not in {ways}"
+        test = self._records_otherwise("asking", [*places, f"*{self.local['state']}"])
         return _when(test, "the result lies otherwise where these gradients are recorded")
+
+    @property
+    def needs_its_way(self) -> bool:
+        """Whether the kernels serve calls alone that record the gradients they were traced for."""
+        return self.graph.contract.recorded is not None and not self.orders_otherwise
+
+    def _records_otherwise(self, asking: str, sources: list[str]) -> str:
+        order = [*self.leaves, *(n.name for n in self.state())]
+        ways = [tuple(name in of for name in order) for of in self.graph.contract.recorded or ()]
+        return f"{asking}({', '.join(sources)}) not in {ways}"
+
+    @cached_property
+    def orders_otherwise(self) -> dict[str, tuple[int, ...]]:
+        """The orders of outputs in calls that record other gradients."""
+        leaves, orders = pytree.tree_leaves(self.graph.outputs), self.graph.contract.otherwise
+        if orders is None or len(leaves) != len(orders):
+            return {}
+        pairs = zip(leaves, orders, strict=True)
+        return {leaf.name: order for leaf, order in pairs if isinstance(leaf, Ref) and order}
 
     def _untraceable(self) -> str | None:
         if self.graph.contract.random:
@@ -445,6 +461,10 @@ class ForwardWriter(Names):
             lines = [*known, f"if {results} is None:", *indented(lines)]
         names = [self.variable(r.name) for r in self.results]
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
+        if self.orders_otherwise:
+            sources = [*(leaf.given for leaf in self.leaves.values()), f"*{fusion}.state(self)"]
+            test = self._records_otherwise(f"{fusion}.asking", sources)
+            lines.append(f"{self.local['otherwise']} = {test}")
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
         body = [*lines, f"return {self.assembled()}"]
         shown = ["    @functools.wraps(Model.forward)"] * self.arguments.shows_another
@@ -491,6 +511,9 @@ class ForwardWriter(Names):
         text = self._known(value)
         if not isinstance(value, Ref):
             return text
+        if value.name in self.orders_otherwise:
+            laid = f"{self.own('FUSION')}.laid({text}, {self.orders_otherwise[value.name]})"
+            return f"({laid} if {self.local['otherwise']} else {text})"
         if self.graph[value.name].op == "view" and value.name in self.detached:
             return f"{text}.detach()"
         other = value.name in self._other_tensors and text in self.known.values()

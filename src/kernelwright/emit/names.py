@@ -39,7 +39,7 @@ from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 
 OWN = (
-    *("memo", "kind", "results", "state", "cause", "module", "run"),
+    *("memo", "kind", "results", "state", "cause", "module", "run", "otherwise"),
     *("panel", "samples", "slices", "part", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *WORKSPACE)
