@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PARTS = 30
+PARTS = 60
 SCRIPT = Path(__file__).parent.parent / "torch_databases.py"
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no C++ compiler")
