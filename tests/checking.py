@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import platform
 import subprocess
 import sys
 from collections import Counter
@@ -23,7 +22,7 @@ from alike import difference, gradients, parts, required
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from kernelwright.emit import library, runtime
+from kernelwright.emit import library
 from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import Node, is_differentiable
 from kernelwright.ledger import COUNTED
@@ -32,6 +31,7 @@ from kernelwright.plan import ALWAYS
 from kernelwright.plan.means import LAW
 from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, load_source
+from kernelwright.runtime.build import NATIVE
 from kernelwright.verify.compare import first_misplaced, measure, same_bits
 from kernelwright.verify.inputs import set_seed
 
@@ -47,10 +47,7 @@ NEEDS_TWO = "too few samples for a statistic"
 
 def native_flags() -> list[str]:
     """What emitted files ask the compiler for on this machine."""
-    names: dict[str, Any] = {"platform": platform}
-    exec(runtime.CPU_NATIVE, names)
-    flags: list[str] = names["NATIVE"]
-    return flags
+    return list(NATIVE)
 
 
 def name_of(path: Path) -> str:
@@ -159,13 +156,6 @@ def run(module: nn.Module, inputs: tuple[Any, ...]) -> Any:
     set_seed(5)
     with torch.no_grad():
         return module(*inputs)
-
-
-def with_node(fused: nn.Module) -> Any:
-    """An emitted module whose calls can be nodes of C++, which an import does not wait for."""
-    library: Any = type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"]
-    library.node.result()
-    return fused
 
 
 @contextlib.contextmanager

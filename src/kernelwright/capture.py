@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from kernelwright.effects import undone
-from kernelwright.embedded.fusion import is_lazy
 from kernelwright.errors import UnsupportedError
 from kernelwright.fakes import draws
 from kernelwright.graph import (
@@ -46,6 +45,7 @@ from kernelwright.graph import (
 from kernelwright.places import find_places, is_place, look_of, look_up
 from kernelwright.probe import Lies, Sighting, probe
 from kernelwright.problem import Problem
+from kernelwright.runtime.tensors import is_lazy
 from kernelwright.samples import apart_from_one, example_sizes
 from kernelwright.strides import given_rows, placed
 from kernelwright.tracing import TORCH, Trace, several, trace

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelwright.embedded.fusion import is_ordinary
+from kernelwright.runtime.tensors import is_ordinary
 
 Look = tuple[int, torch.dtype, torch.Size, tuple[int, ...]]
 TABLES = ("_parameters", "_buffers", "_modules")

@@ -28,11 +28,11 @@ from torch.utils import _pytree as pytree
 from kernelwright import recurrences, structures
 from kernelwright.borrowed import unfused
 from kernelwright.effects import undone, watched
-from kernelwright.embedded.baked import attributes, described
 from kernelwright.errors import PACKAGE
 from kernelwright.fakes import layouts
 from kernelwright.graph import is_differentiable
 from kernelwright.problem import Problem
+from kernelwright.runtime.baked import attributes, described
 
 TORCH = Path(torch.__file__).parent
 Change = Callable[[Any], Any]

@@ -47,30 +47,7 @@ assert torch.allclose(ModelNew()(x), Model()(x)), "wrong"
 """
 SOURCES = Path(__file__).parents[2] / "src"
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2  # of linux/prctl.h, capability.h
-# With gradients; how it is recorded is told by `kind`.
-GRADIENTS = """
-import fcntl, signal
-from concurrent.futures import ThreadPoolExecutor
-fused, node = ModelNew(), _KW_KERNEL_LIBRARY.node
-
-def kind():
-    x = torch.arange(32.0).reshape(4, 8).requires_grad_()
-    y = fused(x)
-    ours, theirs = (torch.autograd.grad(z[:, 0].sum(), x)[0] for z in (y, Model()(x)))
-    assert torch.allclose(ours, theirs), "wrong"
-    return type(y.grad_fn).__name__
-
-def last_kind(_):
-    while not node.done():
-        kind()
-    return kind()
-
-def is_held():
-    return os.path.exists(os.environ["PLACE"] + "/hold")
-"""
-LIBRARIES = 3  # what calls the kernels, the kernels, the node of a call
-CALLS, KERNELS, NODE = 1, 1, 1  # units of each
-UNITS = CALLS + KERNELS + NODE
+LIBRARIES = UNITS = 1
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*)
   echo "$$" >> "$PLACE/compiled"
@@ -80,9 +57,6 @@ case " $* " in *" -c "*)
     case "$before" in -c) source=$word ;; -o) object=$word ;; *) flags="$flags $word" ;; esac
     before=$word
   done
-  if grep -q '^extern "C" void kw_record' "$source"; then
-    while [ -e "$PLACE/hold" ]; do sleep 0.05; done
-  fi
   kept="$OBJECTS/$({{ echo "$flags"; cat "$source"; }} | sha256sum | cut -c1-64)"
   if [ -e "$kept" ]; then exec cp "$kept" "$object"; fi
   {real} "$@" || exit
@@ -188,14 +162,13 @@ def test_a_killed_builder_blocks_nobody(place: Place) -> None:
 def test_a_damaged_library_is_built_again(damage: str, place: Place) -> None:
     assert place.run() == ""
     library = place.libraries[0]
-    assert library.name.startswith("kw_calls")
     content = library.read_bytes()
     if damage == "truncated":
         library.write_bytes(content[: len(content) // 2])
     else:
         library.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     assert place.run() == ""
-    assert place.compilations == UNITS + CALLS and library.stat().st_size == len(content)
+    assert place.compilations == 2 * UNITS and library.stat().st_size == len(content)
 
 
 def test_other_flags_and_compilers_are_other_builds(place: Place) -> None:
@@ -209,8 +182,8 @@ def test_other_flags_and_compilers_are_other_builds(place: Place) -> None:
     assert place.run() == ""
     os.utime(compiler, (1, 1))  # as an upgrade leaves another file there
     assert place.run() == ""
-    assert place.compilations == UNITS + KERNELS + UNITS
-    assert len(place.libraries) == LIBRARIES + 1 + LIBRARIES
+    assert place.compilations == 3 * UNITS
+    assert len(place.libraries) == 3 * LIBRARIES
 
 
 def test_a_full_disk_leaves_nothing_that_is_believed(place: Place) -> None:
@@ -264,81 +237,6 @@ def test_odd_paths(name: str, tmp_path: Path, emitted: str, script: Path, nurser
     assert len(plain.libraries) == LIBRARIES
 
 
-IS_KNOWN_AND_HELD = """
-assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
-assert is_held() and not node.done()
-"""
-HAS_NODE = """
-os.unlink(os.environ["PLACE"] + "/hold")
-with ThreadPoolExecutor(2) as pool:
-    assert {*pool.map(last_kind, range(2))} == {"CppFunction"}
-"""
-
-
-def test_nobody_waits_for_the_node(place: Place) -> None:
-    """Not the import, nor a call; calls in all threads have it when it is there."""
-    (place.folder / "hold").touch()
-    with place.file.open("a") as file:
-        file.write(GRADIENTS + IS_KNOWN_AND_HELD + HAS_NODE)
-    assert place.run() == ""
-    place.file.write_text(place.file.read_text().partition(IS_KNOWN_AND_HELD)[0])
-    with place.file.open("a") as file:
-        file.write('assert node.done() and [kind(), kind()][1] == "CppFunction"')
-    assert place.run() == ""
-    assert place.compilations == UNITS
-
-
 def test_an_interpreter_that_ends_leaves_nothing_half_built(place: Place) -> None:
-    assert place.run_limited(lambda: None) == ""
-    assert len(place.libraries) == LIBRARIES
-
-
-@pytest.mark.parametrize("damage", ["#error on purpose", "#define kw_record misnamed"])
-def test_a_node_that_cannot_be_had_is_done_without(damage: str, place: Place) -> None:
-    """The file imports, and its gradients are right; it says so once."""
-    text = place.file.read_text()
-    mark = "#define AT_PER_OPERATOR_HEADERS"
-    assert text.count(mark) == 1
-    text = text.replace(mark, f"{damage}\n{mark}")
-    said = """
-assert node.exception() is not None
-assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
-"""
-    place.file.write_text(text + GRADIENTS + said)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(place.file)],
-        env=place.environment, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    (warning,) = [line for line in done.stderr.splitlines() if "Warning" in line]
-    assert "Calls with gradients are some microseconds slower than usual: " in warning
-    assert "Traceback" not in done.stderr
-
-
-FORKS = """
-child = os.fork()
-if child == 0:
-    assert {kind() for _ in range(3)} == {"_kw_RecordedBackward"}
-    sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
-child = os.fork()
-if child == 0:
-    os.closerange(1, 3)  # if the rest fails, nobody waits for what this says
-    signal.alarm(60)
-    signal.pause()
-"""
-IS_FREE = """
-(guard,) = [f"{folder}/building" for folder, _, _ in os.walk(_kw_cache()) if "kw_node" in folder]
-with open(guard) as file:
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-os.kill(child, signal.SIGKILL)
-"""
-
-
-def test_children_that_are_forked_meanwhile(place: Place) -> None:
-    """They have no node, end as others do, and neither take the build away nor keep its lock."""
-    (place.folder / "hold").touch()
-    with place.file.open("a") as file:
-        file.write(GRADIENTS + IS_KNOWN_AND_HELD + FORKS + HAS_NODE + IS_FREE)
     assert place.run_limited(lambda: None) == ""
     assert len(place.libraries) == LIBRARIES

@@ -212,10 +212,7 @@ def test_compiled_calls_and_their_backward() -> None:
 
 
 def test_nothing_is_called_beside_the_kernels() -> None:
-    """The steps of a call are memory and one row of launches."""
+    """The steps of a call are memory and launches."""
     ours, _ = pair(norm())
-    fusion = type(ours).forward.__globals__["_KW_FUSION"]
-    x = torch.randn(BATCH, 32, 5, 5)
-    ours(x)
-    (steps,) = fusion.recorded.values()
-    assert {name for name, *_ in steps.steps} == {"empty", "launches"}
+    fused = type(ours).forward.__globals__["_KW_FUSION"].fused
+    assert {*fused.__code__.co_names} == {"shape", "_kw_empty", "torch", "float32", "_kw_launch"}

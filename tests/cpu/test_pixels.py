@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from written import Written
 
-from kernelwright.embedded.pixels import of_pixels
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module
+from kernelwright.runtime.pixels import of_pixels
 from kernelwright.targets import X86_64
 
 

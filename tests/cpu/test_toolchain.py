@@ -1,4 +1,4 @@
-"""Without a compiler, `optimize` says so in one sentence; without Python's headers, it works."""
+"""Without a compiler, `optimize` says so in one sentence; a file needs no headers of Python."""
 
 from __future__ import annotations
 
@@ -44,16 +44,13 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_without_headers_of_python_the_kernels_run(
-    monkeypatch: pytest.MonkeyPatch, grad: bool
-) -> None:
+def test_headers_of_python_are_not_needed(monkeypatch: pytest.MonkeyPatch, grad: bool) -> None:
     paths = sysconfig.get_paths
     monkeypatch.setattr(sysconfig, "get_paths", lambda *of: {**paths(*of), "include": "/nowhere"})
     monkeypatch.setattr(live, "_LOADED", {})
     eager = Model()
     fused: Any = kernelwright.optimize(copy.deepcopy(eager), (torch.randn(4, 16),), policy=ALWAYS)
     library = type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"]
-    assert library.calls is None
     started: list[str] = []
     library.watchers.append(started.extend)
     for x in (torch.randn(4, 16), torch.randn(7, 32)[:, ::2], torch.randn(4, 16)):

@@ -4,12 +4,13 @@ import functools
 import operator
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from kernelwright.embedded.memo import Memo, unknown
-from kernelwright.embedded.recorded import Recorded, gradients, is_recomputing, recording
+from kernelwright.embedded.recorded import Recorded, recording
 from kernelwright.embedded.steps import Steps
-from kernelwright.embedded.traced import Glance, Operator
+from kernelwright.runtime.autograd import gradients, is_recomputing
+from kernelwright.runtime.tensors import is_lazy, is_traced
+from kernelwright.runtime.traced import Glance, Operator
 
 LITERALS = (int, bool, str, type(None))
 MOST_KINDS = 128  # of calls that are remembered
@@ -21,6 +22,12 @@ class Kind:
 
     def __init__(self, cause, types=None):
         self.cause, self.types, self.steps = cause, types, None
+
+
+class Unfrozen:
+    """The record of no module in particular."""
+
+    frozen = {}  # noqa: RUF012
 
 
 class Fusion:
@@ -166,6 +173,10 @@ class Fusion:
             return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
 
+    def compute(self, tensors):
+        """The results, for no module in particular."""
+        return self.steps(Unfrozen, tensors).run(Unfrozen, tensors)
+
     def traced(self, tensors):
         """The results of a call that is traced.
 
@@ -209,73 +220,3 @@ def is_watched(device):
 
 def is_dense(tensor):
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-
-
-def asking(*tensors):
-    """Which of them a gradient is recorded for."""
-    return tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in tensors)
-
-
-def laid(tensor, order):
-    """A copy whose axes lie in memory in this order."""
-    return torch.empty_permuted(
-        tensor.shape, order, dtype=tensor.dtype, device=tensor.device
-    ).copy_(tensor)
-
-
-def is_channels_last(tensor):
-    """Whether a tensor has that order and no other: what eager makes of it has it, too."""
-    orders = {4: torch.channels_last, 5: torch.channels_last_3d}
-    order = orders.get(tensor.ndim)
-    return (
-        order is not None
-        and not tensor.is_contiguous()
-        and tensor.is_contiguous(memory_format=order)
-    )
-
-
-def is_ordinary(value):
-    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
-        return False
-    if value.layout is not torch.strided or value.is_nested:
-        return False
-    return torch.compiler.is_compiling() or not is_lazy(value)  # an operator is given resolved ones
-
-
-def is_lazy(tensor):
-    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
-    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
-
-
-def is_traced(inputs):
-    """Whether a dispatch mode, the JIT's tracer or fake tensors stand between us and the memory."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or isinstance(inputs[0], FakeTensor)
-    )
-
-
-def transformed(untraceable):
-    """Why tensors are not what they seem, or None: inside vmap or jvp they wrap others.
-
-    An operator is given tensors alone, so a traced call that draws random numbers, or that has
-    arguments of other kinds, is left to the original forward.
-    """
-    if torch.compiler.is_compiling():
-        return untraceable
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "a transform of torch.func is active"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation is active"
-    return untraceable if torch._C._len_torch_dispatch_stack() > 0 else None
-
-
-def in_order(tensor):
-    """Whether memory follows the axes from the last to the first, gaps and repeats aside."""
-    if tensor.is_contiguous():
-        return True
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    steps = [stride for size, stride in pairs if size > 1 and stride > 0]
-    return steps == sorted(steps, reverse=True)

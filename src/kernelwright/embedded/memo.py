@@ -12,8 +12,8 @@ import warnings
 import torch
 from torch import nn
 
-from kernelwright.embedded.baked import HOOKS, examine, is_record
-from kernelwright.embedded.recorded import is_recomputing
+from kernelwright.runtime.autograd import is_recomputing
+from kernelwright.runtime.baked import HOOKS, examine, is_record
 
 # What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
 UNWATCHED = (

@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from kernelwright.embedded.baked import described
 from kernelwright.emit import values
 from kernelwright.graph import fresh_name
 from kernelwright.problem import Problem
+from kernelwright.runtime.baked import described
 
 EMPTY = inspect.Parameter.empty
 # Names of the file that the emitted functions use, and that no local may hide.
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
-    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch"),
+    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "launch", "empty"),
     *("from_batch", "of_pixels"),
     "stamped",
 }

@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from kernelwright.embedded.baked import (
+from kernelwright.emit.lines import filled, listed
+from kernelwright.emit.values import python
+from kernelwright.runtime.baked import (
     attributes,
     class_name,
     described,
@@ -14,8 +16,6 @@ from kernelwright.embedded.baked import (
     present,
     traced_hooks,
 )
-from kernelwright.emit.lines import filled, listed
-from kernelwright.emit.values import python
 
 WIDTH = 86
 

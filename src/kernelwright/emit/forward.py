@@ -13,10 +13,12 @@ from torch.utils._sympy.printers import PythonPrinter
 from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
 from kernelwright.emit.cpp import comment
+from kernelwright.emit.freed import freed
 from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names, permuted
 from kernelwright.emit.routines import RoutineWriter
 from kernelwright.emit.steps import StepPrinter
+from kernelwright.emit.taped import TapedPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
 from kernelwright.graph import (
@@ -36,7 +38,6 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 
 CHANNELS_LAST = (4, 5)  # numbers of dimensions that have such an order
-MANY_BUFFERS = 2
 HEAP = 1 << 9  # of a class that Python made
 
 
@@ -330,18 +331,21 @@ class ForwardWriter(Names):
 
     def fused(self) -> list[str]:
         """The steps, one after another, as they are recorded."""
-        head = filled("def fused(", [self.local["run"], *self.parameters()], "):", margin=0)
+        run = [] if self.direct else [self.local["run"]]
+        head = filled("def fused(", [*run, *self.parameters()], "):", margin=0)
         lines = [*head, '    """The steps of a call: inputs and state in, results out."""']
         lines += self.sized()
-        printer = StepPrinter(self)
+        printer = StepPrinter(self) if self.direct else TapedPrinter(self)
         with self.within({}):
-            for node in self.on_host() if self.problem.device.type != "cpu" else ():
-                lines += indented(printer.moved(node.name))
+            if isinstance(printer, TapedPrinter):
+                moved = (printer.moved(node.name) for node in self.on_host())
+                lines += indented([line for one in moved for line in one])
             for step in self.lowered.steps:
                 lines += indented(self._step(step, printer))
             lines += indented(self._changes(printer))
             handed = [printer.result(text, name) for name, text in self._handed_back()]
-        return [*lines, *listed("    ", "return (", handed, ")", margin=0)]
+        lines += listed("    ", "return (", handed, ")", margin=0)
+        return freed(lines) if self.direct else lines
 
     def _step(self, step: Step, printer: StepPrinter) -> list[str]:
         return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
@@ -359,18 +363,13 @@ class ForwardWriter(Names):
                 copied.setdefault(self.graph[name].type.dtype, []).append(pair)
         lines: list[str] = []
         for pairs in copied.values():
-            given, half = [pair[i] for i in (0, 1) for pair in pairs], len(pairs)
-            function = "torch.Tensor.copy_"
-            if half >= MANY_BUFFERS:
-                function = f"lambda *both: torch._foreach_copy_(both[:{half}], both[{half}:])"
-            lines += listed("", f"{printer.run}.call(", [function, *given], ")")
+            lines += printer.copied([old for old, _ in pairs], [new for _, new in pairs])
         counted: dict[int, list[str]] = {}
         for counter in self.graph.counters:
             if places[counter.buffer] not in done.counted:
                 counted.setdefault(counter.by, []).append(self.variable(places[counter.buffer]))
         for by, names in counted.items():
-            function = f"lambda *counters: torch._foreach_add_(counters, {by})"
-            lines += listed("", f"{printer.run}.call(", [function, *names], ")")
+            lines += printer.counted(names, by)
         return lines
 
     def _handed_back(self) -> list[tuple[str, str]]:
@@ -438,13 +437,45 @@ class ForwardWriter(Names):
 
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
-        memo, kind, results = (self.local[word] for word in ("memo", "kind", "results"))
         fusion = self.own("FUSION")
+        lines = self._called(fusion) if self.direct else self._recorded(fusion)
+        results = self.local["results"]
+        names = [self.variable(r.name) for r in self.results]
+        made = lines.pop() if self.direct else results
+        lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {made}")]
+        if self.orders_otherwise:
+            sources = [*(leaf.given for leaf in self.leaves.values()), f"*{fusion}.state(self)"]
+            test = self._records_otherwise(f"{fusion}.asking", sources)
+            lines.append(f"{self.local['otherwise']} = {test}")
+        head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
+        body = [*lines, f"return {self.assembled()}"]
+        shown = ["    @functools.wraps(Model.forward)"] * self.arguments.shows_another
+        return [*shown, f"    {head}", *(f"        {line}" for line in body)]
+
+    def _called(self, fusion: str) -> list[str]:
+        """The guard, the original where it must run, and last the expression of the results."""
+        memo, cause = self.local["memo"], self.local["cause"]
         handed = ", ".join(["self", *self.arguments.inside])
-        flat = self.arguments.flat({name: name for name in self.arguments.inside})
+        return [
+            f"{memo}, {cause} = {fusion}.look({handed})",
+            f"if {cause} is not None:",
+            f"    {memo}.fall_back({cause})",
+            f"    return {self._original_forward()}",
+            f"{fusion}.run({', '.join([memo, *self._inputs()])})",
+        ]
+
+    def _inputs(self) -> list[str]:
+        """The tensors of a call, and what else the original needs."""
         given = _tuple([leaf.given for leaf in self.leaves.values()])
         kept = [leaf.given for leaf in self.arguments.constants]
-        called = ", ".join([memo, kind, given, *([_tuple(kept)] if kept else [])])
+        return [given, *([_tuple(kept)] if kept else [])]
+
+    def _recorded(self, fusion: str) -> list[str]:
+        """The results of a call like one before, or of one that is looked at."""
+        memo, kind, results = (self.local[word] for word in ("memo", "kind", "results"))
+        handed = ", ".join(["self", *self.arguments.inside])
+        flat = self.arguments.flat({name: name for name in self.arguments.inside})
+        called = ", ".join([memo, kind, *self._inputs()])
         lines = [
             f"{memo}, {kind} = {fusion}.look({handed})",
             f"if {kind}.cause is not None:",
@@ -459,16 +490,7 @@ class ForwardWriter(Names):
                 f"    {results} = {fusion}.again({', '.join(['self', *flat])})",
             ]
             lines = [*known, f"if {results} is None:", *indented(lines)]
-        names = [self.variable(r.name) for r in self.results]
-        lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {results}")]
-        if self.orders_otherwise:
-            sources = [*(leaf.given for leaf in self.leaves.values()), f"*{fusion}.state(self)"]
-            test = self._records_otherwise(f"{fusion}.asking", sources)
-            lines.append(f"{self.local['otherwise']} = {test}")
-        head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
-        body = [*lines, f"return {self.assembled()}"]
-        shown = ["    @functools.wraps(Model.forward)"] * self.arguments.shows_another
-        return [*shown, f"    {head}", *(f"        {line}" for line in body)]
+        return lines
 
     def _original_forward(self) -> str:
         """The original forward on the arguments as they were given, with itself as its `self`."""

@@ -23,13 +23,13 @@ from kernelwright.version import __version__
 RULE = "# " + "-" * 98
 FUSED, PROGRAMS = "The fused model", "The generated programs"
 PYTHON, CXX = "Python", "C++"
-HELD = {PYTHON: "embedded", CXX: "kernels"}
+HELD = {PYTHON: "runtime", CXX: "kernels"}
 IDENTICAL = "Identical to the package; `kernelwright check` on this file proves it."
 UNSEALED = "sha256 of the text below"
 SECTION = re.compile(rf"^{RULE}\n((?:# .*\n)+){RULE}\n", re.MULTILINE)
 SEAL = re.compile(
     rf"# \d\. The library, in (?P<language>Python|C\+\+): what this file uses of "
-    r"(?P<folder>embedded|kernels)/ of kernelwright (?P<version>\S+)\n"
+    r"(?P<folder>runtime|kernels)/ of kernelwright (?P<version>\S+)\n"
     rf"# for (?P<device>\w+)\. {IDENTICAL}\n"
     rf"# (?P<seal>{UNSEALED}|sha256 [0-9a-f]{{64}})\n"
 )
@@ -99,12 +99,14 @@ def written_again(part: Section, source: str) -> str:
 
 
 def _python(part: Section, source: str) -> str:
-    """The embedded modules, pruned to the names that the file uses, under their names in it."""
-    names = paste.names()
+    """The modules of runtime/, pruned to the names that the file uses, under their names in it."""
+    assert part.seal is not None
+    device = part.seal["device"]
+    names = paste.names(device)
     prefix = _prefix(part)
     new = new_names(names, prefix, first=names)
     others = used(source.replace(part.text, ""))
-    text = paste.library({name for name in names if new[name] in others})
+    text = paste.library({name for name in names if new[name] in others}, device)
     aliases = _aliases(source, prefix)
     return renamed(text, {n: new[n] for n in own_names(text)} | _only(aliases, text))
 

@@ -26,7 +26,7 @@ from kernelwright.emit.library import (
     sealed,
     section,
 )
-from kernelwright.emit.lines import docstring
+from kernelwright.emit.lines import docstring, listed
 from kernelwright.emit.original import original
 from kernelwright.emit.scopes import used
 from kernelwright.emit.sources import source
@@ -37,7 +37,6 @@ from kernelwright.plan import Plan
 from kernelwright.problem import Problem
 from kernelwright.version import __version__
 
-KERNELS = {"cuda": runtime.CUDA_KERNELS, "cpu": runtime.CPU_KERNELS}
 HEAD = f"""\
 {RULE}
 # ModelNew is Model, faster: written by kernelwright {__version__} for {{device}}.
@@ -45,12 +44,21 @@ HEAD = f"""\
 # 1. The original model, as it was given.
 # 2. The fused model: ModelNew, where each operator went, and the steps of a call.
 # 3. The generated programs, in C++, for this model alone.
-# 4. The runtime, which builds and launches them.
-# 5, 6. The library: the package's own text, of which `kernelwright check` on this file says so.
-# 7. What happens when this file is imported.
+{{rest}}
 {RULE}
 
 """
+
+
+REST = {
+    "cuda": """\
+# 4. The runtime, which builds and launches them.
+# 5, 6. The library: the package's own text, of which `kernelwright check` on this file says so.
+# 7. What happens when this file is imported.""",
+    "cpu": """\
+# 4, 5. The library: the package's own text, of which `kernelwright check` on this file says so.
+# 6. What happens when this file is imported.""",
+}
 
 
 def emit(
@@ -68,9 +76,11 @@ def emit(
     compiles = bool(lowered.kernels or lowered.few)
     text = source(plan.graph, lowered, device) if compiles else None
     model = _fused_model(writer, ledger, compiles)
-    started = (KERNELS[device].lstrip() if compiles else "") + "FUSION = _together()\n"
-    machinery = paste.pruned(_runtime(writer, device), used(model) | used(started))
-    library = paste.library(used(model) | used(machinery) | used(started))
+    started = _started(writer, compiles)
+    machinery = ""
+    if not writer.direct:
+        machinery = paste.pruned(_runtime(writer), used(model) | used(started))
+    library = paste.library(used(model) | used(machinery) | used(started), device)
     parts = [
         section(2, f"{FUSED}: where each operator went, and the steps of a call."),
         model,
@@ -82,13 +92,17 @@ def emit(
         ]
     if machinery.strip():
         parts += [section(4, "The runtime: it builds and launches the programs."), machinery]
-    parts += [library_section(5, PYTHON, device), library]
+    number = 4 if writer.direct else 5
+    parts += [library_section(number, PYTHON, device), library]
     if text is not None:
-        parts += [library_section(6, CXX, device), literal("HEADERS", text.headers)]
-    parts += [section(7, "At import: the programs are built, or found as built before."), started]
-    above, below = keep_apart(user.text, parts, writer.prefix, paste.names())
+        parts += [library_section(number + 1, CXX, device), literal("HEADERS", text.headers)]
+    parts += [
+        section(number + 2, "At import: the programs are built, or found as built before."),
+        started,
+    ]
+    above, below = keep_apart(user.text, parts, writer.prefix, paste.names(device))
     whole = "\n\n\n".join(p.strip("\n") for p in (above, *below)) + "\n"
-    return sealed(HEAD.format(device=device) + whole)
+    return sealed(HEAD.format(device=device, rest=REST[device]) + whole)
 
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
@@ -108,22 +122,26 @@ def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     return "\n".join([*imports, "", text])
 
 
-def _runtime(writer: ForwardWriter, device: str) -> str:
-    """What builds the programs of any model; the file holds what it uses of it."""
+def _started(writer: ForwardWriter, compiles: bool) -> str:
+    """What happens at import: the kernels are built, and everything is put together."""
+    kernels = runtime.CUDA_KERNELS.lstrip()
+    if writer.direct:
+        built = f'library("{_stem(writer.problem)}", PROGRAMS, HEADERS)'
+        kernels = f"KERNEL_LIBRARY = Library({built})\nlaunch = KERNEL_LIBRARY.launch\n"
+    together = "_together()" if not writer.direct else _fusion_value(writer)
+    return (kernels if compiles else "") + f"FUSION = {together}\n"
+
+
+def _runtime(writer: ForwardWriter) -> str:
+    """What builds the programs of any model for a GPU; the file holds what it uses of it."""
     problem = writer.problem
     precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
-    if device == "cuda":
-        suffix, machine, together = "cu", runtime.CUDA_MACHINE, runtime.CUDA_TOGETHER
-        flags, calls = runtime.CUDA_FLAGS, runtime.CUDA_CALLS
-    else:
-        machine = runtime.CPU_NATIVE + runtime.CPU_MACHINE
-        suffix, together = "cpp", runtime.CPU_TOGETHER
-        flags, calls = runtime.CPU_FLAGS, runtime.CPU_CALLS
-    holes = {"flags": flags, "calls": calls, "stem": _stem(problem), "suffix": suffix}
+    holes = {"flags": runtime.CUDA_FLAGS, "calls": runtime.CUDA_CALLS}
+    holes |= {"stem": _stem(problem), "suffix": "cu"}
     build = _fill(runtime.BUILD, **holes)
     parts = [
         f"import functools\n{runtime.IMPORTS}",
-        *(machine, _fill(runtime.UNITS, together=str(together)), build),
+        *(runtime.CUDA_MACHINE, _fill(runtime.UNITS, together=str(runtime.TOGETHER)), build),
         *(products.MACHINE, precision, runtime.PRECISION, runtime.CONSTANTS),
     ]
     return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
@@ -154,9 +172,6 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     """The table of what tracing took for granted, and everything together."""
     baked = baked_in(writer.problem.module, writer.graph.mode != "any")
     rows = [line for entry in baked for line in entry]
-    stem = _stem(writer.problem)
-    rewritten, recalled, in_place = writer.rewritten()
-    alone = writer.alone()
     return "\n".join(
         [
             "# What tracing took for granted of the modules at these places: class, what is there,",
@@ -164,39 +179,70 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "BAKED_IN = (",
             *(f"    {line}" for row in rows for line in row.splitlines()),
             ")",
-            "",
-            "",
-            "def _together():",
-            '    """All of this as one value, which ModelNew asks."""',
-            "    return Fusion(",
-            f'        "{stem}",',
-            f'        device="{writer.device}",',
-            f"        kernels={'KERNEL_LIBRARY' if compiles else None},",
-            "        precision=_Precision,",
-            f"        switch=lambda: {'GENERATED_GEMM' if switched else None},",
-            "        outside=outside,",
-            "        fused=fused,",
-            "        original=original,",
-            f"        model={writer.model()},",
-            "        blank=blank,",
-            "        state=state,",
-            "        baked_in=BAKED_IN,",
-            f"        inputs={len(writer.leaves)},",
-            f"        given={writer.given()},",
-            *([f"        flat={writer.flat()},"] if writer.arguments.starred else []),
-            f"        reaches={writer.reaches()},",
-            f"        rewritten={rewritten},",
-            f"        recalled={recalled},",
-            *([f"        in_place={in_place},"] if in_place else []),
-            *([f"        alone={alone},"] if alone else []),
-            *(["        ways=True,"] if writer.needs_its_way else []),
-            *([f"        {f}={f}," for f in ("asking", "laid")] * bool(writer.orders_otherwise)),
-            f"        random={writer.graph.contract.random},",
-            f"        refused={python(writer.graph.contract.refused)},",
-            f"        globals={writer.reads_globals()},",
-            "    )",
+            *([] if writer.direct else ["", "", *_recording(writer, switched, compiles)]),
         ]
     )
+
+
+def _fusion_value(writer: ForwardWriter) -> str:
+    """The value that ModelNew asks, of all functions of this model."""
+    rewritten, recalled, in_place = writer.rewritten()
+    fields = {
+        "model": writer.model(),
+        **{name: name for name in ("outside", "fused", "original", "blank", "state")},
+        "baked_in": "BAKED_IN",
+        "inputs": len(writer.leaves),
+        "reaches": writer.reaches(),
+        "rewritten": rewritten,
+        "recalled": recalled,
+        "in_place": in_place or None,
+        "alone": writer.alone() or None,
+        **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
+        "random": writer.graph.contract.random,
+        "refused": python(writer.graph.contract.refused),
+        "globals": writer.reads_globals(),
+    }
+    optional = ("in_place", "alone", "asking", "laid")
+    given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
+    return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
+
+
+def _recording(writer: ForwardWriter, switched: bool, compiles: bool) -> list[str]:
+    """The same for a GPU, where the steps of a call are recorded first."""
+    stem = _stem(writer.problem)
+    rewritten, recalled, in_place = writer.rewritten()
+    alone = writer.alone()
+    return [
+        "def _together():",
+        '    """All of this as one value, which ModelNew asks."""',
+        "    return Fusion(",
+        f'        "{stem}",',
+        f'        device="{writer.device}",',
+        f"        kernels={'KERNEL_LIBRARY' if compiles else None},",
+        "        precision=_Precision,",
+        f"        switch=lambda: {'GENERATED_GEMM' if switched else None},",
+        "        outside=outside,",
+        "        fused=fused,",
+        "        original=original,",
+        f"        model={writer.model()},",
+        "        blank=blank,",
+        "        state=state,",
+        "        baked_in=BAKED_IN,",
+        f"        inputs={len(writer.leaves)},",
+        f"        given={writer.given()},",
+        *([f"        flat={writer.flat()},"] if writer.arguments.starred else []),
+        f"        reaches={writer.reaches()},",
+        f"        rewritten={rewritten},",
+        f"        recalled={recalled},",
+        *([f"        in_place={in_place},"] if in_place else []),
+        *([f"        alone={alone},"] if alone else []),
+        *(["        ways=True,"] if writer.needs_its_way else []),
+        *([f"        {f}={f}," for f in ("asking", "laid")] * bool(writer.orders_otherwise)),
+        f"        random={writer.graph.contract.random},",
+        f"        refused={python(writer.graph.contract.refused)},",
+        f"        globals={writer.reads_globals()},",
+        "    )",
+    ]
 
 
 def _stem(problem: Problem) -> str:

@@ -61,7 +61,8 @@ class Names:
     """How the values of one plan are called in the emitted functions.
 
     `known` are texts for values in the function that is being printed, `slots` those of a routine;
-    `recorded_on` is the text of the device while steps are printed.
+    `recorded_on` is the text of the device while steps are printed; `direct` says that these run as
+    they are printed, and are not recorded first.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Names:
         self.known: dict[str, str] = {}
         self.slots: Mapping[str, str] = {}
         self.recorded_on = ""
+        self.direct = device == "cpu"
         self.results = self._results()
 
     def _locals(self) -> dict[str, str]:
@@ -147,7 +149,8 @@ class Names:
     def within(self, slots: Mapping[str, str]) -> Iterator[None]:
         """Steps are printed in here, those of a routine with its own names for values."""
         before = self.slots, self.recorded_on
-        self.slots, self.recorded_on = slots, f"{self.local['run']}.device"
+        run = self.local["run"]
+        self.slots, self.recorded_on = slots, '"cpu"' if self.direct else f"{run}.device"
         yield
         self.slots, self.recorded_on = before
 
@@ -167,7 +170,7 @@ class Names:
         if node.op == "input":
             return self.inputs[name]
         if node.op == "constant":
-            return f"_on(_{name}, {self.device_of()})"
+            return f"_{name}" if self.direct else f"_on(_{name}, {self.device_of()})"
         if node.op != "view":
             return self.variable(name)
         view, inner = node.payload, self.value(node.inputs[0])

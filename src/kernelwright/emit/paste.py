@@ -1,6 +1,6 @@
 """Python that an emitted file carries: what it uses of texts with more, and nothing else.
 
-In: a text of definitions, or the modules of embedded/ together, and the names that the rest of the
+In: a text of definitions, or the modules of runtime/ together, and the names that the rest of the
 file uses. Out: the definitions that these names reach, with the comments above them, behind the
 imports that they need. A statement that defines nothing stays.
 """
@@ -13,15 +13,24 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernelwright import embedded
 from kernelwright.emit.scopes import bound, used
 
-FOLDER = Path(__file__).parents[1] / "embedded"
-FILES = (
-    *("products", "orders", "pixels", "dropout", "baked", "recorded", "memo", "traced", "launches"),
-    *("steps", "fusion"),
-)
-HOME = embedded.__name__
+PACKAGE = Path(__file__).parents[1]
+FILES = {
+    "cpu": (
+        *("runtime/fusion", "runtime/tensors", "runtime/memo", "runtime/baked"),
+        *("runtime/recorded", "runtime/autograd", "runtime/traced", "runtime/launches"),
+        *("runtime/orders", "runtime/pixels", "runtime/build"),
+    ),
+    "cuda": (
+        *("embedded/products", "runtime/orders", "runtime/pixels", "embedded/dropout"),
+        *("runtime/tensors", "runtime/baked", "runtime/autograd", "embedded/recorded"),
+        *("embedded/memo", "runtime/traced", "embedded/launches", "embedded/steps"),
+        "embedded/fusion",
+    ),
+}
+CPP = {"calls": "What calls the kernels, in C++.", "node": "A call in autograd's graph, in C++."}
+HOMES = ("kernelwright.embedded", "kernelwright.runtime")
 
 
 @dataclass(frozen=True)
@@ -39,33 +48,31 @@ class Piece:
     is_import: bool = False
 
 
-def library(roots: Set[str]) -> str:
-    """What these names need of embedded/, as one module."""
-    return printed(reached(embedded_pieces(), roots))
+def library(roots: Set[str], device: str) -> str:
+    """What these names need of runtime/, as one module."""
+    return printed(reached(runtime_pieces(device), roots))
 
 
 @cache
-def names() -> frozenset[str]:
-    """Every name that embedded/ defines."""
-    return frozenset(n for p in embedded_pieces() if not p.is_import for n in p.names)
+def names(device: str) -> frozenset[str]:
+    """Every name that the modules of runtime/ define."""
+    return frozenset(n for p in runtime_pieces(device) if not p.is_import for n in p.names)
 
 
 @cache
-def embedded_pieces() -> tuple[Piece, ...]:
+def runtime_pieces(device: str) -> tuple[Piece, ...]:
     found: list[Piece] = []
-    for name in FILES:
-        text = (FOLDER / f"{name}.py").read_text()
-        found += pieces(text, HOME)
-    return (
-        *found,
-        _cpp("calls", "What calls the kernels, in C++."),
-        _cpp("node", "A call of the kernels in autograd's graph, in C++."),
-    )
+    for place in FILES[device]:
+        text = (PACKAGE / f"{place}.py").read_text()
+        found += pieces(text, HOMES)
+    if device == "cuda":
+        found += [_cpp(name, title) for name, title in CPP.items()]
+    return tuple(found)
 
 
 def _cpp(name: str, title: str) -> Piece:
     """A file of C++, so a string of Python's."""
-    text, bound_to = (FOLDER / f"{name}.cpp").read_text(), name.upper()
+    text, bound_to = (PACKAGE / "embedded" / f"{name}.cpp").read_text(), name.upper()
     return Piece(f'{bound_to} = r"""\n{text}"""', frozenset({bound_to}), frozenset(), 2, title)
 
 
@@ -74,8 +81,8 @@ def pruned(text: str, roots: Set[str]) -> str:
     return printed(reached(pieces(text), roots))
 
 
-def pieces(text: str, home: str | None = None) -> list[Piece]:
-    """The statements of a module; what it imports from `home` is left out."""
+def pieces(text: str, homes: Sequence[str] = ()) -> list[Piece]:
+    """The statements of a module; what it imports from `homes` is left out."""
     lines, tree = text.splitlines(), ast.parse(text)
     title = ast.get_docstring(tree) or ""
     body = tree.body[1:] if title else tree.body
@@ -90,7 +97,7 @@ def pieces(text: str, home: str | None = None) -> list[Piece]:
         code = "\n".join(lines[above : node.end_lineno])
         last = node.end_lineno or 0
         if isinstance(node, ast.Import | ast.ImportFrom):
-            if not _is_from(node, home):
+            if not _is_from(node, homes):
                 found += [_import(node, alias) for alias in node.names]
         else:
             own = bound(code) if isinstance(node, DEFINING) else ()
@@ -98,9 +105,9 @@ def pieces(text: str, home: str | None = None) -> list[Piece]:
     return found
 
 
-def _is_from(node: ast.stmt, home: str | None) -> bool:
+def _is_from(node: ast.stmt, homes: Sequence[str]) -> bool:
     inside = isinstance(node, ast.ImportFrom) and f"{node.module}."
-    return bool(home and inside and inside.startswith(f"{home}."))
+    return any(inside and inside.startswith(f"{home}.") for home in homes)
 
 
 DEFINING = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 
 from kernelwright.emit import paste, runtime
 from kernelwright.emit.arguments import GLOBALS
+from kernelwright.emit.freed import freed
 from kernelwright.emit.lines import docstring, filled, indented
 from kernelwright.emit.names import Names
 from kernelwright.emit.steps import BODY, StepPrinter
+from kernelwright.emit.taped import TapedPrinter
 from kernelwright.emit.values import python
 from kernelwright.graph import fresh_name
 from kernelwright.lower import Lowered, Routine
@@ -45,12 +47,12 @@ class RoutineWriter:
 
     def __init__(self, names: Names, lowered: Lowered) -> None:
         self.names, self.graph = names, names.graph
-        self.run = names.local["run"]
+        self.run = [] if names.direct else [names.local["run"]]
         self.users: dict[str, list[Invoke]] = {r.name: [] for r in lowered.routines}
         for step in lowered.steps:
             if isinstance(step, Invoke):
                 self.users[step.routine].append(step)
-        taken = {*GLOBALS, *names.every(), *paste.names(), *runtime.names()}
+        taken = {*GLOBALS, *names.every(), *paste.names(names.device), *runtime.names()}
         called = {r.name: fresh_name(f"_{r.name}", taken) for r in lowered.routines}
         self.functions = {r.name: self.function(r, called[r.name]) for r in lowered.routines}
 
@@ -60,7 +62,7 @@ class RoutineWriter:
     def invoke(self, step: Invoke) -> list[str]:
         function = self.functions[step.routine]
         targets = [python(step.targets[i]) for i in function.differing]
-        given = [self.run, *function.sizes, *map(self.names.value, step.given), *targets]
+        given = [*self.run, *function.sizes, *map(self.names.value, step.given), *targets]
         made = ", ".join(map(self.names.variable, step.results))
         left = f"{made} = " if made else ""
         return filled(f"{left}{function.name}(", given, ")", margin=BODY + PREFIX)
@@ -72,17 +74,19 @@ class RoutineWriter:
                      if len(set(same)) > 1]  # fmt: skip
         targets = {routine.targets[i]: fresh_name("target", inside) for i in differing}
         with self.names.within(slots):
-            printer = StepPrinter(self.names, targets)
+            taped = TapedPrinter(self.names, targets)
+            printer = StepPrinter(self.names) if self.names.direct else taped
             body = [line for step in routine.steps for line in printer.step(step)]
             given = [self.names.value(p) for p in routine.parameters]
             results = ", ".join(self.names.variable(r) for r in routine.results)
             left = [f"return {results}"] if results else []
         locals = [self.names.local[symbol] for symbol in self.graph.symbols]
         sizes = [size for size in locals if re.search(rf"\b{size}\b", "\n".join(body))]
-        given = [self.run, *sizes, *given, *targets.values()]
+        given = [*self.run, *sizes, *given, *targets.values()]
         head = filled(f"def {name}(", given, "):", margin=PREFIX)
-        lines = (*head, *indented([self.about(routine), *body, *left]))
-        return Function(name, tuple(sizes), tuple(differing), lines)
+        lines = [*head, *indented([self.about(routine), *body, *left])]
+        lines = freed(lines) if self.names.direct else lines
+        return Function(name, tuple(sizes), tuple(differing), tuple(lines))
 
     def about(self, routine: Routine) -> str:
         """What it computes for the first of its users, in the words of the user's program."""

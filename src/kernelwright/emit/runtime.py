@@ -1,4 +1,4 @@
-"""The fixed Python part of an emitted file, as text: build, launch, fall back.
+"""The fixed Python part of an emitted file for a GPU, as text: build, launch, fall back.
 
 Kept as templates because the emitted file must stand alone. KernelBench's checker reads it as
 plain text, so a few harmless words must not occur in it (see tests/null/test_emit.py).
@@ -204,43 +204,17 @@ if torch.cuda.is_available():
     ARCHITECTURE.append(f"-gencode=arch=compute_{_number},code=sm_{_number}")
 '''
 
-CPU_MACHINE = '''
-def _machine():
-    """The instruction set that -march=native stands for here."""
-    if not os.path.exists("/proc/cpuinfo"):
-        return [platform.processor()]
-    with open("/proc/cpuinfo") as info:
-        return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
-'''
-
 CUDA_FLAGS = """dict(
         extra_cflags=["-O1"],
         extra_cuda_cflags=["-O3", "-std=c++17", *ARCHITECTURE],
         is_python_module=False,  # plain C functions: no binding to compile
     )"""
 
-# torch would ask for C++20, whose headers take the compiler longer than a small kernel.
-CPU_FLAGS = """dict(
-        extra_cflags=["-std=c++17", "-O3", "-fopenmp", *NATIVE, *EXACT],
-        extra_ldflags=["-fopenmp"],
-        is_python_module=False,  # plain C functions: no binding to compile
-    )"""
-
 # What calls kernels is compiled against torch, whose headers take most of the time.
 CUDA_CALLS = """dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)"""
-CPU_CALLS = """dict(extra_cflags=["-O1"])"""
-
-CPU_NATIVE = """
-# GCC would take half of a register of AVX-512: 2.0 ms and not 1.4 for 2.5 M times SiLU.
-NATIVE = {
-    "aarch64": ["-mcpu=native"],
-    "x86_64": ["-march=native", "-mprefer-vector-width=512"],
-}.get(platform.machine(), ["-march=native"])
-EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
-"""
 
 # What a unit should cost at least: its own parsing is not free.
-CUDA_TOGETHER, CPU_TOGETHER = 4, 4
+TOGETHER = 4
 
 UNITS = '''
 def _units():
@@ -258,10 +232,6 @@ def _units():
 
 CUDA_KERNELS = """
 KERNEL_LIBRARY = Library(*_build(), on_gpu=True) if ARCHITECTURE else None
-"""
-
-CPU_KERNELS = """
-KERNEL_LIBRARY = Library(*_build(), on_gpu=False)
 """
 
 PRECISION = '''
@@ -313,5 +283,5 @@ FALLBACKS = '''
 
 def names() -> set[str]:
     """The names that these texts bind for themselves."""
-    texts = (BUILD, CUDA_MACHINE, CPU_MACHINE, UNITS, PRECISION, CONSTANTS)
+    texts = (BUILD, CUDA_MACHINE, UNITS, PRECISION, CONSTANTS)
     return {name for text in texts for name in re.findall(r"^(?:def |class )?(_\w+)", text, re.M)}

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from kernelwright.dropout import is_mask
 from kernelwright.emit.lines import METHOD, filled, indented, listed
 from kernelwright.emit.names import Names
-from kernelwright.emit.values import python
-from kernelwright.graph import Call, Dim, refs
+from kernelwright.graph import Call, Dim
 from kernelwright.lower.slices import LARGE_BYTES
 from kernelwright.lower.steps import (
-    DECISIONS,
     WORKSPACE,
     Alloc,
     Choice,
-    Decide,
     Guard,
-    Kept,
     Launch,
     Library,
     Panels,
@@ -39,6 +33,7 @@ FRIENDLY = {
     "torch.ops.aten.conv_transpose3d.input": "torch.nn.functional.conv_transpose3d",
 }
 BODY = 4  # the indentation of fused()
+PREFIX = len("_kw_")  # what a name of the file is longer by in the end
 OPERANDS = 3  # of a convolution: x, W, bias
 DEEPEST = 16  # that of an operand in a way inside of a way
 
@@ -49,20 +44,16 @@ def on_machine(guard: Guard, device: str) -> str:
 
 
 class StepPrinter:
-    """Prints steps over the names of one model; `targets` are texts for weights' places."""
+    """Prints steps over the names of one model."""
 
-    def __init__(self, names: Names, targets: Mapping[str, str] | None = None) -> None:
+    def __init__(self, names: Names) -> None:
         self.names, self.graph = names, names.graph
-        self.targets = targets or {}
-        self.run = names.local["run"]
 
     def step(self, step: Step) -> list[str]:
         if isinstance(step, Alloc):
             return self.alloc(step.buffer)
         if isinstance(step, Launch):
             return self.launch(step.kernel, self.operands(step), self.sizes(step))
-        if isinstance(step, Decide):
-            return self.decide(step)
         if isinstance(step, Library):
             return self.library(step)
         if isinstance(step, Choice):
@@ -71,13 +62,12 @@ class StepPrinter:
             return self.panels(step)
         if isinstance(step, Slices):
             return self.slices(step)
-        assert isinstance(step, Kept)
-        return self.kept(step)
+        raise NotImplementedError(f"No {type(step).__name__} here.")
 
     # ---- memory and kernels ------------------------------------------------------------------
 
     def alloc(self, buffer: Buffer) -> list[str]:
-        return [f"{self.variable(buffer.name)} = {self.run}.empty({', '.join(self.typed(buffer))})"]
+        return [f"{self.variable(buffer.name)} = empty({', '.join(self.typed(buffer))})"]
 
     def typed(self, buffer: Buffer) -> list[str]:
         return [self.names.tuple_of(buffer.shape), str(buffer.dtype)]
@@ -96,7 +86,7 @@ class StepPrinter:
         return self.result(self.names.value(name), name)
 
     def result(self, text: str, name: str) -> str:
-        """A value of the graph where its text is its variable, else a call that makes the text."""
+        """A value of the graph, given its text."""
         given = self.given([name])
         return text if given == [text] else self.called("call", text, given)
 
@@ -107,8 +97,8 @@ class StepPrinter:
         return list(dict.fromkeys(self.names.value(b) for b in plain))
 
     def called(self, verb: str, text: str, given: list[str]) -> str:
-        head = f"lambda {', '.join(given)}:" if given else "lambda:"
-        return f"{self.run}.{verb}({', '.join([f'{head} {text}', *given])})"
+        """An expression of torch's; who records steps has to know what it is given."""
+        return text
 
     def sizes(self, step: Launch) -> list[str]:
         return [self.size(size) for size in step.sizes]
@@ -117,57 +107,35 @@ class StepPrinter:
         return self.names.local[size] if isinstance(size, str) else self.names.size(size)
 
     def launch(self, kernel: str, operands: list[str], sizes: list[str]) -> list[str]:
-        line = ", ".join([f'{self.run}.launch("{kernel}"', f"[{', '.join(operands)}]", *sizes])
-        if len(line) + BODY + 5 <= 100:
+        line = ", ".join([f'launch("{kernel}"', f"[{', '.join(operands)}]", *sizes])
+        if len(line) + BODY + PREFIX < 100:
             return [f"{line})"]
         tensors = filled("[", operands, "],", margin=DEEPEST)
         inside = [f'"{kernel}",', *tensors, *([f"{', '.join(sizes)},"] if sizes else [])]
-        return [f"{self.run}.launch(", *indented(inside), ")"]
+        return ["launch(", *indented(inside), ")"]
 
-    def kept(self, step: Kept) -> list[str]:
-        names = [step.halves.name, step.scales.name, step.frozen]
-        made = ", ".join(self.names.local[name] for name in names)
-        buffers = [f"({', '.join(self.typed(b))})" for b in (step.halves, step.scales)]
-        items = [self.target(step.target), self.operand(step.weight), *buffers]
-        return listed("", f"{made} = {self.run}.kept(", items, ")")
+    def copied(self, buffers: list[str], values: list[str]) -> list[str]:
+        """Buffers of one type are given new values."""
+        if len(buffers) == 1:
+            return [f"{buffers[0]}.copy_({values[0]})"]
+        both = [f"[{', '.join(texts)}]" for texts in (buffers, values)]
+        return listed("", "torch._foreach_copy_(", both, ")")
 
-    def target(self, place: str) -> str:
-        return self.targets.get(place) or python(place)
-
-    def decide(self, step: Decide) -> list[str]:
-        made = ", ".join(self.names.local[name] for name in DECISIONS[:3])
-        sizes = [self.names.size(n) for n in (step.rows, step.batch)]
-        frozen = self.names.local[step.frozen] if isinstance(step.frozen, str) else "False"
-        items = [*sizes, str(step.rule), f"_processors({self.names.device_of()})", frozen]
-        return filled(f"{made}, _ = product_launch(", items, ")", margin=DEEPEST)
+    def counted(self, counters: list[str], by: int) -> list[str]:
+        return listed("", "torch._foreach_add_(", [f"[{', '.join(counters)}]", str(by)], ")")
 
     # ---- the library -------------------------------------------------------------------------
 
     def library(self, step: Library) -> list[str]:
-        verb = "contract" if step.contracts else "call"
-        target = self.names.variable(step.output)
-        if is_mask(step.call):
-            given = ["KERNEL_LIBRARY", self.names.device_of()]
-            given += map(self.names.literal, step.call.args)
-            head = f"KeepMask({', '.join(given)})"
-            return listed("", f"{target} = {self.run}.call(", [head], ")")
-        given = self.given(refs((step.call.args, step.call.kwargs)))
-        return self.spread(f"{target} = {self.run}.{verb}(", step.call, given)
+        return self.assigned(self.names.variable(step.output), step.call)
 
-    def spread(self, opening: str, call: Call, operands: list[str]) -> list[str]:
-        """A call as a function of its tensors, and these."""
-        given = self.given(refs((call.args, call.kwargs)))
+    def assigned(self, target: str, call: Call) -> list[str]:
+        """A call of torch's, and the name of what it gives."""
         name, inside = self.spelled(call)
-        if name and inside == given and not call.order:
-            return listed("", opening, [name, *operands], ")")
         turned = f".permute({', '.join(map(str, call.order))})" if call.order else ""
-        head = f"lambda {', '.join(given)}: ".replace("lambda :", "lambda:")
-        text = f"{name}({', '.join(inside)})" if name else inside[0]
-        lines = listed("", opening, [f"{head}{text}{turned}", *operands], ")")
-        if not name or all(len(line) + METHOD <= 100 for line in lines):
-            return lines
-        long = filled(f"{head}{name}(", inside, f"){turned},", margin=DEEPEST)
-        return [opening, *indented(long), *(f"    {operand}," for operand in operands), ")"]
+        if not name:
+            return [f"{target} = {inside[0]}{turned}"]
+        return filled(f"{target} = {name}(", inside, f"){turned}", margin=METHOD)
 
     def spelled(self, call: Call) -> tuple[str, list[str]]:
         """A function and its arguments; without one, the whole expression."""
@@ -186,11 +154,6 @@ class StepPrinter:
             inside[:2] = [f"*from_batch({call.fewest}, {', '.join(inside[:2])})"]
         return target, [*inside, *(f"{k}={self.names.literal(v)}" for k, v in call.kwargs)]
 
-    def moved(self, name: str) -> list[str]:
-        """A tensor of the file or of an attribute that lies on the host, on the device instead."""
-        text = self.names.variable(name)
-        return [f"{text} = {self.called('call', f'{text}.to({self.names.device_of()})', [text])}"]
-
     # ---- ways --------------------------------------------------------------------------------
 
     def choice(self, step: Choice) -> list[str]:
@@ -208,14 +171,12 @@ class StepPrinter:
         return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
 
     def guard(self, guard: Guard) -> str:
+        """A condition; no weight is frozen where steps run as they are printed."""
         if guard.capability is not None:
             return on_machine(guard, self.names.device_of())
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)
-        if guard.frozen:
-            kept = f"{self.target(guard.frozen)} in {self.run}.frozen"
-            limit = f"({guard.frozen_limit} if {kept} else {limit})"
         return f"{self.names.size(guard.size)} {guard.kind} {limit}"
 
     def panels(self, step: Panels) -> list[str]:
@@ -225,17 +186,16 @@ class StepPrinter:
         part = f"[{start}:{stop}]"
         tensors = [panel if r == buffer.name else self.operand(r) for r in step.launch.reads]
         tensors += [f"{self.variable(w)}{part}" for w in step.launch.writes]
-        multiply = "lambda rows, weight, out: torch.mm(rows, weight.t(), out=out)"
-        factors = [f"{self.operand(step.left)}{part}", self.operand(step.right), panel]
+        factors = [f"{self.operand(step.left)}{part}", f"{self.operand(step.right)}.t()"]
         loop = [
             f"{stop} = min({start} + {rows}, {batch})",
             f"{panel} = {name}[: {stop} - {start}]",
-            *listed("", f"{self.run}.call(", [multiply, *factors], ")"),
+            *listed("", "torch.mm(", [*factors, f"out={panel}"], ")"),
             *self.launch(step.launch.kernel, tensors, [f"{stop} - {start}"]),
         ]
         shape = f"(min({batch}, {rows}), {buffer.shape[1]})"
         return [
-            f"{name} = {self.run}.empty({shape}, {buffer.dtype})",
+            f"{name} = empty({shape}, {buffer.dtype})",
             f"for {start} in range(0, {batch}, {rows}):",
             *indented(loop),
         ]
@@ -256,15 +216,14 @@ class StepPrinter:
         for b in step.inside:
             rest = "".join(f", {self.names.size(d)}" for d in b.shape[1:])
             shape = f"(-(-{batch} // max(1, {slices})){rest or ','})"
-            lines.append(f"{self.variable(b.name)} = {self.run}.empty({shape}, {b.dtype})")
-        given = self.given(refs((step.call.args, step.call.kwargs)))
-        (left,) = self.given([step.left])
-        operands = [f"{g}{part}" if g == left else g for g in given]
-        opening = f"{self.variable(step.product)} = {self.run}.call("
+            lines.append(f"{self.variable(b.name)} = empty({shape}, {b.dtype})")
+        base = self.graph.base(step.left)
+        with self.names.within({**self.names.slots, base: f"{self.names.value(base)}{part}"}):
+            product = self.assigned(self.variable(step.product), step.call)
         loop = [
             f"{start} = {batch} * {number} // {slices}",
             f"{stop} = {batch} * ({number} + 1) // {slices}",
-            *self.spread(opening, step.call, operands),
+            *product,
         ]
         for launch in step.launches:
             tensors = [

@@ -1,6 +1,6 @@
 // The float32 scalar functions of the expression IR, one definition for device and host.
 //
-// Each follows the torch function of its name, special values included: NaN in, NaN out (except
+// Each follows the torch function of its name, special values included: NaN in, NaN out (but for
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
 // On the device (sm_80 and later) exp, log and their like are CUDA's accurate functions, and those

@@ -10,8 +10,8 @@ import weakref
 
 import torch
 
-from kernelwright.embedded.baked import examine
-from kernelwright.embedded.recorded import gradients, kept
+from kernelwright.runtime.autograd import gradients, kept
+from kernelwright.runtime.baked import examine
 
 LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
 
@@ -27,12 +27,6 @@ class Glance:
 
     def fall_back(self, cause):
         """Nothing to count: the tracer follows the original forward instead."""
-
-
-class Unfrozen:
-    """The record of no module in particular."""
-
-    frozen = {}  # noqa: RUF012
 
 
 class Operator:
@@ -66,7 +60,7 @@ class Operator:
         """The results, and what buffers become: tracers want operators that change nothing."""
         rewritten = self.fusion.rewritten
         given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
-        results = self.fusion.steps(Unfrozen, given).run(Unfrozen, given)
+        results = self.fusion.compute(given)
         return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):

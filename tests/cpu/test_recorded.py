@@ -1,4 +1,4 @@
-"""A known call is a node of autograd's graph like any of torch's: what it keeps, checks, frees."""
+"""A call is a node of autograd's graph like any of torch's: what it keeps, checks, frees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from checking import with_node
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -37,9 +36,9 @@ Pair = tuple[Any, nn.Module]
 
 
 def _pair(module: nn.Module, *inputs: Any) -> Pair:
-    """Ours, which knows such calls, and eager with parameters of its own."""
+    """Ours, which was called before, and eager with parameters of its own."""
     fused = kernelwright.optimize(copy.deepcopy(module), inputs, policy=ALWAYS)
-    with_node(fused)(*inputs)
+    fused(*inputs)
     return fused, copy.deepcopy(module)
 
 
@@ -58,12 +57,6 @@ def _leaf() -> Tensor:
     return torch.randn(5, 24).requires_grad_()
 
 
-def _is_node(result: Tensor) -> bool:
-    """Whether no object of Python's stands for the call in the graph."""
-    function: Any = result.grad_fn
-    return type(function).__name__ == "CppFunction" and function.name() == "RecordedBackward"
-
-
 def _same(ours: Any, theirs: Any) -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
@@ -73,7 +66,6 @@ def test_gradients_are_eagers(pair: Pair) -> None:
     x = _leaf()
     cotangent = torch.randn(5, 24)
     y = fused(x)
-    assert _is_node(y)
     ours = torch.autograd.grad(y, [x, fused.scale, fused.linear.weight], cotangent)
     parameters = [x, eager.scale, eager.linear.weight]
     _same(ours, torch.autograd.grad(eager(x), parameters, cotangent))
@@ -85,8 +77,7 @@ def test_gradients_are_eagers(pair: Pair) -> None:
 def test_gradients_that_are_not_asked_for_are_not_computed(pair: Pair) -> None:
     fused, _ = pair
     fusion = type(fused).forward.__globals__["_KW_FUSION"]
-    x = _leaf() * 1
-    y = fused(x)
+    x = torch.randn(5, 24)
     found: list[bool] = []
     kept = fusion.original
 
@@ -96,11 +87,11 @@ def test_gradients_that_are_not_asked_for_are_not_computed(pair: Pair) -> None:
 
     fusion.original = original
     try:
-        torch.autograd.grad(y, fused.scale, torch.ones_like(y), retain_graph=True)
-        torch.autograd.grad(y, x, torch.ones_like(y))
+        fused(x).sum().backward()
+        fused(x.requires_grad_()).sum().backward()
     finally:
         fusion.original = kept
-    assert found == [True, False]
+    assert found == [True, False] and fused.frozen.grad is None
 
 
 def test_double_backward_is_eagers(pair: Pair) -> None:
@@ -267,7 +258,7 @@ def test_anomalies_are_named(pair: Pair) -> None:
     cotangent = torch.full((5, 24), float("nan"))
     with torch.autograd.detect_anomaly(check_nan=True):
         y = fused(_leaf())
-        told = pytest.warns(UserWarning, match="Error detected in RecordedBackward")
+        told = pytest.warns(UserWarning, match="Error detected in .*RecordedBackward")
         with told, pytest.raises(RuntimeError, match="returned nan"):
             y.backward(cotangent)
 
@@ -294,7 +285,6 @@ def test_results_that_no_gradient_flows_from(x_grad: bool, z_grad: bool) -> None
     x, z = torch.randn(5, 24, requires_grad=x_grad), torch.randn(5, 24, requires_grad=z_grad)
     fused, eager = _pair(Several(), x, z)
     ours, theirs = fused(x, z), eager(x, z)
-    assert _is_node(ours[0])
     assert [y.requires_grad for y in ours] == [y.requires_grad for y in theirs]
     _same(ours, theirs)
     for results in (ours, theirs):
@@ -302,54 +292,6 @@ def test_results_that_no_gradient_flows_from(x_grad: bool, z_grad: bool) -> None
     _same(fused.weight.grad, eager.weight.grad)
     if z_grad:
         _same(torch.autograd.grad(ours[1].sum(), z), torch.autograd.grad(theirs[1].sum(), z))
-
-
-def test_a_known_call_gives_what_the_first_gave() -> None:
-    """The first call is one of torch.autograd.Function; the second is not."""
-    x, z = torch.randn(5, 24, requires_grad=True), torch.randn(5, 24)
-    fused = with_node(kernelwright.optimize(Several(), (x, z), policy=ALWAYS))
-    first, second = fused(x, z), fused(x, z)
-    assert not _is_node(first[0]) and _is_node(second[0])
-    assert _told(first) == _told(second)
-    assert first[3] is x and second[3] is x
-
-
-@pytest.mark.parametrize(("needs", "flows"), [(True, True), (True, False), (False, False)])
-def test_a_step_may_give_back_what_it_was_given(pair: Pair, needs: bool, flows: bool) -> None:
-    """Autograd's own function makes another tensor of it, and leaves the caller's alone."""
-    calls = type(pair[0]).forward.__globals__["_KW_KERNEL_LIBRARY"].calls
-    x, weight = torch.randn(3, requires_grad=needs), torch.randn(3, requires_grad=True)
-    sequence = calls.Sequence(2, (), (), (0, 1), ())
-    names: dict[str, Any] = {}
-    known = calls.Known(names, calls.Picture((), ()), lambda: None, lambda: False)
-    reaches = ((0,) if flows else (), (1,))
-    history = (None, None, lambda tensors, wanted, given: list(given), reaches, ())
-    known.add((x, weight), (0, 1), (), None, (), (), None, sequence, *history)
-    y, z = known(names, x, weight)
-    assert y is not x and x.is_leaf and x.grad_fn is None and x.requires_grad == needs
-    assert y.requires_grad == flows and y.data_ptr() == x.data_ptr() and z is not weight
-    z.sum().backward()
-    _same(weight.grad, torch.ones(3))
-
-
-@pytest.mark.parametrize("results", [(0,), (0, 1)])
-def test_views_that_come_out_are_not_written(pair: Pair, results: tuple[int, ...]) -> None:
-    calls = type(pair[0]).forward.__globals__["_KW_KERNEL_LIBRARY"].calls
-    x, weight = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
-    sequence = calls.Sequence(2, (), (), results, ())
-    names: dict[str, Any] = {}
-    known = calls.Known(names, calls.Picture((), ()), lambda: None, lambda: False)
-    history = (
-        None,
-        None,
-        lambda tensors, wanted, given: [*given, None],
-        ((0,), (1,))[: len(results)],
-        (),
-    )
-    known.add((x, weight), (0, 1), (), None, (), (), None, sequence, *history)
-    for y in known(names, x, weight):
-        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
-            y.add_(1)
 
 
 def _refused(call: Callable[[], Any]) -> str:
@@ -404,12 +346,11 @@ from kernelwright.plan import ALWAYS
 module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sigmoid())
 x = torch.randn(4, 8, requires_grad=True)
 fused = kernelwright.optimize(module, (x,), policy=ALWAYS)
-type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"].node.result()
 fused(x)
 fused.kept = y = fused(x)
 torch.kept = fused(x)
 y.sum().backward()
-print(y.grad_fn.name())
+print(type(y.grad_fn).__name__)
 """
 
 

@@ -1,0 +1,102 @@
+"""What a module remembers between calls: how it was found, and what fell back.
+
+Looking at everything that a trace took for granted is slow. Looking whether anything was touched
+since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
+lists and dicts among the attributes) is compared by identity, without a loop in Python.
+"""
+
+import collections
+import itertools
+import operator
+import warnings
+
+import torch
+from torch import nn
+
+from kernelwright.runtime.baked import HOOKS, examine, is_record
+
+# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
+UNWATCHED = (
+    "_non_persistent_buffers_set",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def containers(value, seen):
+    """Everything inside a value that holds what can be replaced, now and later."""
+    if id(value) in seen or isinstance(value, (torch.Tensor, Memo)):
+        return
+    if isinstance(value, (dict, list, set, tuple, collections.deque)):
+        inside = value
+    elif isinstance(value, nn.Module) or is_record(value):
+        inside = vars(value)
+    else:
+        return
+    seen.add(id(value))
+    if not isinstance(value, tuple):
+        yield inside
+    if isinstance(value, nn.Module):
+        seen.update(id(inside[name]) for name in UNWATCHED if name in inside)
+    for item in list(inside.values() if isinstance(inside, dict) else inside):
+        yield from containers(item, seen)
+
+
+class Picture:
+    """Whether containers hold what they held, and modules are of the classes that they were of."""
+
+    def __init__(self, held, modules):
+        self.held, self.modules = held, modules
+        self.tables = [inside for inside in held if isinstance(inside, dict)]
+        self.sizes, self.seen = self.look()
+
+    def look(self):
+        """How much is in each, and all of it in order: items, what keys stand for, classes."""
+        inside = itertools.chain.from_iterable
+        values = inside([table.values() for table in self.tables])
+        return [*map(len, self.held)], [*inside(self.held), *values, *map(type, self.modules)]
+
+    def __call__(self):
+        sizes, now = self.look()
+        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
+
+
+class Memo:
+    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    def __init__(self, module, fusion, before=None):
+        self.module = module
+        self.fusion = fusion
+        self.namespace = vars(module)
+        self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.look()
+
+    def __reduce__(self):
+        return type(None), ()
+
+    def look(self):
+        """Examine the module, and remember what there was to see."""
+        self.cause = self.fusion.refused or examine(self.module, self.fusion.baked_in)
+        self.state = self.fusion.state(self.module) if self.cause is None else ()
+        self.namespace["_kernelwright"] = self
+        everywhere = vars(nn.modules.module)
+        hooks = [everywhere[f"_global{name}"] for name in HOOKS]
+        if any(hooks) and self.cause is None:
+            self.cause = "there are global hooks"
+        held, modules = (*hooks, *containers(self.module, set())), (*self.module.modules(),)
+        self.picture = Picture(held, modules)
+
+    def is_current(self, module):
+        """Whether this is the record of that very module, and nothing was touched since."""
+        return self.namespace is vars(module) and self.picture()
+
+    def fall_back(self, cause):
+        """Count and, once per cause, say that the original forward runs instead of the kernels."""
+        if cause not in self.fallbacks:
+            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
+        self.fallbacks[cause] += 1
