@@ -67,6 +67,7 @@ def plan_table(compiled: Compiled) -> RenderableType:
     notes += [Text(f"rewritten: {law}", "cyan") for law in compiled.rewrites]
     notes += [Text(f"shared: {value}", "cyan") for value in compiled.shared]
     notes += [Text(f"refused: {reason}", "yellow") for reason in compiled.refusals]
+    notes += [Text(f"decided again: {finding}", "magenta") for finding in compiled.again]
     return Group(table, *notes)
 
 
