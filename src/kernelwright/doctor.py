@@ -171,12 +171,12 @@ class _Patient:
         (self.folder / "model.py").write_text(MODEL)
         found = [self.kernels("cpu")]
         if torch.cuda.is_available():
-            found += [self.kernels("cuda"), self.hopper()]
+            found += [self.kernels("cuda"), self.products()]
         else:
             reason = "torch sees no GPU here"
             advice = "use a machine with an NVIDIA GPU and a torch that is built for CUDA"
             found.append(Ability(KERNELS["cuda"], None, reason, advice))
-            found.append(Ability(HOPPER, None, reason, "they need a Hopper GPU"))
+            found.append(Ability(PRODUCTS, None, reason, "they need a GPU that they are made for"))
         works = any(a.works for a in found if a.name == KERNELS[self.backend])
         for name, trial in (("verify", "verify"), ("bench", "bench")):
             without = Ability(name, False, "the kernels do not work", "see above")
@@ -197,14 +197,17 @@ class _Patient:
             return Ability(name, False, wrong, advice)
         return self.trial(name, "kernels", backend)
 
-    def hopper(self) -> Ability:
+    def products(self) -> Ability:
         import torch
 
+        from kernelwright.targets import target_of_capability
+
         capability = torch.cuda.get_device_capability()
-        if capability != (9, 0):
-            reason = "this GPU is of compute capability {}.{}, not 9.0".format(*capability)
-            return Ability(HOPPER, None, reason, "products are left to the library here")
-        return self.trial(HOPPER, "hopper", "cuda")
+        loops = target_of_capability(*capability).loops
+        if capability not in {loop.tiling.capability for loop in loops}:
+            reason = "there are none for compute capability {}.{}".format(*capability)
+            return Ability(PRODUCTS, None, reason, "products are left to the library here")
+        return self.trial(PRODUCTS, "products", "cuda")
 
     def compiled(self) -> Ability:
         ability = self.trial("torch.compile baseline", "compile", self.backend)
@@ -236,7 +239,7 @@ class _Patient:
         return Ability(name, works, said, advice)
 
 
-HOPPER = "generated Hopper products"
+PRODUCTS = "generated products"
 
 
 def _bounded(
@@ -330,7 +333,7 @@ def _try_compile(backend: str, folder: Path) -> str:
 
 TRIALS = {
     "kernels": _try_kernels,
-    "hopper": _try_products,
+    "products": _try_products,
     "verify": _try_verify,
     "bench": _try_bench,
     "compile": _try_compile,

@@ -19,7 +19,7 @@ from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import TYPICAL_BATCH, room, tiles
 from kernelwright.lower.conv_choice import ONES, Needs
 from kernelwright.lower.conv_shape import ConvConfig
-from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
+from kernelwright.lower.kernel import Kernel, Template, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule, stores_first
 from kernelwright.plan import (
     Buffer,
@@ -111,7 +111,7 @@ class ConvKernel(Kernel):
     @property
     def room(self) -> tuple[Buffer, ...]:
         """Memory that a launch needs besides."""
-        return room(self.form, self.tile, self.conv.loop.name)
+        return room(self.tile)
 
     def goes_on(self, before: ConvKernel) -> bool:
         """Whether the weights that the kernel before it has packed are those that it would pack.
@@ -154,8 +154,8 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             region,
             parts.epilogue,
             plan,
-            Config("conv_sm90", tile.constants, tile.why),
-            TEMPLATES["conv_sm90"],
+            Config(conv.loop.kernel, tile.constants, tile.why),
+            Template(conv.loop.kernel, spares_cache=True, seconds=8),
             conv,
             found.form,
             parts,
@@ -246,7 +246,7 @@ def _cut(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> Cut | N
     for channels in (needs.channels, form.cout):
         wanted = Needs(channels, needs.multiple, some.pool, stores, work, early, across)
         best: Cut | None = None
-        for tile in tiles(form.unnamed, loop.name, wanted):  # the fastest first
+        for tile in tiles(form.unnamed, loop, wanted):  # the fastest first
             if best is not None and tile.time(TYPICAL_BATCH) >= _typical_time(best):
                 break
             left = partials(tile.box)

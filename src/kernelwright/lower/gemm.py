@@ -215,4 +215,4 @@ def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
         ("kVec", _lanes(graph, gemm, program)),
         ("kDepth", gemm.depth),
     )
-    return Config("gemm_sm90", constants, tile.why)
+    return Config(tiling.kernel, constants, tile.why)

@@ -17,7 +17,7 @@ SHOWN = 3  # operators named in a sentence
 
 
 def of_compiled(compiled: Compiled) -> list[str]:
-    found = []
+    found = [compiled.target.notice] if compiled.target.notice else []
     if not compiled.fused:
         found.append(f"Nothing was fused: {_why_not(compiled)}.")
     return found
