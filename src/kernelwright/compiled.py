@@ -15,7 +15,8 @@ from kernelwright.lower.lowered import Lowered
 from kernelwright.lower.panels import Panel
 from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
-from kernelwright.targets import Target
+from kernelwright.shown import Shown
+from kernelwright.targets.target import Target
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class RegionRow:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class Compiled(Shown):
     """Everything that compiling a Problem gave: the emitted source, and the reasons for it."""
 
     problem: Problem
@@ -109,8 +110,3 @@ class Compiled:
     def __repr__(self) -> str:
         counts = f"{len(self.planned.regions)} steps, {len(self.kernels)} kernels"
         return f"Compiled({self.problem.name} on {self.problem.device}: {counts})"
-
-    def _repr_html_(self) -> str:
-        from kernelwright.report.html import compiled_html
-
-        return compiled_html(self)

@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright import __version__, cache, toolchain
+from kernelwright import cache, toolchain
 from kernelwright.errors import BuildError, KernelwrightError, where_from
+from kernelwright.version import __version__
 
 Progress = Callable[[str, str], None]
 TIME_LIMIT = 180.0
@@ -137,7 +138,7 @@ def _version(program: str | None, mark: str = "") -> str | None:
 
 
 def _cache() -> str:
-    from kernelwright.report.tables import scaled
+    from kernelwright.units import scaled
 
     found = cache.entries()
     size = scaled(sum(entry.bytes for entry in found), "B")
@@ -275,9 +276,9 @@ def _try_kernels(backend: str, folder: Path, products: bool = False) -> str:
     """Compile, build, run and compare with eager."""
     import torch
 
-    from kernelwright.lower import GemmKernel
+    from kernelwright.lower.kernel import GemmKernel
     from kernelwright.pipeline import compile_problem
-    from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+    from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS
     from kernelwright.problem import load_problem
     from kernelwright.verify.candidate import fallbacks_of
 
@@ -301,7 +302,7 @@ def _try_products(backend: str, folder: Path) -> str:
 
 
 def _try_verify(backend: str, folder: Path) -> str:
-    from kernelwright.verify import verify
+    from kernelwright.verify.session import verify
 
     files = folder / "model.py", folder / f"candidate_{backend}.py"
     certificate = verify(*files, backend, quick=True, time_limit=TIME_LIMIT)
@@ -311,7 +312,7 @@ def _try_verify(backend: str, folder: Path) -> str:
 
 
 def _try_bench(backend: str, folder: Path) -> str:
-    from kernelwright.bench import bench
+    from kernelwright.bench.runner import bench
 
     files = folder / "model.py", folder / f"candidate_{backend}.py"
     timings = bench(*files, backend, baselines=("eager",), seconds=0.1)

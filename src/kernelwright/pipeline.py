@@ -20,7 +20,7 @@ from kernelwright.accuracy import Accuracies
 from kernelwright.capture import capture
 from kernelwright.compiled import Compiled as Compiled
 from kernelwright.counters import counted
-from kernelwright.emit import emit
+from kernelwright.emit.module import emit
 from kernelwright.emit.products import FREEZING_NAMES
 from kernelwright.expand import expand
 from kernelwright.graph import Graph
@@ -37,7 +37,8 @@ from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.plan.reasons import Code, reason
 from kernelwright.problem import Problem
 from kernelwright.rules import first_pools, laws_of
-from kernelwright.targets import Target, target_for, target_of
+from kernelwright.targets import target_for, target_of
+from kernelwright.targets.target import Target
 
 Progress = Callable[[str, str], None]
 

@@ -15,15 +15,17 @@ import torch
 
 from kernelwright import tile_cache
 from kernelwright.bench.tiles import Time, measure
+from kernelwright.compiled import Compiled
 from kernelwright.emit.headers import flatten
 from kernelwright.errors import InputError
 from kernelwright.graph import hint
-from kernelwright.lower import GemmKernel, Tile
-from kernelwright.lower.gemm import fitting, spelled, tile_for
-from kernelwright.pipeline import Compiled, Progress, compile_problem
-from kernelwright.plan import WHERE_IT_PAYS, Policy
+from kernelwright.lower.gemm import Tile, fitting, spelled, tile_for
+from kernelwright.lower.kernel import GemmKernel
+from kernelwright.pipeline import Progress, compile_problem
+from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.problem import Problem
-from kernelwright.targets import ALL, Target, target_of
+from kernelwright.targets import ALL, target_of
+from kernelwright.targets.target import Target
 from kernelwright.tile_cache import Measured, Shape
 
 MOST = 5

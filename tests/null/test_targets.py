@@ -93,7 +93,7 @@ def test_an_unknown_gpu_gets_the_portable_kernels_and_says_so(capability: tuple[
     assert "portable" in notice
 
 
-@pytest.mark.parametrize("folder", ["plan", "lower", "emit", "embedded"])
+@pytest.mark.parametrize("folder", ["plan", "lower", "emit"])
 def test_no_pass_names_an_architecture(folder: str) -> None:
     named = {
         f"{path.name}: {found[0]}"

@@ -1,6 +1,6 @@
 """How a generated product is launched: its sizes, its tile and the chip in, three numbers out.
 
-The kernel does as it is told: how many neighbouring tiles a block
+The kernel (kernels/gemm_sm90.cuh) does as it is told: how many neighbouring tiles a block
 multiplies at once, how many clusters of blocks run, and how many rows of the right operand are
 split before they do; the other rows are split on the way, by warps that have nothing else to do.
 """

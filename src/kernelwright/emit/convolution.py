@@ -11,9 +11,9 @@ from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import COMBINE, ProgramPrinter
 from kernelwright.expr import load
 from kernelwright.graph import Dim, as_dim, hint
-from kernelwright.lower import ConvKernel
-from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.plan.largest import ByChannel
+from kernelwright.plan.model import Access, Coordinate, Range
 from kernelwright.plan.tiles import TileAtom
 from kernelwright.plan.walks import AXES
 

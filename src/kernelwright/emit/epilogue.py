@@ -9,9 +9,9 @@ from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.graph import Dim
-from kernelwright.lower import GemmKernel
+from kernelwright.lower.kernel import GemmKernel
 from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS
-from kernelwright.plan import Gemm, Operand
+from kernelwright.plan.model import Gemm, Operand
 
 OPERANDS = ("left", "right")
 

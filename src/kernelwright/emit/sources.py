@@ -18,17 +18,13 @@ from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
-from kernelwright.lower import (
-    AttentionKernel,
-    ConvKernel,
-    FewKernel,
-    GemmKernel,
-    Kernel,
-    Lowered,
-    TailKernel,
-    ThinKernel,
-)
-from kernelwright.plan import Region
+from kernelwright.lower.attention import AttentionKernel
+from kernelwright.lower.convolution import ConvKernel
+from kernelwright.lower.few import FewKernel, ThinKernel
+from kernelwright.lower.kernel import GemmKernel, Kernel
+from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.tail import TailKernel
+from kernelwright.plan.model import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 SHARED = "// ---- Programs that several kernels run."

@@ -17,7 +17,7 @@ from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.kernel import Kernel, Template
 from kernelwright.lower.schedule import schedule
-from kernelwright.plan import Attention, Operand, Program, Region
+from kernelwright.plan.model import Attention, Operand, Program, Region
 
 
 @dataclass(frozen=True)

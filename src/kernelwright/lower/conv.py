@@ -30,11 +30,11 @@ from kernelwright.lower.conv_choice import (
 )
 from kernelwright.lower.conv_memory import Halo, Memory
 from kernelwright.lower.conv_shape import SECTOR, ConvConfig, Shape, Timed, with_time
-from kernelwright.plan import Buffer, ConvForm
-from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.convolutions import ConvForm, Extents
+from kernelwright.plan.model import Buffer
 from kernelwright.plan.tiles import Box
 from kernelwright.plan.walks import side_by_side
-from kernelwright.targets import ConvLoop
+from kernelwright.targets.target import ConvLoop
 
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)

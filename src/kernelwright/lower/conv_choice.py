@@ -12,11 +12,10 @@ from functools import cached_property
 from itertools import product as every
 from typing import NamedTuple
 
-from kernelwright.plan import ConvForm
-from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.convolutions import ConvForm, Extents
 from kernelwright.plan.tiles import Box
 from kernelwright.plan.walks import Pool, side_by_side
-from kernelwright.targets import ConvLoop
+from kernelwright.targets.target import ConvLoop
 
 ONES: Extents = (1, 1, 1)
 # Depth steps between two promotions, and so many that need none of a thread's sums.

@@ -13,7 +13,7 @@ from kernelwright.lower.conv_choice import ONES, PROMOTE, Choice, Needs, Slices
 from kernelwright.lower.conv_memory import Memory
 from kernelwright.plan.convolutions import Extents, Mean
 from kernelwright.plan.tiles import Box
-from kernelwright.targets import Convolving
+from kernelwright.targets.target import Convolving
 
 AXES = "DHW"
 SECTOR = 8  # floats that memory writes together

@@ -21,24 +21,15 @@ from kernelwright.lower.conv_choice import ONES, Needs
 from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.lower.kernel import Kernel, Template, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule, stores_first
-from kernelwright.plan import (
-    Buffer,
-    Conv,
-    ConvForm,
-    ConvTimed,
-    Program,
-    Region,
-    Tiled,
-    Walk,
-    tiled,
-    walk,
-)
 from kernelwright.plan.averages import averaged
+from kernelwright.plan.conv_seats import ConvTimed
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
-from kernelwright.plan.tiles import Box, partial_results
-from kernelwright.plan.walks import CHANNEL, side_by_side
-from kernelwright.targets import ConvLoop, Target
+from kernelwright.plan.model import Buffer, Conv, Program, Region
+from kernelwright.plan.tiles import Box, Tiled, partial_results, tiled
+from kernelwright.plan.walks import CHANNEL, Walk, side_by_side, walk
+from kernelwright.targets.target import ConvLoop, Target
 
 WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.plan import Plan, Region
+from kernelwright.plan.model import Plan, Region
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from kernelwright.expr import Expr, leaves
 from kernelwright.graph import Graph, View, refs
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.steps import Alloc, Choice, Step, Task
-from kernelwright.plan import Access, Plan, Program, Region, Store
+from kernelwright.plan.model import Access, Plan, Program, Region, Store
 
 # Templates that call store_row, which counts.
 OVER_ROWS = ("resident", "streaming", "spread", "strided", "short_rows", "spread_strided")

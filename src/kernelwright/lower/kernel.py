@@ -14,8 +14,9 @@ from kernelwright.lower.decide import launch_rule
 from kernelwright.lower.gemm import Tile, check_fits, config_of, tile_for
 from kernelwright.lower.schedule import Schedule, schedule
 from kernelwright.lower.turn import tiled, turned
-from kernelwright.plan import Buffer, Gemm, Program, Region, decompose, needs_whole_tiles
-from kernelwright.targets import Target
+from kernelwright.plan.epilogue import decompose, needs_whole_tiles
+from kernelwright.plan.model import Buffer, Gemm, Program, Region
+from kernelwright.targets.target import Target
 
 
 @dataclass(frozen=True)

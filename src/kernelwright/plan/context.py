@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kernelwright.plan.conv_seats import ConvTime
 from kernelwright.plan.policy import Policy
-from kernelwright.targets import Target
+from kernelwright.targets.target import Target
 
 
 @dataclass(frozen=True)

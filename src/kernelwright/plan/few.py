@@ -21,7 +21,7 @@ import torch
 from kernelwright.graph import Graph, hint, product
 from kernelwright.plan.model import Plan, Region, ThinRows
 from kernelwright.plan.reasons import Code, reason
-from kernelwright.targets import Loop, Target
+from kernelwright.targets.target import Loop, Target
 
 ROWS_AT_ONCE = 8
 CACHED_BYTES = 32 << 20

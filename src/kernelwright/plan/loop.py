@@ -60,7 +60,8 @@ from kernelwright.plan.reasons import Code, Reason, Shared, reason
 from kernelwright.plan.seats import Ways, seat, ways
 from kernelwright.plan.sizes import sizes_to_hold
 from kernelwright.plan.whole_rows import hold_rows
-from kernelwright.rules import POOL_FIRST, first_pools
+from kernelwright.rules import first_pools
+from kernelwright.rules.spaces import POOL_FIRST
 
 MOST_PLANS = 100
 

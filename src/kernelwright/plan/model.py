@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets import Attending, ConvLoop, Loop
+from kernelwright.targets.target import Attending, ConvLoop, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 # How many elements there are.

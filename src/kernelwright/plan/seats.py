@@ -27,7 +27,7 @@ from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
-from kernelwright.targets import Loop, Target
+from kernelwright.targets.target import Loop, Target
 
 FEWEST_COLUMNS = 8
 CERTAIN = 0.8

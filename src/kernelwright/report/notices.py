@@ -11,7 +11,7 @@ from kernelwright.bench.timings import CANDIDATE, Timings
 from kernelwright.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
-    from kernelwright.pipeline import Compiled
+    from kernelwright.compiled import Compiled
 
 SHOWN = 3  # operators named in a sentence
 

@@ -21,7 +21,7 @@ from kernelwright.rules import (
     sums,
 )
 from kernelwright.rules.spaces import POOL_FIRST, in_double, unless_folded
-from kernelwright.targets import Target
+from kernelwright.targets.target import Target
 
 __all__ = ["ALL_RULES", "POOL_FIRST", "first_pools", "in_double", "laws_of"]
 
