@@ -30,6 +30,7 @@ from kernelwright.lower.conv_shape import ConvConfig, Launch
 from kernelwright.pipeline import Compiled
 from kernelwright.plan import ConvForm, Program, Region
 from kernelwright.plan.walks import Pool
+from kernelwright.targets import ConvLoop
 
 KERNELS = Path(__file__).parents[1] / "src" / "kernelwright" / "kernels"
 CXX = os.environ.get("CXX", "g++")
@@ -79,7 +80,7 @@ ARGUMENTS
 """
 
 
-def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+def boxes(form: ConvForm, loop: ConvLoop, needs: Needs) -> list[ConvConfig]:
     """In the place of lower.conv.tiles: small tiles."""
     found = []
     for shape in ((1, 4, 8), (2, 4, 4), (1, 1, 16), (6, 6, 6)):
@@ -92,7 +93,9 @@ def boxes(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
         constants = (*zip(NAMES, values, strict=True), ("kUnscaled", int(not phases)))
         constants += (("kPhaseMax", int(phases and pooled)), ("kPixelsOnM", 1))
         cost = 0.0 if pooled or form.mean else 1.0
-        found.append(ConvConfig(*values, 1, constants, "small", Launch(cost, 1, 1), 1, 1, 1))
+        found.append(
+            ConvConfig(*values, 1, constants, "small", Launch(loop.tiles, cost, 1, 1), 1, 1, 1)
+        )
     return found
 
 

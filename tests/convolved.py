@@ -28,15 +28,11 @@ from kernelwright.lower.conv_shape import ConvConfig
 from kernelwright.plan.averages import mean_of
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.walks import Pool, side_by_side
+from kernelwright.targets import SM_90
 
 SOURCE = Path(__file__).parent / "cuda" / "conv.cu"
 Three = tuple[int, int, int]
-LOOPS = {
-    "split": ("ConvSplitFloat", torch.float32),
-    "rounded": ("ConvRoundedFloat", torch.float32),
-    "float16": ("ConvFloat16", torch.float16),
-    "bfloat16": ("ConvBfloat16", torch.bfloat16),
-}
+LOOPS = {loop.name: loop for loop in SM_90.conv_loops}
 CONVOLVE: dict[tuple[bool, int], Callable[..., Tensor]] = {
     (False, 1): F.conv1d,
     (False, 2): F.conv2d,
@@ -160,7 +156,7 @@ class Conv:
 
     @property
     def dtype(self) -> torch.dtype:
-        return LOOPS[self.loop][1]
+        return LOOPS[self.loop].dtype
 
     @cached_property
     def config(self) -> ConvConfig:
@@ -171,7 +167,7 @@ class Conv:
             *(self.cout if across else self.together, self.multiple, self.pool),
             *(stores, 2, early, across),
         )
-        found = [c for c in ranked(self.made, self.loop, needs) if self._is_asked_for(c)]
+        found = [c for c in ranked(self.made, LOOPS[self.loop], needs) if self._is_asked_for(c)]
         assert found, f"no configuration for {self}"
         return found[min(self.pick, len(found) - 1)]
 
@@ -256,7 +252,7 @@ def compiled(conv: Conv, folder: Path, index: int) -> Path:
     config.write_text("\n".join(["struct Config {", *lines, "};\n"]))
     command = [NVCC, "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-O3", "-shared"]
     command += ["-Xcompiler", "-fPIC", "-Xptxas", "-v", f"-I{KERNELS}", f'-DCONFIG="{config}"']
-    command += [f"-DLOOP={LOOPS[conv.loop][0]}", f"-DPROGRAM={conv.program}"]
+    command += [f"-DLOOP={LOOPS[conv.loop].symbol}", f"-DPROGRAM={conv.program}"]
     command += [f"-DOUT={STORED[conv.dtype]}", "-o", str(path), str(SOURCE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ from typing import Any
 import convolved
 import handmade
 import torch
-from convolved import Conv
+from convolved import LOOPS, Conv
 from handmade import Kernel
 from torch import Tensor
 
@@ -100,7 +100,7 @@ def same_tile(one: Choice, other: Choice) -> bool:
 
 
 def shapes(conv: Conv) -> list[Shape]:
-    found = candidates(conv.form, conv.loop, PLAIN.together)
+    found = candidates(conv.form, LOOPS[conv.loop], PLAIN.together)
     return [c.shape for c in found if c.shape is not None]
 
 

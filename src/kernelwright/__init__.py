@@ -17,11 +17,11 @@ from kernelwright.version import __version__ as __version__
 if TYPE_CHECKING:
     from torch import nn
 
-    from kernelwright.bench import Timings
-    from kernelwright.pipeline import Compiled
-    from kernelwright.plan import Policy
+    from kernelwright.bench.timings import Timings
+    from kernelwright.compiled import Compiled
+    from kernelwright.plan.policy import Policy
     from kernelwright.problem import Problem
-    from kernelwright.verify import Certificate
+    from kernelwright.verify.certificate import Certificate
 
 __all__ = ["bench", "explain", "optimize", "save", "verify"]
 
@@ -84,7 +84,7 @@ def explain(
     """Compile and return everything decided on the way; printing the result shows the plan."""
     from kernelwright.graphs import written
     from kernelwright.pipeline import compile_problem
-    from kernelwright.plan import WHERE_IT_PAYS
+    from kernelwright.plan.policy import WHERE_IT_PAYS
 
     policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from kernelwright import __version__
 from kernelwright.completion import SHELLS
+from kernelwright.version import __version__
 
 EPILOG = """\
 exit codes:

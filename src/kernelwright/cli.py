@@ -22,11 +22,11 @@ from kernelwright.failures import debugging, unexpected
 from kernelwright.files import check_writable, output_path
 
 if TYPE_CHECKING:
-    from kernelwright.bench import Timings
-    from kernelwright.commands import Outcome
-    from kernelwright.pipeline import Compiled
-    from kernelwright.report import Output
-    from kernelwright.verify import Certificate
+    from kernelwright.bench.timings import Timings
+    from kernelwright.compiled import Compiled
+    from kernelwright.report.outcome import Outcome
+    from kernelwright.report.output import Output
+    from kernelwright.verify.certificate import Certificate
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> None:
         _check_report(arguments)
     if _judges(arguments):
         spawn.ahead()
-    from kernelwright.report import Output
+    from kernelwright.report.output import Output
 
     output = Output(arguments.quiet, arguments.json)
     with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
@@ -74,7 +74,8 @@ def _check_report(arguments: argparse.Namespace) -> None:
 
 def _optimize(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright.commands import optimize_file
-    from kernelwright.report import notices, timings_table
+    from kernelwright.report import notices
+    from kernelwright.report.tables import timings_table
 
     if arguments.require_speedup is not None and not arguments.bench:
         raise InputError("--require-speedup needs the timings; leave --no-bench out.")
@@ -104,7 +105,8 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
 
 def _explain(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright.commands import compile_file
-    from kernelwright.report import notices, plan_table
+    from kernelwright.report import notices
+    from kernelwright.report.tables import plan_table
 
     compiled = compile_file(
         arguments.model,
@@ -144,8 +146,9 @@ def _verify(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _bench(arguments: argparse.Namespace, output: Output) -> None:
-    from kernelwright.bench import bench
-    from kernelwright.report import notices, timings_table
+    from kernelwright.bench.runner import bench
+    from kernelwright.report import notices
+    from kernelwright.report.tables import timings_table
 
     baselines = arguments.baselines.split(",") if arguments.baselines else None
     if arguments.require_speedup is not None and baselines and "eager" not in baselines:
@@ -168,7 +171,7 @@ def _bench(arguments: argparse.Namespace, output: Output) -> None:
 
 def _check(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright.check import check_file
-    from kernelwright.report import checked_table
+    from kernelwright.report.tables import checked_table
 
     checked = check_file(arguments.file)
     output.show(checked_table(checked))
@@ -178,7 +181,7 @@ def _check(arguments: argparse.Namespace, output: Output) -> None:
 
 def _doctor(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright.doctor import KERNELS, diagnose
-    from kernelwright.report import diagnosis_table
+    from kernelwright.report.machine import diagnosis_table
 
     diagnosis = diagnose(output.progress)
     output.show(diagnosis_table(diagnosis))
@@ -192,7 +195,7 @@ def _doctor(arguments: argparse.Namespace, output: Output) -> None:
 
 def _cache(arguments: argparse.Namespace, output: Output) -> None:
     from kernelwright import cache
-    from kernelwright.report import cache_table, cleaned_table, size_line
+    from kernelwright.report.machine import cache_table, cleaned_table, size_line
 
     if arguments.action != "clean" and (arguments.dry_run or arguments.older_than is not None):
         raise InputError("--older-than and --dry-run belong to `kernelwright cache clean`.")
@@ -236,7 +239,8 @@ def _why_not_written(outcome: Outcome) -> str:
 
 
 def _show_compiled(compiled: Compiled, output: Output) -> None:
-    from kernelwright.report import ledger_table, notices
+    from kernelwright.report import notices
+    from kernelwright.report.tables import ledger_table
 
     output.show(ledger_table(compiled.ledger))
     output.notice(*notices.of_compiled(compiled))

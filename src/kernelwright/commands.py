@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernelwright.bench import Timings, bench
+from kernelwright.bench.runner import bench
 from kernelwright.cache import keep_for_report
 from kernelwright.errors import InputError, UnsupportedError, where_from
 from kernelwright.failures import RUN_FIRST, charged_to_us
@@ -20,51 +20,14 @@ from kernelwright.files import check_writable, output_path, put, staged
 from kernelwright.import_check import check_imports
 from kernelwright.loading import read_source
 from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
-from kernelwright.report import notices
+from kernelwright.report.outcome import Outcome
 from kernelwright.toolchain import check_toolchain
 
 if TYPE_CHECKING:
-    from kernelwright.pipeline import Compiled
-    from kernelwright.verify import Certificate
+    from kernelwright.compiled import Compiled
+    from kernelwright.verify.certificate import Certificate
 
 Progress = Callable[[str, str], None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What `optimize` made of one file; `output` is None if the candidate was not certified.
-
-    Then `kept` is where its text lies, for a report.
-    """
-
-    compiled: Compiled
-    output: Path | None
-    certificate: Certificate | None
-    timings: Timings | None
-    kept: Path | None = None
-
-    @property
-    def notices(self) -> list[str]:
-        return [*notices.of_compiled(self.compiled), *notices.of_timings(self.timings)]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "output": str(self.output) if self.output else None,
-            "kept": str(self.kept) if self.kept else None,
-            "notices": self.notices,
-            "plan": self.compiled.to_json(),
-            "certificate": self.certificate.to_json() if self.certificate else None,
-            "timings": self.timings.to_json() if self.timings else None,
-        }
-
-    def __repr__(self) -> str:
-        verdict = self.certificate.verdict if self.certificate else "not certified"
-        return f"Outcome({self.output or 'no file'}; {verdict})"
-
-    def _repr_html_(self) -> str:
-        from kernelwright.report.html import outcome_html
-
-        return outcome_html(self)
 
 
 def optimize_file(
@@ -176,7 +139,7 @@ def verify_files(
     **options: Any,
 ) -> Certificate:
     """verify with its progress told; `options` are only, thorough, seed and sanitize."""
-    from kernelwright.verify import verify
+    from kernelwright.verify.session import verify
 
     begun: list[str] = []
 

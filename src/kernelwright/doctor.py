@@ -20,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright import __version__, cache, toolchain
+from kernelwright import cache, toolchain
 from kernelwright.errors import BuildError, KernelwrightError, where_from
+from kernelwright.version import __version__
 
 Progress = Callable[[str, str], None]
 TIME_LIMIT = 180.0
@@ -137,7 +138,7 @@ def _version(program: str | None, mark: str = "") -> str | None:
 
 
 def _cache() -> str:
-    from kernelwright.report.tables import scaled
+    from kernelwright.units import scaled
 
     found = cache.entries()
     size = scaled(sum(entry.bytes for entry in found), "B")
@@ -171,12 +172,12 @@ class _Patient:
         (self.folder / "model.py").write_text(MODEL)
         found = [self.kernels("cpu")]
         if torch.cuda.is_available():
-            found += [self.kernels("cuda"), self.hopper()]
+            found += [self.kernels("cuda"), self.products()]
         else:
             reason = "torch sees no GPU here"
             advice = "use a machine with an NVIDIA GPU and a torch that is built for CUDA"
             found.append(Ability(KERNELS["cuda"], None, reason, advice))
-            found.append(Ability(HOPPER, None, reason, "they need a Hopper GPU"))
+            found.append(Ability(PRODUCTS, None, reason, "they need a GPU that they are made for"))
         works = any(a.works for a in found if a.name == KERNELS[self.backend])
         for name, trial in (("verify", "verify"), ("bench", "bench")):
             without = Ability(name, False, "the kernels do not work", "see above")
@@ -197,14 +198,17 @@ class _Patient:
             return Ability(name, False, wrong, advice)
         return self.trial(name, "kernels", backend)
 
-    def hopper(self) -> Ability:
+    def products(self) -> Ability:
         import torch
 
+        from kernelwright.targets import target_of_capability
+
         capability = torch.cuda.get_device_capability()
-        if capability != (9, 0):
-            reason = "this GPU is of compute capability {}.{}, not 9.0".format(*capability)
-            return Ability(HOPPER, None, reason, "products are left to the library here")
-        return self.trial(HOPPER, "hopper", "cuda")
+        loops = target_of_capability(*capability).loops
+        if capability not in {loop.tiling.capability for loop in loops}:
+            reason = "there are none for compute capability {}.{}".format(*capability)
+            return Ability(PRODUCTS, None, reason, "products are left to the library here")
+        return self.trial(PRODUCTS, "products", "cuda")
 
     def compiled(self) -> Ability:
         ability = self.trial("torch.compile baseline", "compile", self.backend)
@@ -236,7 +240,7 @@ class _Patient:
         return Ability(name, works, said, advice)
 
 
-HOPPER = "generated Hopper products"
+PRODUCTS = "generated products"
 
 
 def _bounded(
@@ -272,9 +276,9 @@ def _try_kernels(backend: str, folder: Path, products: bool = False) -> str:
     """Compile, build, run and compare with eager."""
     import torch
 
-    from kernelwright.lower import GemmKernel
+    from kernelwright.lower.kernel import GemmKernel
     from kernelwright.pipeline import compile_problem
-    from kernelwright.plan import ALWAYS, WHERE_IT_PAYS
+    from kernelwright.plan.policy import ALWAYS, WHERE_IT_PAYS
     from kernelwright.problem import load_problem
     from kernelwright.verify.candidate import fallbacks_of
 
@@ -298,7 +302,7 @@ def _try_products(backend: str, folder: Path) -> str:
 
 
 def _try_verify(backend: str, folder: Path) -> str:
-    from kernelwright.verify import verify
+    from kernelwright.verify.session import verify
 
     files = folder / "model.py", folder / f"candidate_{backend}.py"
     certificate = verify(*files, backend, quick=True, time_limit=TIME_LIMIT)
@@ -308,7 +312,7 @@ def _try_verify(backend: str, folder: Path) -> str:
 
 
 def _try_bench(backend: str, folder: Path) -> str:
-    from kernelwright.bench import bench
+    from kernelwright.bench.runner import bench
 
     files = folder / "model.py", folder / f"candidate_{backend}.py"
     timings = bench(*files, backend, baselines=("eager",), seconds=0.1)
@@ -330,7 +334,7 @@ def _try_compile(backend: str, folder: Path) -> str:
 
 TRIALS = {
     "kernels": _try_kernels,
-    "hopper": _try_products,
+    "products": _try_products,
     "verify": _try_verify,
     "bench": _try_bench,
     "compile": _try_compile,

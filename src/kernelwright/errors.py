@@ -9,13 +9,20 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from kernelwright.verify.certificate import Certificate
+from typing import Protocol
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARIES = ("stdlib", "platstdlib", "purelib", "platlib")
+
+
+class Proof(Protocol):
+    """A certificate, as far as an error has to know it."""
+
+    @property
+    def passed(self) -> bool: ...
+
+    @property
+    def verdict(self) -> str: ...
 
 
 class KernelwrightError(Exception):
@@ -41,7 +48,7 @@ class VerificationError(KernelwrightError):
 
     exit_code = 3
 
-    def __init__(self, message: str, certificate: Certificate | None = None) -> None:
+    def __init__(self, message: str, certificate: Proof | None = None) -> None:
         super().__init__(message)
         self.certificate = certificate
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from kernelwright.errors import (
 )
 from kernelwright.loading import read_source
 
+LINES = 6
+BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py)
 RUN_FIRST = "Run it with python first."
 BUG = "This is a bug in kernelwright"
 REFUSALS = {
@@ -89,3 +92,27 @@ def _keep(model: Path) -> Path | None:
         return keep_for_report(model.stem, read_source(model))
     except (OSError, KernelwrightError):
         return None
+
+
+def build_failure(error: BaseException) -> str | None:
+    """What the compiler or the system said, if the exception came out of building an extension."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, BuildError) or _is_from_builder(chain):
+            return _relevant_lines(str(error))
+        chain = chain.__cause__ or chain.__context__
+    return None
+
+
+def _is_from_builder(error: BaseException) -> bool:
+    """Torch's, or the emitted file's own, which finds no room or no right to write a library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.filename.endswith("cpp_extension.py") for frame in frames):
+        return True
+    return isinstance(error, OSError) and any(frame.name in BUILDERS for frame in frames)
+
+
+def _relevant_lines(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    relevant = [line for line in lines if "error" in line.lower()] or lines
+    return "\n".join(relevant[:LINES])

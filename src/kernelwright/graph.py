@@ -607,6 +607,21 @@ def without_floors(expr: sympy.Expr) -> sympy.Expr:
     return expr.xreplace({f: sympy.Dummy(integer=True) for f in expr.atoms(FloorDiv)})
 
 
+@lru_cache(maxsize=4096)
+def quotient(whole: Dim, part: Dim) -> Dim | None:
+    """whole / part where it is a whole number for every batch size, else None."""
+    if isinstance(whole, int) and isinstance(part, int):
+        return whole // part if part and whole % part == 0 else None
+    ratio = as_dim((whole / part).cancel() if not isinstance(whole, int) else whole / part)
+    if isinstance(ratio, int):
+        return ratio
+    plain = without_floors(ratio)
+    polynomial = plain.as_poly(*plain.free_symbols)
+    if polynomial is None or not all(c.is_Integer for c in polynomial.coeffs()):
+        return None
+    return ratio
+
+
 def hint(dim: Dim, batch: int = 1024) -> int:
     """A number for a dimension: itself, or its value at a typical batch size."""
     return dim if isinstance(dim, int) else _at_batch(dim, batch)

@@ -15,7 +15,7 @@ from kernelwright.expand.contractions import LOWERINGS as CONTRACTIONS
 from kernelwright.graph import SOURCES, Graph, Node
 from kernelwright.lower.in_place import InPlace
 from kernelwright.pattern import Rewrite
-from kernelwright.plan import Plan, Region
+from kernelwright.plan.model import Plan, Region
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _run(source: str, path: Path) -> types.ModuleType:
 
 def _failure(error: Exception, path: Path) -> Exception:
     """Whose fault it is that an emitted text does not run."""
-    from kernelwright.verify.candidate import build_failure
+    from kernelwright.failures import build_failure
 
     if (reason := build_failure(error)) is not None:
         return BuildError(f"The kernels in {path} could not be built: {reason}")

@@ -15,25 +15,26 @@ import torch
 
 from kernelwright import tile_cache
 from kernelwright.bench.tiles import Time, measure
-from kernelwright.emit.epilogue import MAIN_LOOPS
+from kernelwright.compiled import Compiled
 from kernelwright.emit.headers import flatten
 from kernelwright.errors import InputError
 from kernelwright.graph import hint
-from kernelwright.lower import GemmKernel, Tile
-from kernelwright.lower.gemm import fitting, spelled, tile_for
-from kernelwright.pipeline import Compiled, Progress, compile_problem
-from kernelwright.plan import WHERE_IT_PAYS, Policy
+from kernelwright.lower.gemm import Tile, fitting, spelled, tile_for
+from kernelwright.lower.kernel import GemmKernel
+from kernelwright.pipeline import Progress, compile_problem
+from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.problem import Problem
-from kernelwright.targets import SM_90, target_of
+from kernelwright.targets import ALL, target_of
+from kernelwright.targets.target import Target
 from kernelwright.tile_cache import Measured, Shape
 
 MOST = 5
 MARGIN = 0.01
 Measure = Callable[[Problem, Sequence[str]], Sequence[Time]]
 
-NO_HOPPER = (
-    "There is nothing to tune on {device}: products are generated for GPUs of compute capability "
-    "9.0 (Hopper); run --tune on such a machine."
+NO_LOOPS = (
+    "There is nothing to tune on {device}: products are generated for {names}; run --tune on such "
+    "a machine."
 )
 NO_PRODUCT = (
     "There is nothing to tune: no product of this model is generated; `kernelwright explain` says "
@@ -61,30 +62,27 @@ def tune(
     machine: str | None = None,
     measure: Measure = measure,
     policy: Policy = WHERE_IT_PAYS,
+    target: Target | None = None,
 ) -> dict[str, Tile]:
     """Tiles by the name of the product, for compile_problem; none where there is nothing to tune.
 
-    `machine` is the name of the GPU, by default of the one that the problem is on.
+    `machine` is the name of the GPU and `target` what it is, by default those of the one that the
+    problem is on.
     """
     tell = progress or (lambda name, summary: None)
-    machine = machine or hopper(problem.device)
-    if machine is None:
-        tell("tune", NO_HOPPER.format(device=problem.device.type))
+    target = target or target_of(problem.device)
+    if not target.loops:
+        names = ", ".join(t.name for t in ALL if t.loops)
+        tell("tune", NO_LOOPS.format(device=problem.device.type, names=names))
         return {}
-    compiled = compile_problem(problem, target=SM_90, policy=policy)
+    machine = machine or torch.cuda.get_device_name(problem.device)
+    compiled = compile_problem(problem, target=target, policy=policy)
     products = [k for k in compiled.kernels if isinstance(k, GemmKernel)]
     if not products:
         tell("tune", NO_PRODUCT)
-    tuning = _Tuning(problem, tell, most, machine, measure, policy)
+    tuning = _Tuning(problem, tell, most, machine, measure, policy, target)
     chosen = {kernel.name: tuning.choose(kernel) for kernel in products}
     return {name: tile for name, tile in chosen.items() if tile is not None}
-
-
-def hopper(device: torch.device) -> str | None:
-    """The name of a GPU that runs generated products."""
-    if device.type == "cpu" or not target_of(device).loops:
-        return None
-    return torch.cuda.get_device_name(device)
 
 
 class _Tuning:
@@ -96,6 +94,7 @@ class _Tuning:
         machine: str,
         measure: Measure,
         policy: Policy,
+        target: Target,
     ) -> None:
         self.problem = problem
         self.tell = tell
@@ -103,6 +102,7 @@ class _Tuning:
         self.machine = machine
         self.measure = measure
         self.policy = policy
+        self.target = target
 
     def choose(self, kernel: GemmKernel) -> Tile | None:
         """The tile of one product, with its measurement in its reason; None: the default, as is."""
@@ -134,7 +134,7 @@ class _Tuning:
     def key(self, kernel: GemmKernel, rows: int) -> str:
         """All that a measurement depends on, the text of the epilogue and the kernel as a hash."""
         gemm, program = kernel.gemm, str(kernel.region.program)
-        used = f"{program} kw::{kernel.template.symbol} kw::{MAIN_LOOPS[gemm.loop.name]}"
+        used = f"{program} kw::{kernel.template.symbol} kw::{gemm.loop.symbol}"
         text = program + flatten([kernel.template.header("cuda")], used, "cuda")
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         sizes = f"{rows} x {gemm.columns} x {gemm.depth}"
@@ -143,7 +143,9 @@ class _Tuning:
     def measured(self, name: str, tiles: list[Tile]) -> Measured | None:
         """Time the tiles, the default first; None where there is nothing to compare."""
         sources = [
-            compile_problem(self.problem, target=SM_90, tiles={name: t}, policy=self.policy).source
+            compile_problem(
+                self.problem, target=self.target, tiles={name: t}, policy=self.policy
+            ).source
             for t in tiles
         ]
         times: dict[Shape, float] = {}

@@ -21,9 +21,11 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.expand import expand
 from kernelwright.graph import Graph, smallest_batch
 from kernelwright.lower import lower
+from kernelwright.lower.convolution import conv_time
 from kernelwright.pattern import rewrite
-from kernelwright.pipeline import _planned
-from kernelwright.plan import ALWAYS, Plan, attends, few_rows, return_biases
+from kernelwright.plan import ALWAYS, Plan, attends
+from kernelwright.plan.context import Context
+from kernelwright.plan.loop import plan_graph
 from kernelwright.problem import Problem, problem_from_module
 from kernelwright.rules import ALL_RULES
 from kernelwright.targets import CPU, SM_90, Target
@@ -86,11 +88,8 @@ def for_target(rewritten: Graph, target: Target, problem: Problem) -> Graph:
 
 def planned(primitives: Graph, target: Target, problem: Problem) -> Plan:
     """With every product generated that can be, and lowered, which has invariants of its own."""
-    *_, made = _planned(primitives, target, problem, ALWAYS, {})
-    made = return_biases(made)
-    if target.lanes is not None:
-        made = few_rows(made, target, problem.precision)
-    spec.check_plan(made)
+    context = Context(target, problem.precision, problem.batch, ALWAYS, conv_time)
+    made = plan_graph(primitives, context, {})
     lower(made, target)
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import checking
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from written import Written
 
 from kernelwright import interpret
 from kernelwright.pipeline import Compiled, compile_problem
-from kernelwright.problem import problem_from_module
+from kernelwright.problem import load_problem, problem_from_module
 
 LONE: dict[str, Callable[..., Tensor]] = {
     "relu": lambda m, x: torch.relu(x),
@@ -53,3 +54,10 @@ def test_what_gains_is_a_kernel(case: str) -> None:
     x = torch.randn(6, 8, dtype=torch.float64)
     got, _ = interpret.run(compiled.primitives, compiled.problem.module, (x,))
     torch.testing.assert_close(got, FUSED[case](None, x))
+
+
+def test_an_operator_behind_a_sum_over_windows_is_planned() -> None:
+    """What it read in the user's program has no name of its own any more."""
+    path = next(p for p in checking.MODELS if p.stem == "conv2d_depthwise_chain")
+    compiled = compile_problem(load_problem(path, "cpu"), target="cpu")
+    assert compiled.kernels

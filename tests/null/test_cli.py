@@ -65,6 +65,8 @@ def fake_compile(*args: object, **options: object) -> FakeCompiled:
         refusals=("sort: [an opaque operator]",),
         rewrites=("x + x => 2 * x",),
         shared=("x is stored",),
+        again=("conv: its order is chosen again",),
+        target=SimpleNamespace(notice=""),
         fused=True,
     )
 

@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import pytest
-from convolved import Conv
+from convolved import LOOPS, Conv
 
 from kernelwright.lower.conv import candidates, ranked, room, tiles
-from kernelwright.lower.conv_choice import ARITHMETIC, Needs
+from kernelwright.lower.conv_choice import Needs
 from kernelwright.lower.conv_shape import ConvConfig, Shape
 from kernelwright.plan.walks import side_by_side
 from kernelwright.targets.sm_90 import CONVOLVING
@@ -61,7 +61,7 @@ def test_a_warpgroups_tile_is_whole_slices(name: str) -> None:
 
 def test_every_refusal_says_why() -> None:
     form = FORMS["volume"]
-    found = list(candidates(form.made, form.loop, _needs(form)))
+    found = list(candidates(form.made, LOOPS[form.loop], _needs(form)))
     refused = [c for c in found if c.shape is None]
     assert refused and all(c.refused and str(c.choice) for c in refused)
     assert any(c.shape is not None for c in found)
@@ -72,16 +72,16 @@ def test_a_stage_is_within_reach_of_its_offsets() -> None:
     form = Conv(64, 64, (4096, 4096), (3, 3))
     assert {dict(config.constants)["kChunks"] for config in _ranked(form)} == {1, 2, 3}
     larger = replace(form, size=(8192, 8192))
-    assert not tiles(larger.made, larger.loop, _needs(larger))
+    assert not tiles(larger.made, LOOPS[larger.loop], _needs(larger))
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_larger_boxes_change_nothing_else(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They fit beside the same stages, and no fewer bytes of the input are on their way."""
     form = FORMS[name]
-    after = list(candidates(form.made, form.loop, _needs(form)))
+    after = list(candidates(form.made, LOOPS[form.loop], _needs(form)))
     monkeypatch.setattr(Shape, "fed", property(lambda shape: shape))
-    before = list(candidates(form.made, form.loop, _needs(form)))
+    before = list(candidates(form.made, LOOPS[form.loop], _needs(form)))
     for small, large in zip(before, after, strict=True):
         shape, fed = small.shape, large.shape
         if shape is None or fed is None:
@@ -101,7 +101,7 @@ def test_larger_boxes_change_nothing_else(name: str, monkeypatch: pytest.MonkeyP
 def test_boxes_cover_the_halo_with_as_few_rows_twice_as_can_be() -> None:
     """Five rows in boxes of at most three: three and three, of which one is the same."""
     form = Conv(8, 64, (96, 96), (2, 2))
-    shapes = [c.shape for c in candidates(form.made, form.loop, _needs(form)) if c.shape]
+    shapes = [c.shape for c in candidates(form.made, LOOPS[form.loop], _needs(form)) if c.shape]
     assert any(s.memory.halo[1] % s.memory.boxes.size[1] for s in shapes if s.memory.boxes)
     for shape in shapes:
         if (boxes := shape.memory.boxes) is None:
@@ -124,7 +124,7 @@ def test_a_feeding_thread_loads_four_units_at_once() -> None:
 def test_of_each_box_there_is_the_fastest_tile() -> None:
     """An epilogue may refuse a box, and sees nothing else of a tile."""
     form = FORMS["plain"]
-    every, found = _ranked(form), tiles(form.made, form.loop, _needs(form))
+    every, found = _ranked(form), tiles(form.made, LOOPS[form.loop], _needs(form))
     best = [next(c for c in every if c.box == box) for box in dict.fromkeys(c.box for c in every)]
     assert list(found) == best and len(best) < len(every)
 
@@ -133,7 +133,7 @@ def test_the_largest_of_phases_counts_places() -> None:
     form = FORMS["up_volume"]
     pool = side_by_side((2, 2, 2), form.out_size)
     needs = Needs(48, (3, 3, 3), pool)
-    constants = dict(tiles(form.made, form.loop, needs)[0].constants)
+    constants = dict(tiles(form.made, LOOPS[form.loop], needs)[0].constants)
     assert [constants[f"kOut{a}"] for a in "DHW"] == [27, 27, 27]
     assert constants["kTileW"] % 3 == 0 and constants["kTileChannels"] >= 48
 
@@ -142,7 +142,9 @@ def test_channels_that_are_reduced_in_registers_make_places_rows() -> None:
     """They need no slice there."""
     form = Conv(8, 64, (128, 128), (3, 3))
     needs = Needs(64, (1, 1, 1), stores=False, operations=31)
-    slices, across = (tiles(form.made, "split", replace(needs, across=n))[0] for n in (0, 32))
+    slices, across = (
+        tiles(form.made, LOOPS["split"], replace(needs, across=n))[0] for n in (0, 32)
+    )
     rows = [dict(config.constants)["kPixelsOnM"] for config in (slices, across)]
     assert rows == [0, 1] and across.time(64) < slices.time(64)
 
@@ -151,7 +153,7 @@ def test_reductions_in_registers_leave_room_for_themselves() -> None:
     """Three products of 96 channels side by side have 144 sums a thread."""
     form = Conv(8, 96, (128, 128), (3, 3))
     needs = Needs(96, (1, 1, 1), stores=False, across=14)
-    refused = {c.refused for c in candidates(form.made, "rounded", needs)}
+    refused = {c.refused for c in candidates(form.made, LOOPS["rounded"], needs)}
     assert "too many accumulators to be reduced beside one another" in refused
 
 
@@ -179,7 +181,7 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
     form = OVERLAPS[name]
     pool = form.pool
     assert pool is not None
-    for config in ranked(form.made, form.loop, replace(_needs(form), pool=pool))[:50]:
+    for config in ranked(form.made, LOOPS[form.loop], replace(_needs(form), pool=pool))[:50]:
         constants = dict(config.constants)
         held = [constants[name] for name in ("kDeep", "kTall", "kWide")]
         windows = [
@@ -206,8 +208,8 @@ def test_every_window_that_overlaps_is_whole_in_one_tile(name: str) -> None:
 )
 def test_windows_of_columns_that_no_warp_has(form: Conv) -> None:
     needs = replace(_needs(form), pool=form.pool)
-    assert not tiles(form.made, form.loop, needs)
-    refused = {c.refused for c in candidates(form.made, form.loop, needs)}
+    assert not tiles(form.made, LOOPS[form.loop], needs)
+    refused = {c.refused for c in candidates(form.made, LOOPS[form.loop], needs)}
     assert "a warp does not have whole windows" in refused
 
 
@@ -216,7 +218,9 @@ def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
     form = OVERLAPS["stem"]
     beside = side_by_side((1, 2, 2), form.out_size)
     times = [
-        tiles(form.made, form.loop, replace(_needs(form), pool=pool, stores=False))[0].time(64)
+        tiles(form.made, LOOPS[form.loop], replace(_needs(form), pool=pool, stores=False))[0].time(
+            64
+        )
         for pool in (beside, form.pool)
     ]
     assert times[0] < 0.9 * times[1]
@@ -225,9 +229,9 @@ def test_tiles_that_overlap_cost_what_they_compute_again() -> None:
 def test_room_is_that_of_the_packed_weights() -> None:
     form = FORMS["deep"]
     config = _ranked(form)[0]
-    packed, scales = room(form.made, config, form.loop)
+    packed, scales = room(config)
     assert packed.shape == (config.packed_bytes,)
-    least = form.cin * form.cout * 9 * 2 * ARITHMETIC[form.loop].planes
+    least = form.cin * form.cout * 9 * 2 * LOOPS[form.loop].planes
     assert least <= config.packed_bytes <= 2 * least
     assert scales.shape == (config.scale_bytes,) and config.scale_bytes >= form.cout * 8
 
@@ -242,6 +246,6 @@ def _needs(form: Conv) -> Needs:
 
 
 def _ranked(form: Conv) -> list[ConvConfig]:
-    found = ranked(form.made, form.loop, _needs(form))
+    found = ranked(form.made, LOOPS[form.loop], _needs(form))
     assert found
     return found

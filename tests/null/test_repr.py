@@ -11,7 +11,7 @@ from torch import nn
 
 import kernelwright
 from kernelwright.bench import Timing, Timings
-from kernelwright.commands import Outcome
+from kernelwright.report.outcome import Outcome
 from kernelwright.verify.certificate import Certificate, Check
 
 EVIL = "<script>alert('&')</script>"

@@ -22,7 +22,7 @@ from kernelwright.lower.gemm import Candidate, candidates, fitting, tile_for
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS, WHERE_IT_PAYS, Policy
 from kernelwright.problem import Problem, load_problem, problem_from_module
-from kernelwright.targets import Loop
+from kernelwright.targets import SM_90, Loop
 from kernelwright.tile_cache import Measured
 from kernelwright.tune import MOST, tune
 
@@ -246,7 +246,9 @@ class Table:
         self.told.append(summary)
 
     def tune(self, problem: Problem, most: int = MOST, policy: Policy = ALWAYS) -> dict[str, Tile]:
-        return tune(problem, self.tell, most=most, machine=H200, measure=self, policy=policy)
+        return tune(
+            problem, self.tell, most=most, machine=H200, measure=self, policy=policy, target=SM_90
+        )
 
 
 def test_the_fastest_is_taken_and_said() -> None:
@@ -294,7 +296,7 @@ def test_a_second_run_measures_nothing(cache: Path) -> None:
         third.tune(other)
         assert third.asked, "another size or type is another measurement"
     fourth = Table({})
-    tune(problem, machine="NVIDIA H100", measure=fourth, policy=ALWAYS)
+    tune(problem, machine="NVIDIA H100", measure=fourth, policy=ALWAYS, target=SM_90)
     assert fourth.asked
 
 

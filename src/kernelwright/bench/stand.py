@@ -32,6 +32,7 @@ from kernelwright.bench.variants import (
 from kernelwright.problem import Problem
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.inputs import Inputs, taken
+from kernelwright.verify.seat import STANDS
 from kernelwright.verify.wire import told
 
 MODES = {"compile": "default", "max-autotune": "max-autotune"}
@@ -163,6 +164,9 @@ class Stand:
         """What the last call of a variant on a set returned."""
         return {"value": told(self.results[request["name"], request["set"]])}
 
+    def answer(self, request: Request) -> dict[str, Any]:
+        return REQUESTS[request["what"]](self, request)
+
 
 def _nothing() -> None:
     return None
@@ -178,3 +182,4 @@ REQUESTS: dict[str, Callable[[Stand, Request], dict[str, Any]]] = {
     "burst": Stand.burst,
     "result": Stand.result,
 }
+STANDS.append(Stand)

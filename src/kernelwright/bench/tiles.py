@@ -20,10 +20,11 @@ from kernelwright.bench.clock import make_clock
 from kernelwright.bench.context import matmul_precision, quiet_warnings
 from kernelwright.bench.inputs import InputSets, make_sets
 from kernelwright.bench.variants import Variant, brief, prepare_candidate
+from kernelwright.failures import build_failure
 from kernelwright.live import instantiate
 from kernelwright.problem import Problem
 from kernelwright.toolchain import check_toolchain
-from kernelwright.verify.candidate import build_failure, fallbacks_of
+from kernelwright.verify.candidate import fallbacks_of
 
 SECONDS = 1.0
 WARMUPS = 6

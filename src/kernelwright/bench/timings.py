@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernelwright.shown import Shown
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -35,7 +37,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Timings:
+class Timings(Shown):
     """All variants of one problem at one precision, measured in turns in the same run."""
 
     model: str
@@ -98,11 +100,6 @@ class Timings:
             time = "-" if row.median_ms is None else f"{row.median_ms:.4g} ms"
             lines.append(f"{row.name:16}{time:>12}  {row.note}".rstrip())
         return "\n".join([*lines, *(f"NOT VALID: {p}" for p in self.problems)])
-
-    def _repr_html_(self) -> str:
-        from kernelwright.report.html import timings_html
-
-        return timings_html(self)
 
 
 CANDIDATE = "candidate"

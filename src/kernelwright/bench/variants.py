@@ -21,9 +21,10 @@ from torch import nn
 from kernelwright.bench.inputs import InputSets
 from kernelwright.bench.timings import Timing
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
+from kernelwright.failures import build_failure
 from kernelwright.problem import Problem
 from kernelwright.structures import in_classes_of
-from kernelwright.verify.candidate import build_failure, candidate_class, construct, settle
+from kernelwright.verify.candidate import candidate_class, construct, settle
 from kernelwright.verify.inputs import Inputs, forward
 
 Call = Callable[[], Any]

@@ -10,7 +10,7 @@ from kernelwright.emit.epilogue import batch_count, operand_fields
 from kernelwright.emit.launchers import arguments, c_function, members, on_device
 from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.expr import Expr, acc
-from kernelwright.lower import AttentionKernel, ScoreKernel
+from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 
 
 @dataclass

@@ -11,18 +11,12 @@ from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import COMBINE, ProgramPrinter
 from kernelwright.expr import load
 from kernelwright.graph import Dim, as_dim, hint
-from kernelwright.lower import ConvKernel
-from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.lower.convolution import ConvKernel
 from kernelwright.plan.largest import ByChannel
+from kernelwright.plan.model import Access, Coordinate, Range
 from kernelwright.plan.tiles import TileAtom
 from kernelwright.plan.walks import AXES
 
-MAIN_LOOPS = {
-    "split": "ConvSplitFloat",
-    "rounded": "ConvRoundedFloat",
-    "bfloat16": "ConvBfloat16",
-    "float16": "ConvFloat16",
-}
 FAR = 1 << 29  # elements, whose bytes are counted in 32 bits (element_at of conv_epilogue.cuh)
 # What the launch is given before what the program reads.
 OPERANDS = ("input", "weight", "packed", "scales")
@@ -231,12 +225,13 @@ def conv_launcher(printer: ConvPrinter) -> str:
     kernel, struct = printer.kernel, camel(printer.kernel.name)
     sizes = len(printer.symbols())
     pointers = [f"tensors[{i}]" for i in range(len(OPERANDS))]
-    loop = MAIN_LOOPS[kernel.conv.loop.name]
     operands = ", ".join([*pointers, dim(kernel.conv.form.batch), f"numbers[{sizes}] != 0"])
     lines = [
         *arguments(printer, len(OPERANDS)),
         *fit(f"  const kw::ConvOperands g{{{operands}}};"),
         *on_device(sizes + 1),
-        *fit(f"  return kw::conv<kw::{loop}, {struct}, {struct}Config>(g, a, on);"),
+        *fit(
+            f"  return kw::conv<kw::{kernel.conv.loop.symbol}, {struct}, {struct}Config>(g, a, on);"
+        ),
     ]
     return c_function(f"launch_{kernel.name}", lines)

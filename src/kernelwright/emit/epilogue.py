@@ -9,16 +9,10 @@ from kernelwright.emit.cpp import camel, dim, fit, function
 from kernelwright.emit.launchers import arguments, c_function, on_device
 from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.graph import Dim
-from kernelwright.lower import GemmKernel
+from kernelwright.lower.kernel import GemmKernel
 from kernelwright.lower.steps import DECISIONS, SPLIT_OPERANDS
-from kernelwright.plan import Operand
+from kernelwright.plan.model import Gemm, Operand
 
-MAIN_LOOPS = {
-    "split": "SplitFloat",
-    "rounded": "RoundedFloat",
-    "bfloat16": "Bfloat16",
-    "float16": "Float16",
-}
 OPERANDS = ("left", "right")
 
 
@@ -108,16 +102,16 @@ def _launch(printer: EpiloguePrinter) -> str:
 def _template(kernel: GemmKernel, struct: str) -> str:
     """The loop, the program, its tile, and, if they are not the plainest, how the operands lie."""
     gemm = kernel.gemm
-    arguments = [f"kw::{MAIN_LOOPS[gemm.loop.name]}", struct, f"{camel(kernel.name)}Config"]
+    arguments = [f"kw::{gemm.loop.symbol}", struct, f"{camel(kernel.name)}Config"]
     batched = gemm.batch != (1, 1)
     if batched or not (gemm.left.along and gemm.right.along):
-        majors = ", ".join(_major(x) for x in (gemm.left, gemm.right))
+        majors = ", ".join(_major(gemm, x) for x in (gemm.left, gemm.right))
         arguments.append(f"kw::GemmLayout<{str(batched).lower()}, {majors}>")
     return ", ".join(arguments)
 
 
-def _major(operand: Operand) -> str:
-    return f"kw::hopper::Major::{'kDepth' if operand.along else 'kRow'}"
+def _major(gemm: Gemm, operand: Operand) -> str:
+    return f"kw::{gemm.loop.tiling.major}::{'kDepth' if operand.along else 'kRow'}"
 
 
 def operand_fields(printer: ProgramPrinter, operand: Operand, address: str) -> str:
@@ -141,9 +135,8 @@ def _freeze(printer: EpiloguePrinter) -> str:
     """The split of a weight, whose strides are known numbers."""
     kernel, gemm = printer.kernel, printer.kernel.gemm
     weight = operand_fields(printer, gemm.right, "tensors[0]")
-    how = (
-        f"{gemm.loop.planes}, {_major(gemm.right)}, {str(kernel.interleaves).lower()}, {gemm.depth}"
-    )
+    major, fours = _major(gemm, gemm.right), str(kernel.interleaves).lower()
+    how = f"{gemm.loop.planes}, {major}, {fours}, {gemm.depth}"
     lines = [
         f"  const kw::Operand weight{weight};",
         *on_device(0),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kernelwright.emit.launchers import c_function, on_device
-from kernelwright.lower import FewKernel, ThinKernel
+from kernelwright.lower.few import FewKernel, ThinKernel
 
-FEW_HEADERS = {FewKernel: "few_rows.cuh", ThinKernel: "thin_sm90.cuh"}
 # From here on all warps have columns of their own; with fewer, those of a block share the depth.
 # (H200, eight rows: 26 us shared and 30 us apart at 4096 x 4096, 81 and 76 at 8192 x 8192.)
 MANY_COLUMNS = 8192

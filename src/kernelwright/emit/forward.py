@@ -30,11 +30,11 @@ from kernelwright.graph import (
     is_differentiable,
     smallest_batch,
 )
-from kernelwright.lower import Lowered, Step
-from kernelwright.lower.steps import Invoke
+from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.steps import Invoke, Step
 from kernelwright.memory import apart, chain, may_be_view
 from kernelwright.places import is_place, look_up
-from kernelwright.plan import Plan
+from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 
 CHANNELS_LAST = (4, 5)  # numbers of dimensions that have such an order

@@ -32,8 +32,8 @@ from kernelwright.emit.scopes import used
 from kernelwright.emit.sources import source
 from kernelwright.emit.values import python
 from kernelwright.errors import UnsupportedError
-from kernelwright.lower import Lowered
-from kernelwright.plan import Plan
+from kernelwright.lower.lowered import Lowered
+from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 from kernelwright.version import __version__
 

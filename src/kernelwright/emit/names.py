@@ -34,7 +34,7 @@ from kernelwright.graph import (
 )
 from kernelwright.lower.steps import DECISIONS, WORKSPACE
 from kernelwright.places import is_place
-from kernelwright.plan import Plan
+from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 

@@ -6,8 +6,7 @@ from kernelwright.emit.lines import indented
 from kernelwright.emit.names import Names
 from kernelwright.emit.steps import on_machine
 from kernelwright.emit.values import python
-from kernelwright.lower import Frozen
-from kernelwright.lower.steps import halves
+from kernelwright.lower.steps import Frozen, halves
 
 SWITCH = """
 GENERATED_GEMM = True  # False: every product is the library's

@@ -15,7 +15,7 @@ from kernelwright.graph import Dim, Graph, as_dim, fresh_name
 from kernelwright.lower.config import certain
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.schedule import GIVEN
-from kernelwright.plan import (
+from kernelwright.plan.model import (
     Access,
     Coordinate,
     Program,

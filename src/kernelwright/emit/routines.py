@@ -23,7 +23,8 @@ from kernelwright.emit.steps import BODY, StepPrinter
 from kernelwright.emit.taped import TapedPrinter
 from kernelwright.emit.values import python
 from kernelwright.graph import fresh_name
-from kernelwright.lower import Lowered, Routine
+from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.routines import Routine
 from kernelwright.lower.steps import Invoke
 
 WIDTH, INSIDE = 92, " " * 4  # of the lines of a docstring, and where they begin

@@ -11,33 +11,27 @@ from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import camel, comment, dim, fit
 from kernelwright.emit.dropout import MASK_HEADER, MASK_LAUNCHER
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
-from kernelwright.emit.few import FEW_HEADERS, few_launcher
+from kernelwright.emit.few import few_launcher
 from kernelwright.emit.headers import flatten
 from kernelwright.emit.launchers import ERROR_TEXT, arguments, c_function, on_device
 from kernelwright.emit.programs import ProgramPrinter
 from kernelwright.emit.tail import TailPrinter, tail_arguments
 from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
-from kernelwright.lower import (
-    AttentionKernel,
-    ConvKernel,
-    FewKernel,
-    GemmKernel,
-    Kernel,
-    Lowered,
-    TailKernel,
-    ThinKernel,
-)
-from kernelwright.plan import Region
+from kernelwright.lower.attention import AttentionKernel
+from kernelwright.lower.convolution import ConvKernel
+from kernelwright.lower.few import FewKernel, ThinKernel
+from kernelwright.lower.kernel import GemmKernel, Kernel
+from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.tail import TailKernel
+from kernelwright.plan.model import Region
 
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
-# The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
-COSTS = {"gemm_sm90": 8, "conv_sm90": 8, "attention": 4}
+# The seconds that a compiler takes for them, as those of a Template.
 FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
-ORDINARY = 1
 MOST_PLACES = 4
 
 
@@ -59,7 +53,7 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     runs = Counter(lowered.programs[k.name] for k in lowered.kernels)
     for kernel in lowered.kernels:
         owner = lowered.programs[kernel.name]
-        cost = COSTS.get(kernel.template.symbol, ORDINARY)
+        cost = kernel.template.seconds
         also = _elsewhere(graph, lowered.users[kernel.name])
         program, launchers = _printed(graph, kernel, owner, device)
         if owner == kernel.name and runs[owner] > 1:
@@ -69,11 +63,11 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
         parts.append((cost, "\n".join([*also, "\n\n".join(launchers)])))
     parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
     masks = dropout.has_masks(graph)
-    parts += [(ORDINARY, MASK_LAUNCHER)] if masks else []
+    parts += [(1, MASK_LAUNCHER)] if masks else []
     texts = [SHARED, *ahead] if ahead else []
     programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
-    few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
+    few = dict.fromkeys(kernel.header for kernel in lowered.few)
     tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
     headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
     headers += [MASK_HEADER] if masks else []

@@ -19,7 +19,7 @@ from kernelwright.lower.steps import (
     Slices,
     Step,
 )
-from kernelwright.plan import Buffer
+from kernelwright.plan.model import Buffer
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kernelwright.emit.cpp import camel, fit
 from kernelwright.emit.launchers import members
 from kernelwright.emit.programs import ProgramPrinter
-from kernelwright.lower import TailKernel
+from kernelwright.lower.tail import TailKernel
 
 
 @dataclass

@@ -9,7 +9,7 @@ from functools import cached_property
 from kernelwright.emit.cpp import dim, expression, function
 from kernelwright.emit.programs import ProgramPrinter, reachable
 from kernelwright.expr import Expr, leaves
-from kernelwright.plan import Access, Coordinate, Range
+from kernelwright.plan.model import Access, Coordinate, Range
 from kernelwright.plan.windows import Sight, beside, resting, sight
 
 

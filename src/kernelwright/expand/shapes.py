@@ -7,8 +7,7 @@ from typing import Any
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import const
-from kernelwright.graph import Dim, Node, Scalar, Shape, TensorType, as_dim
-from kernelwright.plan.domain import quotient
+from kernelwright.graph import Dim, Node, Scalar, Shape, TensorType, as_dim, quotient
 
 RESHAPES = (
     "view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten", "squeeze", "squeeze.dim",

@@ -15,9 +15,9 @@ import sympy
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
 from kernelwright.lower.config import Config, vector_width
-from kernelwright.lower.kernel import TEMPLATES, Kernel
+from kernelwright.lower.kernel import Kernel, Template
 from kernelwright.lower.schedule import schedule
-from kernelwright.plan import Attention, Operand, Program, Region
+from kernelwright.plan.model import Attention, Operand, Program, Region
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class AttentionKernel(Kernel):
 def attention_kernel(graph: Graph, region: Region, attention: Attention) -> AttentionKernel:
     assert region.program is not None
     config = _config(graph, attention, region.program)
-    template, scores = TEMPLATES[config.shape], attention.scores
+    template, scores = Template(config.shape, seconds=4), attention.scores
     score, result = (
         next(load(a) for a in program.loads if a.buffer == product)
         for program, product in ((scores, attention.product), (region.program, attention.mixed))
@@ -129,7 +129,7 @@ def _config(graph: Graph, attention: Attention, program: Program) -> Config:
     }
     count = f"{tiles} tiles" if tiles > 1 else "one tile"
     why = f"{warps * loop.rows} queries a block, {attention.keys} keys in {count} of {keys}"
-    return Config("attention", tuple(constants.items()), why)
+    return Config(loop.kernel, tuple(constants.items()), why)
 
 
 def _whole(n: int) -> int:

@@ -14,7 +14,7 @@ from itertools import product as combinations
 
 from kernelwright.expr import Expr, cost, leaves
 from kernelwright.graph import Dim, Graph, hint
-from kernelwright.plan import Access, Coordinate, Program, Range, element_type
+from kernelwright.plan.model import Access, Coordinate, Program, Range, element_type
 from kernelwright.plan.windows import Axis, Sight, beside, resting, sight
 
 WIDTHS = (8, 4, 2, 1)

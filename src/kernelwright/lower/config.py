@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelwright.expr import cost
-from kernelwright.graph import Dim, Graph, as_dim
+from kernelwright.graph import Dim, Graph, as_dim, quotient
 from kernelwright.lower.boxes import Picture, box_of, picture_of
-from kernelwright.plan import Coordinate, Program, Range, element_type
-from kernelwright.plan.domain import quotient
 from kernelwright.plan.limits import OWN_WINDOW, geometry, power_of_two
+from kernelwright.plan.model import Coordinate, Program, Range, element_type
 from kernelwright.plan.windows import is_large, is_window
-from kernelwright.targets import Lanes, Target
+from kernelwright.targets.target import Lanes, Target
 
 # Elements of a row up to which one block is enough. On an H200 eight of them take 0.8 us longer for
 # 4096 and 2.8 us less for 65536; for four rows of a million 31 us instead of 176.

@@ -19,12 +19,10 @@ from itertools import product as every
 import torch
 
 from kernelwright.lower.conv_choice import (
-    ARITHMETIC,
     ONES,
     OWN,
     RESIDENT,
     WEIGHTS,
-    Arithmetic,
     Choice,
     Given,
     Needs,
@@ -32,10 +30,11 @@ from kernelwright.lower.conv_choice import (
 )
 from kernelwright.lower.conv_memory import Halo, Memory
 from kernelwright.lower.conv_shape import SECTOR, ConvConfig, Shape, Timed, with_time
-from kernelwright.plan import Buffer, ConvForm
-from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.convolutions import ConvForm, Extents
+from kernelwright.plan.model import Buffer
 from kernelwright.plan.tiles import Box
 from kernelwright.plan.walks import side_by_side
+from kernelwright.targets.target import ConvLoop
 
 # Columns of one product; the others are not worth their instructions.
 WIDTHS = (8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128)
@@ -53,7 +52,7 @@ BOX_BYTES = 12 << 10  # of a box, so that several are on their way
 
 
 @lru_cache(maxsize=256)
-def tiles(form: ConvForm, loop: str, needs: Needs) -> tuple[ConvConfig, ...]:
+def tiles(form: ConvForm, loop: ConvLoop, needs: Needs) -> tuple[ConvConfig, ...]:
     """Of each box that an epilogue may be given the fastest configuration, the fastest first.
 
     A network has the same convolution many times, and is planned several times.
@@ -64,12 +63,12 @@ def tiles(form: ConvForm, loop: str, needs: Needs) -> tuple[ConvConfig, ...]:
     return tuple(timed.config for timed in found.values())
 
 
-def ranked(form: ConvForm, loop: str, needs: Needs) -> list[ConvConfig]:
+def ranked(form: ConvForm, loop: ConvLoop, needs: Needs) -> list[ConvConfig]:
     """All configurations, the fastest first."""
     return [timed.config for timed in _timed(form, loop, needs)]
 
 
-def _timed(form: ConvForm, loop: str, needs: Needs) -> list[Timed]:
+def _timed(form: ConvForm, loop: ConvLoop, needs: Needs) -> list[Timed]:
     """All that fit, the fastest first for a typical batch.
 
     Of equals the widest is first: on an H200 tiles of 8 x 16 places take up to 7% less than those
@@ -97,14 +96,14 @@ class Candidate:
 
 
 @lru_cache(maxsize=8)
-def _shapes(form: ConvForm, loop: str, needs: Needs) -> tuple[Shape, ...]:
+def _shapes(form: ConvForm, loop: ConvLoop, needs: Needs) -> tuple[Shape, ...]:
     """All that fit; what different epilogues make of one convolution is asked in a row."""
     return tuple(c.shape for c in candidates(form, loop, needs) if c.shape is not None)
 
 
-def candidates(form: ConvForm, loop: str, needs: Needs) -> Iterator[Candidate]:
+def candidates(form: ConvForm, loop: ConvLoop, needs: Needs) -> Iterator[Candidate]:
     """Every choice with its shape or the reason why it has none."""
-    for sample in _samples(form, ARITHMETIC[loop], needs):
+    for sample in _samples(form, loop, needs):
         kept = [Halo(sample, sample.used(multiple)) for multiple in _multiples(needs)]
         places = [(halo, list(_slices(halo, needs))) for halo in kept]
         for choice, (halo, slices) in every(_variants(sample), places):
@@ -134,7 +133,7 @@ def _multiples(needs: Needs) -> list[Extents]:
     return [needs.multiple, (depth, height, math.lcm(width, SECTOR))]
 
 
-def _samples(form: ConvForm, loop: Arithmetic, needs: Needs) -> Iterator[Choice]:
+def _samples(form: ConvForm, loop: ConvLoop, needs: Needs) -> Iterator[Choice]:
     """One for each way to lay out places and channels; they differ in nothing else."""
     pool = needs.pool or side_by_side(ONES, form.out_size)
     for merge in _merges(form):
@@ -273,9 +272,8 @@ def _pitch(places: int, pixels: bool) -> int:
     return places + (rest - places) % modulus
 
 
-def room(form: ConvForm, config: ConvConfig, loop: str) -> tuple[Buffer, ...]:
+def room(config: ConvConfig) -> tuple[Buffer, ...]:
     """Memory that a launch needs: the packed weights and their scales."""
-    assert loop in ARITHMETIC and form.cout > 0
     return (
         Buffer("packed_weight", (config.packed_bytes,), torch.uint8),
         Buffer("weight_scales", (config.scale_bytes,), torch.uint8),

@@ -12,14 +12,13 @@ from functools import cached_property
 from itertools import product as every
 from typing import NamedTuple
 
-from kernelwright.plan import ConvForm
-from kernelwright.plan.convolutions import Extents
+from kernelwright.plan.convolutions import ConvForm, Extents
 from kernelwright.plan.tiles import Box
 from kernelwright.plan.walks import Pool, side_by_side
-from kernelwright.targets.sm_90 import CONVOLVING
+from kernelwright.targets.target import ConvLoop
 
 ONES: Extents = (1, 1, 1)
-# Depth steps between two promotions, and so many that need none (kernels/conv_sm90.cuh).
+# Depth steps between two promotions, and so many that need none of a thread's sums.
 PROMOTE = 5
 NO_PROMOTION = 6
 # Where the weights of a stage are: in shared memory for the whole launch, with the stage, or in a
@@ -29,24 +28,6 @@ WEIGHT_RING = 2
 MOST_ACCUMULATORS = 144
 MOST_OFFSET = 1 << 29  # elements between those of a stage, whose bytes are counted in 31 bits
 MOST_OVERLAPPING = 9  # columns of windows that overlap: those of an eight reach into the next one
-
-
-@dataclass(frozen=True)
-class Arithmetic:
-    """A main loop: planes of an operand, products for each of its own, bytes of an element."""
-
-    planes: int
-    products: int
-    scaled: bool
-    bytes: int
-
-
-ARITHMETIC = {
-    "split": Arithmetic(2, 3, True, 4),
-    "rounded": Arithmetic(1, 1, True, 4),
-    "float16": Arithmetic(1, 1, False, 2),
-    "bfloat16": Arithmetic(1, 1, False, 2),
-}
 
 
 @dataclass(frozen=True)
@@ -164,7 +145,7 @@ class Given:
     """
 
     form: ConvForm
-    loop: Arithmetic
+    loop: ConvLoop
     merge: int
     pool: Pool
 
@@ -353,7 +334,7 @@ class Choice:
             return "a window of the epilogue does not fit the tile"
         if self.accumulators > MOST_ACCUMULATORS:
             return "too many accumulators"
-        if self.resident and self.channel_tiles > CONVOLVING.processors // 2:
+        if self.resident and self.channel_tiles > self.given.loop.tiles.processors // 2:
             return "more tiles of channels than blocks that could keep them"
         if self.given.pack > 1 and self.chunks > 1:
             return "one chunk has all channels"

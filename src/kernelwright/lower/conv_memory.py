@@ -8,7 +8,6 @@ from functools import cached_property
 
 from kernelwright.lower.conv_choice import STAGED, Choice
 from kernelwright.plan.convolutions import Extents
-from kernelwright.targets.sm_90 import CONVOLVING
 
 MOST_BOX = 256  # elements of a box along an axis
 RAW_BYTES = 36 << 10  # of all boxes that are on their way
@@ -167,7 +166,7 @@ class Memory:
         return self.fixed + slices + ring + 128 + ahead * self.piece
 
     def fits(self, slices: int, stages: int, ahead: int) -> bool:
-        return self.total(slices, stages, ahead) <= CONVOLVING.shared_bytes
+        return self.total(slices, stages, ahead) <= self.choice.given.loop.tiles.shared_bytes
 
     def rings(self, slices: int) -> tuple[int, int]:
         """Stages, and pieces of the input that are on their way; no stages if nothing fits."""

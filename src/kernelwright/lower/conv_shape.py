@@ -13,7 +13,7 @@ from kernelwright.lower.conv_choice import ONES, PROMOTE, Choice, Needs, Slices
 from kernelwright.lower.conv_memory import Memory
 from kernelwright.plan.convolutions import Extents, Mean
 from kernelwright.plan.tiles import Box
-from kernelwright.targets.sm_90 import CONVOLVING
+from kernelwright.targets.target import Convolving
 
 AXES = "DHW"
 SECTOR = 8  # floats that memory writes together
@@ -29,15 +29,16 @@ class Launch:
     writes `sample_bytes`.
     """
 
+    model: Convolving
     tile_time: float
     tiles: int
     sample_bytes: int
 
     def time(self, batch: int) -> float:
-        waves = math.ceil(batch * self.tiles / CONVOLVING.processors)
-        memory = batch * self.sample_bytes / CONVOLVING.memory_rate
+        waves = math.ceil(batch * self.tiles / self.model.processors)
+        memory = batch * self.sample_bytes / self.model.memory_rate
         working = waves * self.tile_time
-        return max(working, memory) + 0.25 * min(working, memory) + CONVOLVING.overhead
+        return max(working, memory) + 0.25 * min(working, memory) + self.model.overhead
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,10 @@ class Shape:
         return self.memory.choice
 
     @property
+    def model(self) -> Convolving:
+        return self.choice.given.loop.tiles
+
+    @property
     def used(self) -> Extents:
         return self.memory.seen.used
 
@@ -102,7 +107,7 @@ class Shape:
         if before is None:
             return self
         best, best_ahead = before, self.ahead
-        room = CONVOLVING.shared_bytes - self.memory.total(self.slices.bytes, self.stages, 0)
+        room = self.model.shared_bytes - self.memory.total(self.slices.bytes, self.stages, 0)
         for most in BOXES_BYTES:
             boxes = self.memory.seen.boxes(most)
             assert boxes is not None
@@ -118,14 +123,14 @@ class Shape:
 
     @cached_property
     def products(self) -> float:
-        m, choice, width = CONVOLVING, self.choice, self.choice.columns
+        m, choice, width = self.model, self.choice, self.choice.columns
         clocks = max(width / 2, (2048 + 32 * width) / m.shared_rate, m.least_product)
         steps = sum(choice.depth_steps) * choice.stages_of_tile * choice.given.loop.products
         return 2 * choice.parts * steps * clocks
 
     @cached_property
     def feeding(self) -> float:
-        m, choice, memory = CONVOLVING, self.choice, self.memory
+        m, choice, memory = self.model, self.choice, self.memory
         clocks = memory.rounds * (m.feed_split if choice.given.loop.planes == 2 else m.feed)
         if (boxes := memory.boxes) is None:
             clocks += memory.rounds * m.copied
@@ -137,10 +142,16 @@ class Shape:
     @cached_property
     def fetching(self) -> float:
         choice, memory = self.choice, self.memory
-        fetched = memory.units * choice.stages_of_tile * choice.visits * 8 * choice.given.loop.bytes
+        fetched = (
+            memory.units
+            * choice.stages_of_tile
+            * choice.visits
+            * 8
+            * choice.given.loop.dtype.itemsize
+        )
         if not choice.resident:
             fetched += memory.weights * choice.stages_of_tile
-        return fetched / CONVOLVING.fetch_rate
+        return fetched / self.model.fetch_rate
 
     @cached_property
     def results(self) -> float:
@@ -260,7 +271,9 @@ def with_time(shape: Shape, needs: Needs) -> Timed:
     elements = given.form.cin * math.prod(given.form.in_size)
     if stores:
         elements += given.form.cout * math.prod(given.windows.count)
-    return Timed(shape, Launch(time, shape.tiles, elements * given.loop.bytes), bound)
+    return Timed(
+        shape, Launch(shape.model, time, shape.tiles, elements * given.loop.dtype.itemsize), bound
+    )
 
 
 def _writing(shape: Shape) -> float:
@@ -269,7 +282,7 @@ def _writing(shape: Shape) -> float:
     A sector of memory that two blocks write in part is slow; rows whose length is no multiple of a
     sector have one at each end of a run, unless the tile has all of the row.
     """
-    m, choice, width = CONVOLVING, shape.choice, shape.slices.width
+    m, choice, width = shape.model, shape.choice, shape.slices.width
     row = choice.given.windows.count[2]
     whole = width >= row
     aligned = row % SECTOR == 0 and width % SECTOR == 0
@@ -280,7 +293,7 @@ def _writing(shape: Shape) -> float:
 
 def _tile_time(shape: Shape, writing: float, parts: int, needs: Needs) -> tuple[float, str]:
     """Microseconds that a block's tile takes, and what bounds it."""
-    m, choice, given = CONVOLVING, shape.choice, shape.choice.given
+    m, choice, given = shape.model, shape.choice, shape.choice.given
     results = shape.results
     window, step = math.prod(given.pool.window), math.prod(given.pool.step)
     ending = results * (m.ending + m.operation * needs.operations) / step

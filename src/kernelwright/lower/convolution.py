@@ -19,26 +19,17 @@ from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.conv import TYPICAL_BATCH, room, tiles
 from kernelwright.lower.conv_choice import ONES, Needs
 from kernelwright.lower.conv_shape import ConvConfig
-from kernelwright.lower.kernel import TEMPLATES, Kernel, finishing, rowwise
+from kernelwright.lower.kernel import Kernel, Template, finishing, rowwise
 from kernelwright.lower.schedule import Schedule, schedule, stores_first
-from kernelwright.plan import (
-    Buffer,
-    Conv,
-    ConvForm,
-    ConvTimed,
-    Program,
-    Region,
-    Tiled,
-    Walk,
-    tiled,
-    walk,
-)
 from kernelwright.plan.averages import averaged
+from kernelwright.plan.conv_seats import ConvTimed
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.largest import Largest, largest, over_windows
-from kernelwright.plan.tiles import Box, partial_results
-from kernelwright.plan.walks import CHANNEL, side_by_side
-from kernelwright.targets import ConvLoop, Target
+from kernelwright.plan.model import Buffer, Conv, Program, Region
+from kernelwright.plan.tiles import Box, Tiled, partial_results, tiled
+from kernelwright.plan.walks import CHANNEL, Walk, side_by_side, walk
+from kernelwright.targets.target import ConvLoop, Target
 
 WARP = BANKS = 32
 MOST_LANES = 4  # floats of a shared-memory access
@@ -111,7 +102,7 @@ class ConvKernel(Kernel):
     @property
     def room(self) -> tuple[Buffer, ...]:
         """Memory that a launch needs besides."""
-        return room(self.form, self.tile, self.conv.loop.name)
+        return room(self.tile)
 
     def goes_on(self, before: ConvKernel) -> bool:
         """Whether the weights that the kernel before it has packed are those that it would pack.
@@ -154,8 +145,8 @@ def convolution(graph: Graph, region: Region, conv: Conv, target: Target) -> lis
             region,
             parts.epilogue,
             plan,
-            Config("conv_sm90", tile.constants, tile.why),
-            TEMPLATES["conv_sm90"],
+            Config(conv.loop.kernel, tile.constants, tile.why),
+            Template(conv.loop.kernel, spares_cache=True, seconds=8),
             conv,
             found.form,
             parts,
@@ -246,7 +237,7 @@ def _cut(walked: Walk, form: ConvForm, loop: ConvLoop, some: Largest) -> Cut | N
     for channels in (needs.channels, form.cout):
         wanted = Needs(channels, needs.multiple, some.pool, stores, work, early, across)
         best: Cut | None = None
-        for tile in tiles(form.unnamed, loop.name, wanted):  # the fastest first
+        for tile in tiles(form.unnamed, loop, wanted):  # the fastest first
             if best is not None and tile.time(TYPICAL_BATCH) >= _typical_time(best):
                 break
             left = partials(tile.box)

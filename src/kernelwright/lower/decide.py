@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelwright.embedded.products import ProductRule, product_launch
 from kernelwright.graph import Dim
-from kernelwright.plan import Gemm
+from kernelwright.plan.model import Gemm
 
 VECTOR = 4  # elements of a row that are read at once when it is split on the way
 

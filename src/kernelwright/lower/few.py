@@ -1,10 +1,10 @@
-"""The kernels that make a product of few rows (few_rows.cuh, thin_sm90.cuh), as values."""
+"""The kernels that make a product of few rows as values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.plan import Plan, Region
+from kernelwright.plan.model import Plan, Region
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class FewKernel:
         return f"{self.region.name}_few_rows"
 
     @property
+    def header(self) -> str:
+        return "few_rows.cuh"
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What two kernels must have in common to be one."""
         return "few_rows", self.columns, self.depth, self.biased
@@ -31,10 +35,15 @@ class ThinKernel(FewKernel):
     """The same for more rows, by float16 products: so many `planes` of each operand."""
 
     planes: int
+    symbol: str
 
     @property
     def name(self) -> str:
         return f"{self.region.name}_thin"
+
+    @property
+    def header(self) -> str:
+        return f"{self.symbol}.cuh"
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -52,5 +61,7 @@ def few_kernels(plan: Plan) -> tuple[FewKernel, ...]:
         if region.few:
             found.append(FewKernel(region, *sizes))
         if region.thin:
-            found.append(ThinKernel(region, *sizes, region.thin.loop.planes))
+            loop = region.thin.loop
+            assert loop.thin is not None
+            found.append(ThinKernel(region, *sizes, loop.planes, loop.thin.kernel))
     return tuple(found)

@@ -16,8 +16,9 @@ from kernelwright.errors import InputError
 from kernelwright.graph import Graph, hint, product
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.decide import decided
-from kernelwright.plan import Gemm, Program, needs_whole_tiles
-from kernelwright.targets import Tiling
+from kernelwright.plan.epilogue import needs_whole_tiles
+from kernelwright.plan.model import Gemm, Program
+from kernelwright.targets.target import Tiling
 
 # What memory costs a tile, as if it had more columns: for each row of the left operand that its
 # block fetches, and for so many rows of either operand that a wave of tiles brings into the L2 for
@@ -215,4 +216,4 @@ def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
         ("kVec", _lanes(graph, gemm, program)),
         ("kDepth", gemm.depth),
     )
-    return Config("gemm_sm90", constants, tile.why)
+    return Config(tiling.kernel, constants, tile.why)

@@ -9,7 +9,7 @@ The old value must be in the buffer for as long as a step reads it, whichever wa
 kernel that stores may read it itself, if every element is read by the thread that stores it, and
 for nothing but that (Template.updates). A new value that does not fit is copied at the end.
 
-On Hopper kernels overlap, but every one stores behind its await_turn (launch.cuh): all readers of
+Newer GPUs overlap kernels, but every one stores behind its await_turn (launch.cuh): all readers of
 the old value that came before are done, and none that comes later has begun to read.
 """
 
@@ -24,7 +24,7 @@ from kernelwright.expr import Expr, leaves
 from kernelwright.graph import Graph, View, refs
 from kernelwright.lower.kernel import Kernel
 from kernelwright.lower.steps import Alloc, Choice, Step, Task
-from kernelwright.plan import Access, Plan, Program, Region, Store
+from kernelwright.plan.model import Access, Plan, Program, Region, Store
 
 # Templates that call store_row, which counts.
 OVER_ROWS = ("resident", "streaming", "spread", "strided", "short_rows", "spread_strided")

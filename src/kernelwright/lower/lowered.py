@@ -21,8 +21,8 @@ from kernelwright.lower.slices import Sliced, slices
 from kernelwright.lower.steps import Frozen, Step
 from kernelwright.lower.tail import tail
 from kernelwright.lower.tasks import TaskMaker
-from kernelwright.plan import Gemm, Plan, Program, Region
-from kernelwright.targets import Target
+from kernelwright.plan.model import Gemm, Plan, Program, Region
+from kernelwright.targets.target import Target
 
 
 @dataclass(frozen=True)

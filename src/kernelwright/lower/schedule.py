@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernelwright.expr import Expr, postorder
-from kernelwright.plan import Access, Coordinate, Program
+from kernelwright.plan.model import Access, Coordinate, Program
 from kernelwright.walk import reach
 
 # The step that makes a field which is there before the first one.

@@ -19,7 +19,7 @@ from kernelwright.lower.convolution import ConvKernel
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.tail import TailKernel
-from kernelwright.plan import Access, Coordinate, Gemm, Range, element_type
+from kernelwright.plan.model import Access, Coordinate, Gemm, Range, element_type
 
 
 def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel]) -> dict[str, str]:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim, Graph, hint, product
-from kernelwright.plan import Access, Plan, Region
-from kernelwright.targets import LibraryConvolutions, Target
+from kernelwright.plan.model import Access, Plan, Region
+from kernelwright.targets.target import LibraryConvolutions, Target
 
 SLICE_BYTES = 2 << 20  # of the convolution's result, for each thread
 LARGE_BYTES = 4 << 20  # of the whole of it, from which on it is made in slices

@@ -14,8 +14,8 @@ import torch
 from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim
-from kernelwright.plan import Buffer
-from kernelwright.targets import Loop
+from kernelwright.plan.model import Buffer
+from kernelwright.targets.target import Loop
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from kernelwright.graph import Graph
 from kernelwright.lower.config import configure
 from kernelwright.lower.kernel import TEMPLATES, GemmKernel, Kernel
-from kernelwright.plan import Program, Region
-from kernelwright.plan.model import flat_run
-from kernelwright.targets import Target
+from kernelwright.plan.model import Program, Region, flat_run
+from kernelwright.targets.target import Target
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ from kernelwright.lower.steps import (
     halves,
     machine_of,
 )
-from kernelwright.plan import Attention, Buffer, Gemm, Operand, Plan, Region
-from kernelwright.targets import Target
+from kernelwright.plan.model import Attention, Buffer, Gemm, Operand, Plan, Region
+from kernelwright.targets.target import Target
 
 # Up to how many rows, on which machines, and what is done.
 Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelwright.graph import Dim, Graph, hint
+from kernelwright.graph import Dim, Graph, hint, quotient
 from kernelwright.lower.config import CPU_LANES, Config
-from kernelwright.plan import Access, Program, element_type
-from kernelwright.plan.domain import quotient
-from kernelwright.plan.model import flat_run
+from kernelwright.plan.model import Access, Program, element_type, flat_run
 
 THREADS = 256
 # Elements across that a warp covers, of 32 and more down: whole sectors of 32 bytes both ways.

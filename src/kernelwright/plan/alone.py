@@ -54,9 +54,9 @@ def _operators(plan: Plan, region: Region) -> set[str]:
 
 
 def _is_turned(graph: Graph, called: Graph, name: str) -> bool:
-    """Whether a value lies in channels_last: ATen's result would lie so too."""
-    node = graph[name]
-    return node.op == "view" and node.inputs[0] not in called.by_name
+    """Whether a value lies in channels_last, as ATen's result would, or is gone under its name."""
+    node = graph.by_name.get(name)
+    return node is None or (node.op == "view" and node.inputs[0] not in called.by_name)
 
 
 def _alone(plan: Plan, called: Graph, region: Region, steps: Counter[str]) -> Region:

@@ -39,7 +39,7 @@ from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
-from kernelwright.targets import Attending, Loop, Target
+from kernelwright.targets.target import Attending, Loop, Target
 
 STEP = 8  # columns and depth of one product of the tensor cores
 FULL = {torch.float32}

@@ -30,7 +30,7 @@ from kernelwright.plan.onward import onward
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.walks import Walk, walk
-from kernelwright.targets import ConvLoop, Target
+from kernelwright.targets.target import ConvLoop, Target
 
 # How much slower a generated convolution must seem: either estimate may be off by a half, and by
 # its products alone this one pays. One that is stored as it is saves nothing besides.

@@ -31,7 +31,7 @@ from kernelwright.plan.convolutions import ConvForm, conv_form
 from kernelwright.plan.limits import OWN_WINDOW
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Shared, reason
-from kernelwright.targets import Target
+from kernelwright.targets.target import Target
 
 
 def as_windows(

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
-from kernelwright.graph import Dim, Node, Shape, View, Windows, as_dim, product, without_floors
+from kernelwright.graph import Dim, Node, Shape, View, Windows, as_dim, product, quotient
 from kernelwright.plan.model import Access, Coordinate, Range
 
 
@@ -211,21 +210,6 @@ class Atoms:
         far = [int(str(s)) * (int(str(size)) - 1) for s, size in reach]
         first = int(str(at.offset))
         return first + sum(min(0, f) for f in far), first + sum(max(0, f) for f in far)
-
-
-@lru_cache(maxsize=4096)
-def quotient(whole: Dim, part: Dim) -> Dim | None:
-    """whole / part where it is a whole number for every batch size, else None."""
-    if isinstance(whole, int) and isinstance(part, int):
-        return whole // part if part and whole % part == 0 else None
-    ratio = as_dim((whole / part).cancel() if not isinstance(whole, int) else whole / part)
-    if isinstance(ratio, int):
-        return ratio
-    plain = without_floors(ratio)
-    polynomial = plain.as_poly(*plain.free_symbols)
-    if polynomial is None or not all(c.is_Integer for c in polynomial.coeffs()):
-        return None
-    return ratio
 
 
 def divide(whole: Dim, part: Dim) -> Dim:

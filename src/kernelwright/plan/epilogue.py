@@ -29,7 +29,7 @@ from kernelwright.plan.model import (
     stage_of_mean,
 )
 from kernelwright.plan.reasons import Code
-from kernelwright.targets import Loop
+from kernelwright.targets.target import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8

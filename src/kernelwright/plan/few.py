@@ -8,7 +8,7 @@ keeps up with the memory (kernels/few_rows.cuh). The library's float32 kernels t
 little (85 us), those for half precision as long as ours: they stay. A weight so small that all of
 the product is little work may have more rows: the library takes two kernels for it.
 
-From there on it takes tensor cores (kernels/thin_sm90.cuh). Where that pays, and into how many
+From there on it takes tensor cores (targets/ names the kernel). Where that pays, and into how many
 parts it cuts the depth, the target says.
 """
 
@@ -21,7 +21,7 @@ import torch
 from kernelwright.graph import Graph, hint, product
 from kernelwright.plan.model import Plan, Region, ThinRows
 from kernelwright.plan.reasons import Code, reason
-from kernelwright.targets import Loop, Target
+from kernelwright.targets.target import Loop, Target
 
 ROWS_AT_ONCE = 8
 CACHED_BYTES = 32 << 20

@@ -27,7 +27,7 @@ from kernelwright.plan.pixels import is_of_pixels
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, reason
 from kernelwright.plan.windows import beside
-from kernelwright.targets import LibraryConvolutions, Target
+from kernelwright.targets.target import LibraryConvolutions, Target
 from kernelwright.walk import reach
 
 HALVES = (torch.float16, torch.bfloat16)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelwright.targets import Lanes, Target
+from kernelwright.targets.target import Lanes, Target
 
 # On the CPU and on a GPU: the window of a pool is such a row.
 SHORT_ROW, OWN_WINDOW = 128, 64

@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets import Attending, ConvLoop, Loop
+from kernelwright.targets.target import Attending, ConvLoop, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 # How many elements there are.
@@ -520,12 +520,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Plan:
-    """Regions in running order, the fusions that were refused, the values with several readers."""
+    """Regions in running order, the fusions that were refused, the values with several readers.
+
+    `again` says what was decided again after a first plan, and why.
+    """
 
     graph: Graph = field(repr=False)
     regions: tuple[Region, ...]
     refusals: tuple[Refusal, ...]
     shared: tuple[Shared, ...] = ()
+    again: tuple[str, ...] = ()
 
     @property
     def library(self) -> tuple[Region, ...]:
@@ -536,4 +540,5 @@ class Plan:
         lines = [str(r) for r in self.regions]
         lines += [f"shared: {s}" for s in self.shared]
         lines += [f"not fused: {r}" for r in self.refusals]
+        lines += [f"decided again: {finding}" for finding in self.again]
         return "\n".join(lines)

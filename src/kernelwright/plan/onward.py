@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelwright.expr import Expr, leaves, load, substitute
-from kernelwright.graph import Dim, Graph, as_dim, product
+from kernelwright.graph import Dim, Graph, as_dim, product, quotient
 from kernelwright.plan.convolutions import ConvForm
-from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.model import Access, Coordinate, Program
 from kernelwright.plan.reasons import Code

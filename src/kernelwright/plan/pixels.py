@@ -14,7 +14,7 @@ import torch
 
 from kernelwright.graph import Call, Contraction, Graph, Node
 from kernelwright.plan.convolutions import conv_form
-from kernelwright.targets import Target
+from kernelwright.targets.target import Target
 
 
 def as_products(graph: Graph, target: Target) -> Graph:

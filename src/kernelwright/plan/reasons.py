@@ -181,6 +181,15 @@ class Code(Enum):
         " {ours:.3g} on tiles that hold whole rows"
     )
     TILE = "{op} stores its result: no tile holds together what {region} needs"
+    AGAIN = "its order is chosen again"
+    AGAIN_ALONE = "nothing runs in its epilogue, so what reads it is planned as one"
+    AGAIN_COPIES = "a step would copy this in secret, so it is stored as that step reads it"
+    AGAIN_SIZES = (
+        "most of the work is in products as wide or as deep as these inputs have"
+        " rows, so their leading sizes are the example's"
+    )
+    AGAIN_PARTED = "parts of the batch have other sizes, so they are the example's"
+    AGAIN_POOLS = "the average pool is better taken first, by a law"
     SEGMENTS = "{op} stores its product: the segments of {region}, {segment} columns, fit no tile"
 
 

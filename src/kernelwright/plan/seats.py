@@ -16,6 +16,7 @@ from types import MappingProxyType
 from kernelwright.accuracy import UNKNOWN, Accuracies
 from kernelwright.graph import Contraction, Graph, Node, as_dim, hint
 from kernelwright.plan.attention import attended
+from kernelwright.plan.constraints import Constraints
 from kernelwright.plan.conv_seats import ConvTime, ConvWay, conv_way, seat_convolutions
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copied_by_library, is_copied
@@ -26,7 +27,7 @@ from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
-from kernelwright.targets import Loop, Target
+from kernelwright.targets.target import Loop, Target
 
 FEWEST_COLUMNS = 8
 CERTAIN = 0.8
@@ -81,33 +82,27 @@ class Ways:
         found = {name: way.form for name, way in self.convolutions.items()}
         return {name: form for name, form in found.items() if name not in self.whole}
 
-    def as_before(self, before: Ways) -> Ways:
-        """With what an earlier plan of the same operators found out about convolutions."""
-        kept = {n: way for n, way in self.convolutions.items() if n in before.convolutions}
-        refusals = dict.fromkeys((*self.refusals, *before.refusals))
-        return Ways(self.by_name, kept, tuple(refusals), before.whole)
+    def under(self, known: Constraints) -> Ways:
+        """Without the convolutions that are the library's after all."""
+        kept = {n: way for n, way in self.convolutions.items() if n not in known.left}
+        refusals = dict.fromkeys((*self.refusals, *(why for _, why in known.library)))
+        return Ways(self.by_name, kept, tuple(refusals), known.whole)
 
-    def reconsidered(self, plan: Plan) -> Ways:
-        """Without the convolutions that have no tile, or a slow one, after they were to be seated.
+    def missed(self, plan: Plan) -> tuple[list[tuple[str, Refusal]], list[str]]:
+        """The convolutions that have no tile, or a slow one, after they were to be generated.
 
-        Those that found nobody to sit with are `whole`: it was in vain to part what reads them.
+        And those that found nobody for their epilogue: it was in vain to part what reads them.
         """
-        left = {r.nodes[0]: r for r in plan.regions if r.kind == "contract"}
-        gone = [name for name in self.convolutions if name in left]
-        kept = {name: way for name, way in self.convolutions.items() if name not in left}
-        alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
-        origins = [plan.graph[name].origin for name in gone]
+        left = {r.nodes[0] for r in plan.regions if r.kind == "contract"}
         slow = {(r.op, r.place): r for r in plan.refusals if r.why.code is Code.CONV_LIBRARY}
-        said = [
-            slow.get((o.op, o.place)) or Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op))
-            for o in origins
-        ]
-        return Ways(
-            self.by_name,
-            kept,
-            (*self.refusals, *said),
-            self.whole | {name for name in alone if plan.graph.users[name]},
-        )
+        gone = list[tuple[str, Refusal]]()
+        for name in (n for n in self.convolutions if n in left):
+            o = plan.graph[name].origin
+            kind = Refusal(o.op, o.place, reason(Code.CONVOLUTION, op=o.op))
+            gone.append((name, slow.get((o.op, o.place)) or kind))
+        alone = [r.conv.product for r in plan.regions if r.conv and r.why.code is Code.CONV_ALONE]
+        users = plan.graph.users
+        return gone, [n for n in dict.fromkeys(alone) if users[n] and n not in self.whole]
 
 
 def ways(

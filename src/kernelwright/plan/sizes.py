@@ -12,7 +12,7 @@ from kernelwright.graph import Contraction, Dim, Graph, Node, hint
 from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.seats import ProductChoice, takes
-from kernelwright.targets import Target
+from kernelwright.targets.target import Target
 
 MOST = 0.5  # of the operations of all contractions
 

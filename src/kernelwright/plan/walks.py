@@ -22,9 +22,8 @@ from itertools import pairwise
 
 from kernelwright.expr import Expr, const, index, leaves, load, postorder, substituted
 from kernelwright.expr import inside as inside_range
-from kernelwright.graph import Dim, Graph, as_dim, product
+from kernelwright.graph import Dim, Graph, as_dim, product, quotient
 from kernelwright.plan.convolutions import ConvForm, Extents
-from kernelwright.plan.domain import quotient
 from kernelwright.plan.epilogue import Unfit
 from kernelwright.plan.model import Access, Coordinate, Program, Range
 from kernelwright.plan.reasons import Code

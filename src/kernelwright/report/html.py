@@ -11,8 +11,8 @@ from kernelwright.report import notices
 from kernelwright.verify.certificate import MARKS, Certificate
 
 if TYPE_CHECKING:
-    from kernelwright.commands import Outcome
-    from kernelwright.pipeline import Compiled
+    from kernelwright.compiled import Compiled
+    from kernelwright.report.outcome import Outcome
 
 
 def compiled_html(compiled: Compiled) -> str:

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelwright import cache
-from kernelwright.report.tables import plain_table, scaled
+from kernelwright.report.tables import plain_table
+from kernelwright.units import scaled
 
 if TYPE_CHECKING:
     from kernelwright.cache import Cleaned, Entry

@@ -11,13 +11,13 @@ from kernelwright.bench.timings import CANDIDATE, Timings
 from kernelwright.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
-    from kernelwright.pipeline import Compiled
+    from kernelwright.compiled import Compiled
 
 SHOWN = 3  # operators named in a sentence
 
 
 def of_compiled(compiled: Compiled) -> list[str]:
-    found = []
+    found = [compiled.target.notice] if compiled.target.notice else []
     if not compiled.fused:
         found.append(f"Nothing was fused: {_why_not(compiled)}.")
     return found

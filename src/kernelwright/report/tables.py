@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kernelwright.bench.timings import BASELINES, CANDIDATE, Timing, Timings
+from kernelwright.units import scaled
 
 if TYPE_CHECKING:
     from kernelwright.check import Checked
+    from kernelwright.compiled import Compiled
     from kernelwright.ledger import LedgerRow
-    from kernelwright.pipeline import Compiled
 
 FATES = {"fused": "green", "folded": "cyan", "aten": "yellow"}
 
@@ -67,6 +68,7 @@ def plan_table(compiled: Compiled) -> RenderableType:
     notes += [Text(f"rewritten: {law}", "cyan") for law in compiled.rewrites]
     notes += [Text(f"shared: {value}", "cyan") for value in compiled.shared]
     notes += [Text(f"refused: {reason}", "yellow") for reason in compiled.refusals]
+    notes += [Text(f"decided again: {finding}", "magenta") for finding in compiled.again]
     return Group(table, *notes)
 
 
@@ -99,15 +101,6 @@ def summary_table(results: Sequence[tuple[str, bool | None, Timings]]) -> Table:
         table.add_row(escape(name), _yes_or_no(certified), *cells, Text(speedup, "bold"))
     table.caption = "speedup: over the fastest of the baselines shown, in the same run"
     return table
-
-
-def scaled(value: float, unit: str) -> str:
-    """`134.2 MB`: three or four digits and a decimal prefix."""
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 1000:
-            return f"{value:.4g} {prefix}{unit}".rstrip()
-        value /= 1000
-    return f"{value:.4g} T{unit}"
 
 
 def plain_table(title: str) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 
 import torch
 
@@ -13,6 +14,7 @@ from kernelwright.targets.sm_90 import SM_90
 from kernelwright.targets.target import (
     Attending,
     ConvLoop,
+    Convolving,
     Lanes,
     LibraryConvolutions,
     Loop,
@@ -30,6 +32,7 @@ __all__ = [
     "X86_64",
     "Attending",
     "ConvLoop",
+    "Convolving",
     "Lanes",
     "LibraryConvolutions",
     "Loop",
@@ -39,9 +42,15 @@ __all__ = [
     "Tiling",
     "target_for",
     "target_of",
+    "target_of_capability",
 ]
 
 ALL = (SM_90, SM_80, CPU, X86_64)
+PORTABLE = SM_80  # its kernels need no more than any newer GPU has
+UNKNOWN = (
+    "There are no kernels made for GPUs of compute capability {major}.{minor} yet: this one runs"
+    " the portable ones, and its products, convolutions and attentions stay with the library."
+)
 
 
 def target_for(name: str) -> Target:
@@ -56,8 +65,16 @@ def target_for(name: str) -> Target:
 def target_of(device: torch.device) -> Target:
     """What this device is; without a GPU to ask, the newest."""
     if device.type == "cuda" and torch.cuda.is_available():
-        major = torch.cuda.get_device_capability(device)[0]
-        return SM_90 if major == 9 else SM_80
+        return target_of_capability(*torch.cuda.get_device_capability(device))
     if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
         return X86_64
     return target_for(device.type)
+
+
+def target_of_capability(major: int, minor: int) -> Target:
+    """What a GPU of this compute capability is; one that nobody has described is portable."""
+    known = next((t for t in ALL if major in t.majors), None)
+    if known is not None:
+        return known
+    notice = UNKNOWN.format(major=major, minor=minor)
+    return replace(PORTABLE, name=f"sm_{major}{minor}", notice=notice)

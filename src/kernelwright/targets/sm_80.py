@@ -11,4 +11,5 @@ SM_80 = Target(
     launch_bytes=4 << 20,
     flops_per_byte=10,
     lanes=Lanes(warp=32, most_threads=1024, floats=16, most_floats=32, blocks=216),
+    majors=(8,),
 )

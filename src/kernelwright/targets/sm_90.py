@@ -26,6 +26,8 @@ from kernelwright.targets.target import (
 
 WIDE = (64, 128, 192, 256)
 TILING = Tiling(
+    kernel="gemm_sm90",
+    major="hopper::Major",
     capability=(9, 0),
     processors=132,
     rows=128,
@@ -48,6 +50,7 @@ def _thin(steps: tuple[float, ...], rows: tuple[int, ...], fewest: int) -> Thin:
     """kernels/thin_sm90.cuh: a pair of blocks has 256 columns, or 128 and twice as many rows."""
     shapes = zip(rows, (256, 256, 128), (5.5, 7.5, 9.5), steps, strict=False)
     return Thin(
+        kernel="thin_sm90",
         shapes=tuple(ThinShape(*s) for s in shapes),
         blocks=TILING.processors // 2,
         stage_depth=64,
@@ -60,6 +63,7 @@ def _thin(steps: tuple[float, ...], rows: tuple[int, ...], fewest: int) -> Thin:
 
 SPLIT = Loop(
     "split",
+    "SplitFloat",
     "float32 as three float16 products",
     torch.float32,
     "highest",
@@ -74,6 +78,7 @@ SPLIT = Loop(
 )
 ROUNDED = Loop(
     "rounded",
+    "RoundedFloat",
     "float32 rounded as TF32 rounds",
     torch.float32,
     "high",
@@ -92,6 +97,7 @@ ROUNDED = Loop(
 def _in_memory(name: str, dtype: torch.dtype) -> Loop:
     return Loop(
         name,
+        name.capitalize(),
         name,
         dtype,
         "",
@@ -120,6 +126,7 @@ def _attending(
         text,
         dtype,
         precision,
+        kernel="attention",
         capability=TILING.capability,
         products=products,
         rate=rate,
@@ -144,64 +151,6 @@ ATTENDING = (
 
 
 # ---- convolutions (kernels/conv_sm90.cuh) ------------------------------------------------------
-
-
-def _convolution(
-    *names: str,
-    dtype: torch.dtype,
-    products: int,
-    rate: float,
-    library: tuple[float, float, float],
-) -> ConvLoop:
-    """Rates of whole chains: ours with an epilogue, cuDNN's in the layout that is best for it."""
-    name, text, accuracy = names
-    return ConvLoop(
-        name,
-        text,
-        dtype,
-        accuracy,
-        capability=TILING.capability,
-        products=products,
-        rate=rate,
-        library=library,
-        library_channels=64,
-        memory=3.8e6,
-        overhead=8.0,
-        kernel_overhead=3.0,
-        arithmetic=14e6,
-    )
-
-
-CONV_LOOPS = (
-    _convolution(
-        *("split", SPLIT.text, "float32"),
-        dtype=torch.float32,
-        products=3,
-        rate=250e6,
-        library=(28e6, 42e6, 5e6),
-    ),
-    _convolution(
-        *("rounded", ROUNDED.text, "tf32"),
-        dtype=torch.float32,
-        products=1,
-        rate=200e6,
-        library=(20e6, 345e6, 74e6),
-    ),
-    _convolution(
-        *("bfloat16", "bfloat16", ""),
-        dtype=torch.bfloat16,
-        products=1,
-        rate=200e6,
-        library=(40e6, 600e6, 150e6),
-    ),
-    _convolution(
-        *("float16", "float16", ""),
-        dtype=torch.float16,
-        products=1,
-        rate=200e6,
-        library=(40e6, 600e6, 150e6),
-    ),
-)
 
 # kernels/conv_sm90.cuh: clocks of a multiprocessor, fitted to 60 tiles of 12 convolutions, then to
 # 199 of 55 chains of benchmarks/corpus (rms of the error 27%). What rows of boxes, single results,
@@ -236,6 +185,67 @@ CONVOLVING = Convolving(
     crowded=1.12,
     memory_rate=3.8e6,
     overhead=8.0,
+)
+
+
+def _convolution(
+    *names: str,
+    dtype: torch.dtype,
+    planes: int = 1,
+    products: int = 1,
+    rate: float,
+    library: tuple[float, float, float],
+) -> ConvLoop:
+    """Rates of whole chains: ours with an epilogue, cuDNN's in the layout that is best for it."""
+    name, symbol, text, accuracy = names
+    return ConvLoop(
+        name,
+        symbol,
+        text,
+        dtype,
+        accuracy,
+        kernel="conv_sm90",
+        tiles=CONVOLVING,
+        capability=TILING.capability,
+        planes=planes,
+        products=products,
+        rate=rate,
+        library=library,
+        library_channels=64,
+        memory=3.8e6,
+        overhead=8.0,
+        kernel_overhead=3.0,
+        arithmetic=14e6,
+    )
+
+
+CONV_LOOPS = (
+    _convolution(
+        *("split", "ConvSplitFloat", SPLIT.text, "float32"),
+        dtype=torch.float32,
+        planes=2,
+        products=3,
+        rate=250e6,
+        library=(28e6, 42e6, 5e6),
+    ),
+    _convolution(
+        *("rounded", "ConvRoundedFloat", ROUNDED.text, "tf32"),
+        dtype=torch.float32,
+        rate=200e6,
+        library=(20e6, 345e6, 74e6),
+    ),
+    _convolution(
+        *("bfloat16", "ConvBfloat16", "bfloat16", ""),
+        dtype=torch.bfloat16,
+        rate=200e6,
+        library=(40e6, 600e6, 150e6),
+    ),
+    _convolution(
+        *("float16", "ConvFloat16", "float16", ""),
+        dtype=torch.float16,
+        rate=200e6,
+        library=(40e6, 600e6, 150e6),
+    ),
 )
 
 # From 34 convolutions in both orders (benchmarks/results/nvidia-h200-library-convolutions.md).
@@ -276,4 +286,5 @@ SM_90 = Target(
     attending=ATTENDING,
     convolutions=CONVOLUTIONS,
     sums=SUMS,
+    majors=(9,),
 )

@@ -45,8 +45,12 @@ class Tiling:
     cluster work on neighbouring tiles; tiles are walked in bands of so many down. The first of
     `clusters` and of `bands` is taken where others would be the same. `library_overhead` is that of
     the library's product with the kernel after it, `kernel_overhead` that of such a kernel alone.
+    `kernel` is the template of them all, which has a header of this name, `major` the type in which
+    it is told whether rows or the depth of an operand lie side by side.
     """
 
+    kernel: str
+    major: str
     capability: tuple[int, int]
     processors: int
     rows: int
@@ -84,9 +88,11 @@ class Thin:
 
     `shapes` are in the order of their rows. `blocks` run together, each on a part of the depth of
     some columns; another wave of them takes `wave` to begin, and each part `part` to be added up.
-    It pays for right operands of at least `fewest` elements whose rows are a `multiple`.
+    It pays for right operands of at least `fewest` elements whose rows are a `multiple`. `kernel`
+    is its header.
     """
 
+    kernel: str
     shapes: tuple[ThinShape, ...]
     blocks: int
     stage_depth: int
@@ -130,10 +136,11 @@ class Loop:
     registers: two planes have them twice, once for the tensor cores and once to add these up in
     float32. `stage` is the time of one stage and `ending` that of an epilogue, each for a tile of
     no columns and for each column of it; `library` is the rate of the library's product. `thin` is
-    the same arithmetic for few rows.
+    the same arithmetic for few rows. Its type in C++ is `symbol`.
     """
 
     name: str
+    symbol: str
     text: str
     dtype: torch.dtype
     precision: str
@@ -226,48 +233,6 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class ConvLoop:
-    """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
-
-    It is made of the instructions of one `capability`. It makes so many `products` of tensor cores
-    for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
-    launch has an `overhead`, a kernel after it `kernel_overhead`, and computes `arithmetic`
-    operations of its program in a microsecond. `library` is the library's rate
-    with few channels, that with `library_channels`, and that of transposed convolutions in three
-    dimensions.
-    """
-
-    name: str
-    text: str
-    dtype: torch.dtype
-    accuracy: str
-    capability: tuple[int, int]
-    products: int
-    rate: float
-    library: tuple[float, float, float]
-    library_channels: int
-    memory: float
-    overhead: float
-    kernel_overhead: float
-    arithmetic: float
-
-    def time(self, flops: float, moved: float) -> float:
-        """Of a convolution that moves so many bytes, those of its epilogue among them."""
-        return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
-
-    def pass_time(self, moved: float, operations: float) -> float:
-        """Of a kernel without products."""
-        return self.kernel_overhead + max(moved / self.memory, operations / self.arithmetic)
-
-    def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
-        """`channels` are those of a group, `transposed` a convolution in three dimensions."""
-        few, many, deep = self.library
-        rate = few + (many - few) * min(1.0, channels / self.library_channels)
-        rate = min(rate, deep) if transposed else rate
-        return self.overhead + max(flops / rate, moved / self.memory)
-
-
-@dataclass(frozen=True)
 class Convolving:
     """What generated convolutions take on a multiprocessor, in clocks, of which a us has `clock`.
 
@@ -316,6 +281,58 @@ class Convolving:
     crowded: float
     memory_rate: float
     overhead: float
+
+
+@dataclass(frozen=True)
+class ConvLoop:
+    """A main loop for convolutions of a dtype where `accuracy` is owed, and a model of its time.
+
+    It is made of the instructions of one `capability`, its template is `kernel`, its type in C++
+    `symbol`, and a block's tile takes what `tiles` says. It makes so many `products` of tensor
+    cores for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile;
+    an operand is multiplied as so many `planes`. A launch has an `overhead`, a kernel after it
+    `kernel_overhead`, and computes `arithmetic` operations of its program in a microsecond.
+    `library` is the library's rate with few channels, that with `library_channels`, and that of
+    transposed convolutions in three dimensions.
+    """
+
+    name: str
+    symbol: str
+    text: str
+    dtype: torch.dtype
+    accuracy: str
+    kernel: str
+    tiles: Convolving
+    capability: tuple[int, int]
+    planes: int
+    products: int
+    rate: float
+    library: tuple[float, float, float]
+    library_channels: int
+    memory: float
+    overhead: float
+    kernel_overhead: float
+    arithmetic: float
+
+    @property
+    def scaled(self) -> bool:
+        """Whether numbers are brought into the range of float16 before they are multiplied."""
+        return self.dtype == torch.float32
+
+    def time(self, flops: float, moved: float) -> float:
+        """Of a convolution that moves so many bytes, those of its epilogue among them."""
+        return self.overhead + max(self.products * flops / self.rate, moved / self.memory)
+
+    def pass_time(self, moved: float, operations: float) -> float:
+        """Of a kernel without products."""
+        return self.kernel_overhead + max(moved / self.memory, operations / self.arithmetic)
+
+    def library_time(self, flops: float, moved: float, channels: int, transposed: bool) -> float:
+        """`channels` are those of a group, `transposed` a convolution in three dimensions."""
+        few, many, deep = self.library
+        rate = few + (many - few) * min(1.0, channels / self.library_channels)
+        rate = min(rate, deep) if transposed else rate
+        return self.overhead + max(flops / rate, moved / self.memory)
 
 
 @dataclass(frozen=True)
@@ -410,16 +427,17 @@ class Sums:
 class Attending:
     """A kernel for whole attentions of a dtype at a precision, and a model of its time.
 
-    It is made of the instructions of one `capability` and makes so many `products` of tensor cores
-    for one, `rate` of these operations in a microsecond, and moves `memory` bytes meanwhile; a
-    launch takes `overhead`. A warp has `rows` queries, a block at most `warps`. Heads have at most
-    `widest` features.
+    It is made of the instructions of one `capability`, its template is `kernel`; it makes so many
+    `products` of tensor cores for one, `rate` of these operations in a microsecond, and moves
+    `memory` bytes meanwhile; a launch takes `overhead`. A warp has `rows` queries, a block at most
+    `warps`. Heads have at most `widest` features.
     """
 
     name: str
     text: str
     dtype: torch.dtype
     precision: str
+    kernel: str
     capability: tuple[int, int]
     products: int
     rate: float
@@ -444,6 +462,8 @@ class Target:
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     `convolutions` says what the library's convolutions gain from channels_last, if they may.
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
+    GPUs of the compute capabilities that begin with `majors` are such machines. `notice` is what a
+    user must be told who compiles for this one.
     """
 
     name: str
@@ -457,6 +477,8 @@ class Target:
     attending: tuple[Attending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
+    majors: tuple[int, ...] = ()
+    notice: str = ""
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""

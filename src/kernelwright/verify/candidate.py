@@ -7,7 +7,6 @@ an InputError for everything else. `fallbacks_of` reads how often one ran the or
 from __future__ import annotations
 
 import sys
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -17,10 +16,8 @@ from typing import Any
 from torch import nn
 
 from kernelwright.errors import BuildError, InputError
+from kernelwright.failures import build_failure
 from kernelwright.problem import load_source
-
-LINES = 6
-BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py)
 
 
 def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
@@ -74,27 +71,3 @@ def fallbacks_of(module: nn.Module) -> Counter[str] | None:
     counters = (getattr(place, "fallbacks", None) for place in places)
     counted = next((counter for counter in counters if isinstance(counter, Mapping)), None)
     return None if counted is None else Counter({str(k): int(v) for k, v in counted.items()})
-
-
-def build_failure(error: BaseException) -> str | None:
-    """What the compiler or the system said, if the exception came out of building an extension."""
-    chain: BaseException | None = error
-    while chain is not None:
-        if isinstance(chain, BuildError) or _is_from_builder(chain):
-            return _relevant_lines(str(error))
-        chain = chain.__cause__ or chain.__context__
-    return None
-
-
-def _is_from_builder(error: BaseException) -> bool:
-    """Torch's, or the emitted file's own, which finds no room or no right to write a library."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if any(frame.filename.endswith("cpp_extension.py") for frame in frames):
-        return True
-    return isinstance(error, OSError) and any(frame.name in BUILDERS for frame in frames)
-
-
-def _relevant_lines(message: str) -> str:
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    relevant = [line for line in lines if "error" in line.lower()] or lines
-    return "\n".join(relevant[:LINES])

@@ -10,6 +10,8 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kernelwright.shown import Shown
+
 ESSENTIAL = "oracle"
 SUMMARIES = ("fallbacks", "the file")  # checks that are made of all the others
 SANITIZER = "memory: sanitizer"  # a check that is run where it is asked for
@@ -55,7 +57,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Shown):
     """Every check of one candidate against one model, and what weakens or limits the evidence.
 
     `sha256` is that of the candidate's file, taken before it was run; `seed` gives the same numbers
@@ -128,8 +130,3 @@ class Certificate:
 
     def __repr__(self) -> str:
         return f"Certificate({self.verdict})"
-
-    def _repr_html_(self) -> str:
-        from kernelwright.report.html import certificate_html
-
-        return certificate_html(self)

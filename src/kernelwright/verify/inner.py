@@ -23,7 +23,7 @@ Pairs = list[list[Tensor]]  # of a value in its type and in float64
 def planned(problem: Problem) -> Graph:
     """The graph whose values the kernels store."""
     machine = target_of(problem.device)
-    return plan_problem(problem, lambda name, summary: None, machine).planned.graph
+    return plan_problem(problem, lambda name, summary: None, machine).plan.graph
 
 
 def values(

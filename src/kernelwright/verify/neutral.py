@@ -73,6 +73,7 @@ def start(root: str, name: str, fd: int, role: str) -> None:
     """A server that forks (`main`), or a single process that serves the judge (`alone`)."""
     sys.meta_path.insert(0, Importer(Path(root), name))
     gc.disable()  # imports leave no garbage, and a quarter of their time is looking for it
+    importlib.import_module(f"{name}.bench.stand")  # with the clocks of torch as they are now
     server = importlib.import_module(f"{name}.verify.server")
     gc.enable()
     getattr(server, role)(fd)

@@ -23,9 +23,11 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import loading
 from kernelwright.errors import KernelwrightError
+from kernelwright.failures import build_failure
 from kernelwright.verify import attributes, parameters
-from kernelwright.verify.acts import ACTS, Here, arguments, changes, construction, world
-from kernelwright.verify.candidate import build_failure, fallbacks_of
+from kernelwright.verify.acts import ACTS, arguments, changes, construction, world
+from kernelwright.verify.acts.here import Here
+from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.channel import Channel, Gone
 from kernelwright.verify.inputs import (
     Inputs,
@@ -61,6 +63,9 @@ def main(end: socket.socket) -> None:
             channel.send(told(answer) if CANDIDATE in seat.modules else answer)
     except Gone:
         return
+
+
+STANDS: list[Callable[..., Any]] = []  # what times modules; bench/ adds its own
 
 
 class Seat:
@@ -367,13 +372,13 @@ class Seat:
         return {"value": found}
 
     def time(self, request: Request) -> dict[str, Any]:
-        """Requests of bench, which has a stand in this process."""
-        from kernelwright.bench import stand
-
+        """Requests of whoever times in this process (bench/stand.py)."""
         if self.stand is None:
             assert self.maker is not None
-            self.stand = stand.Stand(self._main, self.device, self.maker.problem)
-        return stand.REQUESTS[request["what"]](self.stand, request)
+            (stand,) = STANDS
+            self.stand = stand(self._main, self.device, self.maker.problem)
+        answer: dict[str, Any] = self.stand.answer(request)
+        return answer
 
     # Parts
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  the optimizers import it: once, for all processes
 
-import kernelwright.bench.stand  # noqa: F401  with the clocks of torch and Python as they are now
 from kernelwright.verify import seat
 from kernelwright.verify.channel import Channel, Gone
 
