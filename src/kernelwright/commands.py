@@ -53,12 +53,12 @@ class Outcome:
             "kept": str(self.kept) if self.kept else None,
             "notices": self.notices,
             "plan": self.compiled.to_json(),
-            "certificate": self.certificate.to_json() if self.certificate else None,
-            "timings": self.timings.to_json() if self.timings else None,
+            "certificate": None if self.certificate is None else self.certificate.to_json(),
+            "timings": None if self.timings is None else self.timings.to_json(),
         }
 
     def __repr__(self) -> str:
-        verdict = self.certificate.verdict if self.certificate else "not certified"
+        verdict = "not certified" if self.certificate is None else self.certificate.verdict
         return f"Outcome({self.output or 'no file'}; {verdict})"
 
     def _repr_html_(self) -> str:
