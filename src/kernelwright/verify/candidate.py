@@ -17,7 +17,8 @@ from typing import Any
 from torch import nn
 
 from kernelwright.errors import BuildError, InputError
-from kernelwright.problem import load_source
+from kernelwright.loading import load_source, read_source
+from kernelwright.positions import in_file
 
 LINES = 6
 BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py)
@@ -28,9 +29,12 @@ def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
     try:
         module = load_source(path, text)
     except InputError as error:
-        if error.__cause__ is not None and (reason := build_failure(error.__cause__)) is not None:
-            raise BuildError(f"{path} could not be built: {reason}") from error
-        raise
+        if error.__cause__ is None:
+            raise
+        reason = build_failure(error.__cause__, path, text or read_source(path))
+        if reason is None:
+            raise
+        raise BuildError(f"{path} could not be built: {reason}") from error
     chosen = getattr(module, "ModelNew", None)
     if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
         raise InputError(f"{path} defines no `class ModelNew(nn.Module)`; name the candidate so.")
@@ -56,7 +60,7 @@ def construct(
     try:
         return chosen(*arguments, **(keywords or {}))
     except Exception as error:
-        if (reason := build_failure(error)) is not None:
+        if (reason := build_failure(error, path, read_source(path))) is not None:
             raise BuildError(f"{path} could not be built: {reason}") from error
         kind = type(error).__name__
         raise InputError(
@@ -76,12 +80,16 @@ def fallbacks_of(module: nn.Module) -> Counter[str] | None:
     return None if counted is None else Counter({str(k): int(v) for k, v in counted.items()})
 
 
-def build_failure(error: BaseException) -> str | None:
-    """What the compiler or the system said, if the exception came out of building an extension."""
+def build_failure(error: BaseException, path: Path | None = None, text: str = "") -> str | None:
+    """What the compiler or the system said, if the exception came out of building an extension.
+
+    With the file whose text was compiled, at the lines where it is wrong.
+    """
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, BuildError) or _is_from_builder(chain):
-            return _relevant_lines(str(error))
+            said = str(error)
+            return (in_file(said, str(path), text) if path else None) or _relevant_lines(said)
         chain = chain.__cause__ or chain.__context__
     return None
 
