@@ -24,17 +24,17 @@ SENT = "kernelwright certificates"  # under which a worker sends them
 
 @dataclass
 class Recorder:
-    """Certificates by the test that they were given in; `path` is None in a worker."""
+    """Certificates by the test that they were given in; a `worker` hands them on."""
 
-    path: Path | None
+    path: Path
+    worker: bool
     test: str = ""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def hear(self, certificate: Certificate) -> None:
-        from kernelwright.report.html import certificate_html
-
-        row = {"test": self.test, "certificate": certificate.to_json()}
-        self.rows.append({**row, "html": certificate_html(certificate)})
+        html = certificate._repr_html_() if self.path.suffix == ".html" else ""
+        row = {"test": self.test, "certificate": certificate.to_json(), "html": html}
+        self.rows.append(row)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -50,16 +50,17 @@ class Recorder:
         from kernelwright import assertions
 
         assertions.listeners.remove(self.hear)
-        if self.path is None:
+        if self.worker:
             output: dict[str, str] = session.config.workeroutput  # type: ignore[attr-defined]
             output[SENT] = json.dumps(self.rows, default=str)
             return
         from kernelwright.files import write_atomically
 
-        write_atomically(self.path, _html(self.rows) if _is_html(self.path) else _json(self.rows))
+        write = _html if self.path.suffix == ".html" else _json
+        write_atomically(self.path, write(self.rows))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.path is not None:
+        if not self.worker:
             passed = sum(row["certificate"]["passed"] for row in self.rows)
             told = f"{passed} of {len(self.rows)} certificates passed; they are in {self.path}"
             terminalreporter.write_sep("-", f"kernelwright: {told}")
@@ -84,13 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"{OPTION}: the folder {path.parent} does not exist.")
     from kernelwright import assertions
 
-    recorder = Recorder(None if hasattr(config, "workerinput") else path)
+    recorder = Recorder(path, hasattr(config, "workerinput"))
     assertions.listeners.append(recorder.hear)
     config.pluginmanager.register(recorder, "kernelwright-recorder")
-
-
-def _is_html(path: Path) -> bool:
-    return path.suffix == ".html"
 
 
 def _json(rows: list[dict[str, Any]]) -> str:
