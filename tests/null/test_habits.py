@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,21 @@ def test_every_error_is_public_and_documented() -> None:
     for name, kind in kinds.items():
         assert getattr(kernelwright, name) is kind and name in kernelwright.__all__
         assert kind.__doc__ and f"`{name}`" in page
+
+
+def test_lint_checks_the_types_of_a_user_s_program() -> None:
+    """mypy reads tests/typing with the package, in strict mode: all of the API must be used there.
+
+    A wrong use that it did not find would leave a comment unused, which strict mode refuses.
+    """
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert settings["strict"] and "tests/typing" in settings["files"]
+    program = (ROOT / "tests" / "typing" / "user_program.py").read_text()
+    functions = {name for name in kernelwright.__all__ if name[0].islower()}
+    assert functions <= set(re.findall(r"kernelwright\.(\w+)\(", program))
+    wrong = [line for line in program.splitlines() if "type: ignore[" in line]
+    named = [name for line in wrong for name in re.findall(r"kernelwright\.(\w+)", line)]
+    assert functions <= set(named)
 
 
 def test_an_error_is_caught_by_its_public_name() -> None:
