@@ -19,7 +19,7 @@ ifeq ($(PY),$(VENV)/bin/python)
 SETUP := $(VENV)/.ready
 endif
 
-.PHONY: demo test test-all check test-gpu lint format bench bench-corpus clean
+.PHONY: demo test test-all check test-gpu lint format docs bench bench-corpus clean
 
 demo: $(SETUP)
 	$(PY) examples/demo.py
@@ -48,6 +48,10 @@ format: $(SETUP)
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 	$(CLANG_FORMAT) -i $(KERNELS)
+
+# The site, into build/docs; a link that leads nowhere, or a docstring that is no text, is an error.
+docs: $(SETUP)
+	$(PY) -m sphinx -b html -W --keep-going -q -j auto docs build/docs
 
 bench: $(SETUP)
 	$(PY) benchmarks/founding.py

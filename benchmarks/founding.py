@@ -1,4 +1,4 @@
-"""The founding models: eager, torch.compile and ours; the tables of the README, by one command.
+"""The founding models: eager, torch.compile and ours; tables of docs/figures.md, by one command.
 
     PYTHONPATH=src python3 benchmarks/founding.py
 

@@ -1,4 +1,4 @@
-"""Prints worked_example.md from the real objects, and the two excerpts that README.md shows.
+"""Prints worked_example.md from the real objects, and the ledger that README.md shows.
 
 In: small_model.py, beside this file. Out: with `--write`, the generated texts put in their places;
 without it, the worked example on standard output. tests/null/test_docs.py checks that the committed
@@ -39,7 +39,7 @@ def generated() -> dict[Path, str]:
     problem = load_problem(MODEL, device="cpu", precision="highest")
     cpu, cuda = (compile_problem(problem, target=target) for target in ("cpu", "cuda"))
     seated = compile_problem(problem, target="cuda", policy=ALWAYS)
-    excerpts = {"ledger": fenced(render(cuda.ledger)), "forward": fenced(forward(cuda), "python")}
+    excerpts = {"ledger": fenced(render(cuda.ledger))}
     return {
         EXAMPLE: worked_example(problem, cpu, cuda, seated),
         README: with_excerpts(README.read_text(), excerpts),

@@ -59,6 +59,7 @@ ONE_OF = {
     "cpu/test_tails.py": 4,
     "cpu/test_templates.py::test_tiles_turn_what_lies_across": 3,
     "cpu/test_torch_databases.py": 10,
+    "cpu/test_tutorial.py::test_every_command_of_the_page_runs": 4,
     "cpu/test_transformers.py": 3,
     "cpu/test_vectorised.py": 4,
     "cpu/test_windows.py": 10,

@@ -1,29 +1,54 @@
 """kernelwright turns a PyTorch model into a faster drop-in one that computes the same function.
 
-The public API is these five functions; each imports what it needs when it is called.
+The public API is these six functions, each of which imports what it needs when it is called, and
+the errors that they raise: `except kernelwright.UnsupportedError`.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from kernelwright.version import __version__ as __version__
+from kernelwright.errors import (
+    BuildError,
+    InputError,
+    InternalError,
+    KernelwrightError,
+    NotCertifiedError,
+    UnsupportedError,
+    VerificationError,
+)
+from kernelwright.version import __version__
 
 if TYPE_CHECKING:
     from torch import nn
 
     from kernelwright.bench.timings import Timings
     from kernelwright.compiled import Compiled
+    from kernelwright.options import BenchOptions, VerifyOptions
     from kernelwright.plan.policy import Policy
     from kernelwright.problem import Problem
     from kernelwright.verify.certificate import Certificate
 
-__all__ = ["bench", "explain", "optimize", "save", "verify"]
+__all__ = [
+    "BuildError",
+    "InputError",
+    "InternalError",
+    "KernelwrightError",
+    "NotCertifiedError",
+    "UnsupportedError",
+    "VerificationError",
+    "__version__",
+    "assert_certified",
+    "bench",
+    "explain",
+    "optimize",
+    "save",
+    "verify",
+]
 
 
 def optimize(
@@ -57,9 +82,10 @@ def optimize(
     )
     new = compiled.instantiate()
     if verify:
+        from dataclasses import replace
+
         from torch import nn
 
-        from kernelwright.errors import VerificationError
         from kernelwright.verify.live import verify_compiled
 
         # What was given can be pickled for that, where its class is one that we have written.
@@ -82,6 +108,8 @@ def explain(
     policy: Policy | None = None,
 ) -> Compiled:
     """Compile and return everything decided on the way; printing the result shows the plan."""
+    from dataclasses import replace
+
     from kernelwright.graphs import written
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
@@ -104,7 +132,7 @@ def verify(
     *,
     device: str = "auto",
     precision: str = "current",
-    **options: Any,
+    **options: Unpack[VerifyOptions],
 ) -> Certificate:
     """Check that a candidate computes the same function as a model.
 
@@ -123,6 +151,28 @@ def verify(
     return verify_live(problem, _candidate(candidate), **options)
 
 
+def assert_certified(
+    model_new: nn.Module | str | Path,
+    model: nn.Module | str | Path,
+    inputs: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "current",
+    **options: Unpack[VerifyOptions],
+) -> Certificate:
+    """For test suites: `verify`, and a NotCertifiedError that names what failed unless it passes.
+
+    The arguments are those of `verify`, with the candidate first, as in `assert_close(actual,
+    expected)`. The certificate comes back; under pytest, `--kernelwright-report FILE` keeps it.
+    """
+    from kernelwright.assertions import judged
+
+    return judged(
+        verify(model, model_new, inputs, kwargs, device=device, precision=precision, **options)
+    )
+
+
 def bench(
     model: nn.Module | str | Path,
     candidate: nn.Module | str | Path,
@@ -131,7 +181,7 @@ def bench(
     *,
     device: str = "auto",
     precision: str = "current",
-    **options: Any,
+    **options: Unpack[BenchOptions],
 ) -> Timings:
     """Time a candidate against a model in eager mode and under torch.compile.
 
@@ -145,7 +195,9 @@ def bench(
         files = model, _file(candidate, example_inputs, example_kwargs)
         return bench_files(*files, device, precision, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
-    return bench_live(problem, _candidate(candidate), **options)
+    if options.pop("training", None) is not None:
+        raise InputError("A live module is timed in its own mode; call .train() or .eval() on it.")
+    return bench_live(problem, _candidate(candidate), **cast("Any", options))
 
 
 def _problem(
@@ -155,7 +207,6 @@ def _problem(
     device: str,
     precision: str,
 ) -> Problem:
-    from kernelwright.errors import InputError
     from kernelwright.problem import load_problem, problem_from_module
 
     if isinstance(model, str | Path):
@@ -170,8 +221,6 @@ def _problem(
 
 
 def _file(candidate: nn.Module | str | Path, *examples: object) -> str | Path:
-    from kernelwright.errors import InputError
-
     if not isinstance(candidate, str | Path) or any(e is not None for e in examples):
         raise InputError(
             "A model file is compared with a candidate's file, on the inputs of its get_inputs()."

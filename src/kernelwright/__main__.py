@@ -1,4 +1,4 @@
-"""The command `kernelwright`: from its first import on, Ctrl-C ends it in one line."""
+"""The command `kernelwright`: from its first import on, Ctrl-C and SIGTERM end it in one line."""
 
 import sys
 
@@ -14,8 +14,8 @@ def main() -> int:
     except BaseException as error:
         if isinstance(error, SystemExit) or not interrupts.pressed():
             raise
-        print("kernelwright: Interrupted.", file=sys.stderr)
-        return interrupts.CODE
+        print(f"kernelwright: {interrupts.told()}", file=sys.stderr)
+        return interrupts.code()
     finally:
         interrupts.unwatch()
 

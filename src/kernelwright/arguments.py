@@ -16,7 +16,8 @@ exit codes:
      --require-speedup asks for, or its library is not the package's
   4  build failed: the compiler is missing, or refused the source
   5  unsupported: the model is valid, but cannot be compiled
-130  interrupted
+130  interrupted by Ctrl-C
+143  ended by SIGTERM
 
 Loading a model file runs it: only give files that you would run yourself.
 """
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _on_a_model(commands, "explain", "show the plan: what is fused, what is not, and why")
     verify = _on_a_model(commands, "verify", "certify that ModelNew of CANDIDATE is Model of MODEL")
-    verify.add_argument("candidate", help="a file with class ModelNew")
+    verify.add_argument("candidate", help="a file with class ModelNew, or module:Class")
     verify.add_argument("--quick", action="store_true", help="the most telling checks alone")
     verify.add_argument("--thorough", action="store_true", help="ten times the calls and the time")
     verify.add_argument(
@@ -58,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
         help="that of a certificate, to repeat it (default: random)",
     )
     bench = _on_a_model(commands, "bench", "time CANDIDATE against eager and torch.compile")
-    bench.add_argument("candidate", help="a file with class ModelNew")
+    bench.add_argument("candidate", help="a file with class ModelNew, or module:Class")
     bench.add_argument(
         "--baselines",
         metavar="A,B",
@@ -111,7 +112,11 @@ def _on_a_model(
 ) -> argparse.ArgumentParser:
     """A subcommand with the arguments that all those have that take a model."""
     command = _command(commands, name, what)
-    command.add_argument("model", help="a file with class Model, get_inputs and get_init_inputs")
+    command.add_argument(
+        "model",
+        help="a file with class Model, get_inputs and get_init_inputs; package.module or "
+        "package.module:Class works too",
+    )
     command.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any"
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.errors import InputError
-from kernelwright.files import locked, write_atomically
+from kernelwright.files import write_atomically
 
 BUILD, LIVE, FAILED = "build", "live module", "for a report"
 TILES, ACCURACIES = "tiles", "accuracies"
@@ -171,7 +171,9 @@ def _remove(entry: Entry) -> bool:
         if entry.kind == BUILD:
             return _remove_build(entry.path)
         if entry.kind in (TILES, ACCURACIES):
-            with locked(entry.path.with_suffix(".lock")):
+            from filelock import FileLock
+
+            with FileLock(entry.path.with_suffix(".lock")):
                 entry.path.unlink(missing_ok=True)
             entry.path.with_suffix(".lock").unlink(missing_ok=True)
         else:

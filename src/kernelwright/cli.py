@@ -20,6 +20,7 @@ from kernelwright.errors import (
 )
 from kernelwright.failures import debugging, unexpected
 from kernelwright.files import check_writable, output_path
+from kernelwright.module_paths import model_file
 
 if TYPE_CHECKING:
     from kernelwright.bench.timings import Timings
@@ -50,14 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    if arguments.json not in (None, "-"):
-        _check_report(arguments)
-    if _judges(arguments):
-        spawn.ahead()
-    from kernelwright.report.output import Output
+    with contextlib.ExitStack() as meanwhile:
+        for name, wanted in (("model", "Model"), ("candidate", "ModelNew")):
+            if text := getattr(arguments, name, None):
+                setattr(arguments, name, str(meanwhile.enter_context(model_file(text, wanted))))
+        if arguments.json not in (None, "-"):
+            _check_report(arguments)
+        if _judges(arguments):
+            spawn.ahead()
+        from kernelwright.report.output import Output
 
-    output = Output(arguments.quiet, arguments.json)
-    with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
+        output = Output(arguments.quiet, arguments.json)
+        meanwhile.enter_context(contextlib.redirect_stdout(sys.stderr))  # of user code: no result
         COMMANDS[arguments.command](arguments, output)
 
 

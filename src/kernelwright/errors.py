@@ -53,6 +53,10 @@ class VerificationError(KernelwrightError):
         self.certificate = certificate
 
 
+class NotCertifiedError(VerificationError, AssertionError):
+    """What `assert_certified` raises: an AssertionError too, as test suites expect."""
+
+
 class BuildError(KernelwrightError):
     """The compiler is missing, or refused the generated source."""
 

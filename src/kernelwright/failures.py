@@ -23,9 +23,10 @@ from kernelwright.errors import (
     where_from,
 )
 from kernelwright.loading import read_source
+from kernelwright.positions import in_file
 
 LINES = 6
-BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py)
+BUILDERS = ("_kw_place", "_kw_made")  # of emitted files (emit/runtime.py, runtime/build.py)
 RUN_FIRST = "Run it with python first."
 BUG = "This is a bug in kernelwright"
 REFUSALS = {
@@ -94,12 +95,16 @@ def _keep(model: Path) -> Path | None:
         return None
 
 
-def build_failure(error: BaseException) -> str | None:
-    """What the compiler or the system said, if the exception came out of building an extension."""
+def build_failure(error: BaseException, path: Path | None = None, text: str = "") -> str | None:
+    """What the compiler or the system said, if the exception came out of building an extension.
+
+    With the file whose text was compiled, at the lines where it is wrong.
+    """
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, BuildError) or _is_from_builder(chain):
-            return _relevant_lines(str(error))
+            said = str(error)
+            return (in_file(said, str(path), text) if path else None) or _relevant_lines(said)
         chain = chain.__cause__ or chain.__context__
     return None
 

@@ -7,7 +7,6 @@ pipe) is never replaced: renaming would remove it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,14 +45,6 @@ def put(stage: Path, target: Path) -> None:
     """Give a staged file its name, unless something else than a file has come to bear it."""
     with _told(target):
         os.replace(stage, _file(target))
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """One process at a time; a lock ends with its process, so it cannot be left behind."""
-    with path.open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
 
 
 def write_atomically(target: Path, text: str) -> None:

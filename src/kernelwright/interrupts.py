@@ -1,7 +1,8 @@
-"""Ctrl-C, which a library in the middle of its import may take for an error of its own.
+"""Ctrl-C and SIGTERM: each ends the command in one line, and what it has begun is taken back.
 
-What fails after the key was pressed has failed of it, whatever it says. Nothing heavy is imported
-here: the key counts from the first import on.
+A library in the middle of its import may take the exception for an error of its own; so what fails
+after the signal has failed of it, whatever it says. Nothing heavy is imported here: the signals
+count from the first import on.
 """
 
 from __future__ import annotations
@@ -9,27 +10,43 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-CODE = 130
-_pressed = False
+TOLD = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated."}
+_pressed: signal.Signals | None = None
 
 
 def watch() -> None:
-    """Note the key from now on; not where whoever started the command has it ignored."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _press)
+    """Note the signals from now on; not where whoever started the command has them ignored."""
+    for number, usual in _usual():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, _press)
 
 
 def unwatch() -> None:
-    """The end is near: of a second press there is nothing to tell."""
-    if signal.getsignal(signal.SIGINT) is _press:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    """The end is near: of a second signal there is nothing to tell."""
+    for number, _ in _usual():
+        if signal.getsignal(number) is _press:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def pressed() -> bool:
-    return _pressed
+    return _pressed is not None
+
+
+def told() -> str:
+    """The sentence to end with."""
+    return TOLD[_pressed or signal.SIGINT]
+
+
+def code() -> int:
+    """The exit code to end with, as a shell counts it: 130 or 143."""
+    return 128 + (_pressed or signal.SIGINT)
+
+
+def _usual() -> tuple[tuple[signal.Signals, object], ...]:
+    return (signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)
 
 
 def _press(number: int, frame: FrameType | None) -> None:
     global _pressed
-    _pressed = True
+    _pressed = _pressed or signal.Signals(number)
     raise KeyboardInterrupt

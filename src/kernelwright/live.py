@@ -99,15 +99,15 @@ def _run(source: str, path: Path) -> types.ModuleType:
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
     except Exception as error:
         del sys.modules[module.__name__]
-        raise _failure(error, path) from error
+        raise _failure(error, path, source) from error
     return module
 
 
-def _failure(error: Exception, path: Path) -> Exception:
+def _failure(error: Exception, path: Path, source: str) -> Exception:
     """Whose fault it is that an emitted text does not run."""
     from kernelwright.failures import build_failure
 
-    if (reason := build_failure(error)) is not None:
+    if (reason := build_failure(error, path, source)) is not None:
         return BuildError(f"The kernels in {path} could not be built: {reason}")
     if isinstance(error, ImportError):
         return InputError(

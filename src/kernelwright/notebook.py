@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright.files import locked, write_atomically
+from kernelwright.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,11 @@ class Notebook:
 
     def keep(self, key: str, entry: Any) -> None:
         """Add an entry to the file; others may be doing the same."""
+        from filelock import FileLock
+
         file = self.place()
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(file.with_suffix(".lock")):
+        with FileLock(file.with_suffix(".lock")):
             entries = self._entries(file) | {key: entry}
             content = {"format": self.format, self.title: entries}
             write_atomically(file, json.dumps(content, indent=2, sort_keys=True) + "\n")

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 from checking import LOAD
+from filelock import FileLock
 from nursery import Born, Nursery
 
-from kernelwright.files import locked
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
 from kernelwright.toolchain import compiler
@@ -120,7 +120,7 @@ def script(extensions: Path) -> Path:
     """The compiler. Which one it is becomes part of a build's name: one for all places."""
     path = extensions.with_name("objects") / "compiler"
     path.parent.mkdir(exist_ok=True)
-    with locked(path.with_name("guard")):
+    with FileLock(path.with_name("guard")):
         if not path.exists():
             path.write_text(COMPILER.format(real=compiler()))
             path.chmod(0o700)

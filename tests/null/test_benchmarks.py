@@ -1,8 +1,7 @@
-"""The documented command prints the README's tables: the same columns, the same rows."""
+"""The documented command prints the tables of docs/figures.md: the same columns and rows."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -13,19 +12,17 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import founding  # noqa: E402
 from sheet import Sheet  # noqa: E402
 
-FIGURES = re.search(
-    r"<!-- figures:start -->(.*)<!-- figures:end -->", (ROOT / "README.md").read_text(), re.DOTALL
-)
+FIGURES = (ROOT / "docs" / "figures.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("part", "precisions"), [("gpu", founding.PRECISIONS["cuda"]), ("calls", founding.CALLED)]
 )
-def test_the_readme_has_the_tables_of_the_harness(part: str, precisions: list[str]) -> None:
+def test_the_figures_have_the_tables_of_the_harness(part: str, precisions: list[str]) -> None:
     sheet = Sheet("", ("model", "precision", *founding.PARTS[part][2]), 2)
     head = "\n".join(sheet.markdown().splitlines()[2:4])
-    assert FIGURES is not None and head in FIGURES[1]
-    rows = FIGURES[1].split(head)[1].split("\n\n")[0].splitlines()[1:]
+    assert head in FIGURES
+    rows = FIGURES.split(head)[1].split("\n\n")[0].splitlines()[1:]
     found = [tuple(cell.strip() for cell in row.split("|")[1:3]) for row in rows]
     assert found == [(model, p) for p in precisions for model in founding.MODELS]
 

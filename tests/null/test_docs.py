@@ -12,14 +12,19 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "kernelwright"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = ROOT / "docs" / "reference" / "files.md"  # when the site is built
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [path for path in DOCUMENTS if path != WRITTEN]
 FOLDERS = ("src", "tests", "docs", "examples", "benchmarks")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 FILE_NAME = re.compile(r"(?<![\w./~-])[\w./-]*\w\.(?:py|md|cuh|cu|hpp|cpp|toml)\b")
 SUFFIXES = (".py", ".cuh", ".hpp", ".cu", ".cpp")
 # Files that a reader is to think of, not to find.
-IMAGINED = {"model_new.py", "candidate.py", "MODEL_new.py", "NAME.cuh", "NAME.hpp"}
+IMAGINED = {"model_new.py", "candidate.py", "MODEL_new.py", "NAME.cuh", "NAME.hpp"} | {
+    *("net.py", "net_new.py", "use.py", "broken.py", "one.py", "two.py", "file.py"),
+    *("blocks.py", "attention_new.py"),
+}
 
 
 def name_of(path: Path) -> str:
@@ -27,9 +32,8 @@ def name_of(path: Path) -> str:
 
 
 @cache
-def script() -> ModuleType:
-    path = ROOT / "docs" / "make_worked_example.py"
-    spec = importlib.util.spec_from_file_location("make_worked_example", path)
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -49,13 +53,26 @@ def anchors(path: Path) -> set[str]:
     return {text.replace(" ", "-") for text in plain}
 
 
-def test_generated_text_is_what_the_script_gives(request: pytest.FixtureRequest) -> None:
-    for path, text in script().generated().items():
+@pytest.mark.parametrize("name", ["make_figures", "make_worked_example"])
+def test_generated_text_is_what_the_script_gives(name: str, request: pytest.FixtureRequest) -> None:
+    for path, text in script(name).generated().items():
         if request.config.getoption("--update-golden"):
             path.write_text(text)
         assert path.read_text() == text, (
-            f"{name_of(path)} is out of date: run docs/make_worked_example.py --write and review it"
+            f"{name_of(path)} is out of date: run docs/{name}.py --write and review it"
         )
+
+
+def test_no_figure_of_speed_is_typed_by_hand() -> None:
+    """Outside of what make_figures.py writes, the README has no times, ratios or rates."""
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"<!-- (\w+):start -->.*?<!-- \1:end -->", "", text, flags=re.DOTALL)
+    assert not re.findall(r"\d[\d.]*(?:x| ms| us| TB/s|%)\b|\d[\d.]* times", text)
+
+
+def test_the_readme_fits_a_page_or_two() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "docs" / "architecture.md").read_text().splitlines()) <= 200
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
@@ -79,10 +96,21 @@ def test_file_names_exist(path: Path) -> None:
         assert any(f.endswith(wanted) for f in known_files()), f"{name_of(path)} names {mention}"
 
 
-def test_the_tree_names_every_source_file() -> None:
-    tree = (ROOT / "docs" / "architecture.md").read_text().split("```text")[2].split("```")[0]
-    files = {p.name for p in PACKAGE.rglob("*.*") if p.suffix in SUFFIXES}
-    missing = files - set(re.findall(r"\w+\.(?:py|cuh|cu|hpp|cpp)\b", tree))
+def test_the_map_names_every_source_file() -> None:
+    """It is made of the sentences that files begin with, so each has to begin with one."""
+    files = {p for p in PACKAGE.rglob("*.*") if p.suffix in SUFFIXES}
+    told = script("make_file_map").sentences()
+    assert set(told) == files
+    silent = [name_of(p) for p, sentence in told.items() if len(sentence.split()) < 2]
+    assert not silent, f"these files do not begin with what they are: {silent}"
+    page = script("make_file_map").page()
+    assert all(f"| `{p.name}` |" in page for p in files)
+
+
+def test_the_architecture_names_every_folder() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    folders = {p.parent.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("*.py")}
+    missing = [f for f in folders - {"."} if f"`{f.split('/')[-1]}/`" not in text]
     assert not missing, f"docs/architecture.md does not mention {sorted(missing)}"
 
 
@@ -105,7 +133,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_a_fresh_machine_needs_two_commands() -> None:
-    commands = (ROOT / "README.md").read_text().split("## Two commands")[1].split("```")[1]
+    commands = (ROOT / "README.md").read_text().split("## From a checkout")[1].split("```")[1]
     assert commands.split("\n")[1:-1] == ["make demo", "make test"]
 
 
@@ -114,5 +142,6 @@ def test_exit_codes_are_those_of_the_errors() -> None:
 
     kinds = [e for e in vars(errors).values() if isinstance(e, type)]
     codes = {0, *(e.exit_code for e in kinds if issubclass(e, errors.KernelwrightError))}
-    table = re.findall(r"^\| (\d) \| ", (ROOT / "README.md").read_text(), re.MULTILINE)
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    table = re.findall(r"^\| (\d) \| ", page, re.MULTILINE)
     assert [int(code) for code in table] == sorted(codes)

@@ -247,15 +247,37 @@ def test_no_room_for_a_library_is_a_build_error(tmp_path: Path) -> None:
         candidate_class(path)
 
 
-def test_ctrl_c_while_torch_is_imported() -> None:
+@pytest.mark.parametrize(
+    ("sent", "code", "told"),
+    [(signal.SIGINT, 130, "Interrupted."), (signal.SIGTERM, 143, "Terminated.")],
+)
+def test_a_signal_while_torch_is_imported(sent: signal.Signals, code: int, told: str) -> None:
     child = subprocess.Popen([*COMMAND, *REPORT, "-"], stderr=subprocess.PIPE, text=True)
     maps = Path(f"/proc/{child.pid}/maps")
     until = time.monotonic() + 60
     while "libtorch" not in maps.read_text() and time.monotonic() < until:
         time.sleep(0.001)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(sent)
     _, said = child.communicate(timeout=60)
-    assert (child.returncode, said) == (130, "kernelwright: Interrupted.\n")
+    assert (child.returncode, said) == (code, f"kernelwright: {told}\n")
+
+
+def test_sigterm_leaves_no_file_behind(tmp_path: Path) -> None:
+    """A class by its name needs a file beside its own, which is there while its module runs."""
+    path = tmp_path / "nets.py"
+    path.write_text("import time\n\nclass Net: ...\n\ntime.sleep(120)\n")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "kernelwright", "explain", f"{path}:Net"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + 120
+    while not (tmp_path / "nets_Net.py").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    child.terminate()
+    _, said = child.communicate(timeout=120)
+    assert (child.returncode, said) == (143, "kernelwright: Terminated.\n")
+    assert [p.name for p in tmp_path.iterdir()] == ["nets.py"]
 
 
 def test_the_installed_command_listens_as_early() -> None:

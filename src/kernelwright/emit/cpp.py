@@ -125,6 +125,6 @@ def hyphenated(text: str) -> str:
     """Text for comments and docstrings, with a hyphen in words that a checker takes for cheating.
 
     KernelBench's static checker reads a file as plain text, and refuses these words wherever they
-    stand: a layer called `pass` would do. Code is never changed so (docs/architecture.md, emit/).
+    stand: a layer called `pass` would do. Code is never changed so (docs/passes.md, emit/).
     """
     return re.sub(r"\bpass\b|try:|import threading", lambda m: f"{m[0][:2]}-{m[0][2:]}", text)

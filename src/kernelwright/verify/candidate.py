@@ -17,7 +17,7 @@ from torch import nn
 
 from kernelwright.errors import BuildError, InputError
 from kernelwright.failures import build_failure
-from kernelwright.problem import load_source
+from kernelwright.loading import load_source, read_source
 
 
 def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
@@ -25,9 +25,12 @@ def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
     try:
         module = load_source(path, text)
     except InputError as error:
-        if error.__cause__ is not None and (reason := build_failure(error.__cause__)) is not None:
-            raise BuildError(f"{path} could not be built: {reason}") from error
-        raise
+        if error.__cause__ is None:
+            raise
+        reason = build_failure(error.__cause__, path, text or read_source(path))
+        if reason is None:
+            raise
+        raise BuildError(f"{path} could not be built: {reason}") from error
     chosen = getattr(module, "ModelNew", None)
     if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
         raise InputError(f"{path} defines no `class ModelNew(nn.Module)`; name the candidate so.")
@@ -53,7 +56,7 @@ def construct(
     try:
         return chosen(*arguments, **(keywords or {}))
     except Exception as error:
-        if (reason := build_failure(error)) is not None:
+        if (reason := build_failure(error, path, read_source(path))) is not None:
             raise BuildError(f"{path} could not be built: {reason}") from error
         kind = type(error).__name__
         raise InputError(

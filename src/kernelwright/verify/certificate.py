@@ -93,6 +93,10 @@ class Certificate(Shown):
         compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
         return compared and not self.failures and not self.only and not self.unrun
 
+    def __bool__(self) -> bool:
+        """Whether it certifies: `if kernelwright.verify(...)` asks for the verdict."""
+        return self.passed
+
     @property
     def verdict(self) -> str:
         if self.failures:

@@ -1,0 +1,30 @@
+"""The further options of `verify` and `bench`, by name and type, for whoever checks types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+
+class VerifyOptions(TypedDict, total=False):
+    """What `verify` and `assert_certified` take besides (see kernelwright.verify.session)."""
+
+    time_limit: float | None
+    progress: Callable[[str], None] | None
+    quick: bool
+    thorough: bool
+    only: Sequence[str]
+    seed: int | None
+    training: bool | None
+    sanitize: bool
+
+
+class BenchOptions(TypedDict, total=False):
+    """What `bench` takes besides (see kernelwright.bench.runner)."""
+
+    batch: int | None
+    baselines: Sequence[str] | None
+    seconds: float
+    progress: Callable[[str, str], None] | None
+    verify_after: bool
+    training: bool | None
