@@ -62,7 +62,7 @@ class Outcome:
         return f"Outcome({self.output or 'no file'}; {verdict})"
 
     def _repr_html_(self) -> str:
-        from kernelwright.report.html import outcome_html
+        from kernelwright.report.page import outcome_html
 
         return outcome_html(self)
 

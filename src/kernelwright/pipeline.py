@@ -133,6 +133,8 @@ class Compiled:
         return bool(self.lowered.kernels or self.lowered.few)
 
     def to_json(self) -> dict[str, Any]:
+        from kernelwright.report.details import details
+
         return {
             "problem": str(self.problem),
             "rewrites": list(self.rewrites),
@@ -141,6 +143,7 @@ class Compiled:
             "shared": list(self.shared),
             "refusals": list(self.refusals),
             "kernels": [str(k) for k in self.kernels],
+            "details": details(self),
         }
 
     def instantiate(self) -> nn.Module:
@@ -155,7 +158,7 @@ class Compiled:
         return f"Compiled({self.problem.name} on {self.problem.device}: {counts})"
 
     def _repr_html_(self) -> str:
-        from kernelwright.report.html import compiled_html
+        from kernelwright.report.page import compiled_html
 
         return compiled_html(self)
 

@@ -100,7 +100,7 @@ class Timings:
         return "\n".join([*lines, *(f"NOT VALID: {p}" for p in self.problems)])
 
     def _repr_html_(self) -> str:
-        from kernelwright.report.html import timings_html
+        from kernelwright.report.page import timings_html
 
         return timings_html(self)
 

@@ -130,6 +130,6 @@ class Certificate:
         return f"Certificate({self.verdict})"
 
     def _repr_html_(self) -> str:
-        from kernelwright.report.html import certificate_html
+        from kernelwright.report.page import certificate_html
 
         return certificate_html(self)
