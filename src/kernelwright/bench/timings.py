@@ -10,7 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Timing:
-    """One variant of the model; without a median, `note` says why it was not measured."""
+    """One variant of the model; without a median, `note` says why it was not measured.
+
+    `call_ms` is a call that is waited for, `compile_s` what it took until it was ready, `peak_bytes`
+    what a call needs at once besides what is there before it.
+    """
 
     name: str
     median_ms: float | None = None
@@ -19,6 +23,9 @@ class Timing:
     host_ms: float | None = None
     runs: int = 0
     note: str = ""
+    call_ms: float | None = None
+    compile_s: float | None = None
+    peak_bytes: int | None = None
 
     @staticmethod
     def of(name: str, device_ms: Sequence[float], host_ms: Sequence[float]) -> Timing:
@@ -36,7 +43,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timings:
-    """All variants of one problem at one precision, measured in turns in the same run."""
+    """All variants of one problem at one precision, measured in turns in the same run.
+
+    `training` are those of a training step (forward, loss, backward), if they were asked for;
+    `warnings` say what disturbed the run.
+    """
 
     model: str
     candidate: str
@@ -49,6 +60,8 @@ class Timings:
     verified: bool | None
     problems: tuple[str, ...]
     conditions: dict[str, Any]
+    training: tuple[Timing, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def row(self, name: str) -> Timing | None:
         return next((r for r in self.rows if r.name == name), None)
@@ -79,12 +92,20 @@ class Timings:
             return None
         return eager.median_ms / ours.median_ms
 
+    @property
+    def training_gain(self) -> float | None:
+        """How many times faster a training step is than eager's."""
+        times = {r.name: r.median_ms for r in self.training}
+        eager, ours = times.get("eager"), times.get(CANDIDATE)
+        return eager / ours if eager and ours else None
+
     def to_json(self) -> dict[str, Any]:
         best = self.best_baseline
         return asdict(self) | {
             "best_baseline": best.name if best else None,
             "speedup_over_best_baseline": self.speedup,
             "speedup_over_eager": self.over_eager,
+            "training_gain": self.training_gain,
         }
 
     def __repr__(self) -> str:
@@ -107,5 +128,6 @@ class Timings:
 
 CANDIDATE = "candidate"
 BASELINES = ("eager", "compile", "max-autotune")
+TF32 = " TF32"  # behind the name of a baseline: the same, with float32 products in TF32
 EAGER_GRAPH = "eager graph"
 CANDIDATE_GRAPH = "candidate graph"

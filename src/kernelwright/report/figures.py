@@ -122,7 +122,9 @@ def _tree(figure: Any) -> ElementTree.Element:
         element.attrib.clear()
         element.attrib.update(plain)
         if "style" in plain:
-            element.set("style", _font(plain["style"]))
+            element.set("style", _style(plain["style"]))
+        if plain.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
     for metadata in root.findall("metadata"):
         root.remove(metadata)
     root.attrib = {"viewBox": root.attrib["viewBox"], "width": root.attrib["width"].rstrip("pt"),
@@ -130,14 +132,9 @@ def _tree(figure: Any) -> ElementTree.Element:
     return root
 
 
-def _font(style: str) -> str:
-    """The size alone of a font, and whether it is bold: the family is the page's."""
-
-    def short(found: re.Match[str]) -> str:
-        weight = "; font-weight: 600" if found[1] else ""
-        return f"font-size: {found[2]}px{weight}"
-
-    return re.sub(r"font: (?:(bold|[6-9]00) )?([\d.]+)px [^;]*", short, style)
+def _style(style: str) -> str:
+    """Without the names of fonts: the family is the page's."""
+    return re.sub(r"font-family: [^;]*;? ?", "", style)
 
 
 def _rename(root: ElementTree.Element, name: str) -> None:
@@ -200,8 +197,8 @@ class Span:
 def spans(rows: Sequence[Span], name: str, title: str) -> str:
     """A line for each time from its tenth to its ninetieth percentile, the median as a dot."""
     height = 34 * len(rows) + 52
-    with drawing(760, height) as figure:
-        axis = figure.add_axes((0.2, 40 / height, 0.66, 1 - 48 / height))
+    with drawing(1060, height) as figure:
+        axis = figure.add_axes((0.13, 40 / height, 0.76, 1 - 48 / height))
         for y, row in enumerate(rows):
             colour = COLOURS[row.role]
             axis.plot((0, row.middle), (y, y), color=colour, linewidth=12, alpha=0.18,
@@ -232,8 +229,8 @@ def spans(rows: Sequence[Span], name: str, title: str) -> str:
 def steps_of_memory(before: Sequence[int], after: Sequence[int], name: str, title: str) -> str:
     """Live bytes while a call goes on: of the original's operators, and of the steps."""
     scale, unit = _bytes(max([*before, *after, 1]))
-    with drawing(760, 260) as figure:
-        axis = figure.add_axes((0.1, 0.18, 0.88, 0.72))
+    with drawing(1060, 270) as figure:
+        axis = figure.add_axes((0.06, 0.1, 0.93, 0.88))
         for values, role, label in ((before, "muted", "the original, operator by operator"),
                                     (after, "accent", "kernelwright, step by step")):  # fmt: skip
             if not values:
@@ -290,8 +287,8 @@ def roofline(
     at = [p.flops / p.bytes for p in shown] or [1.0]
     low, high = min(*at, 0.5) / 3, max(*at, peak / bandwidth) * 4
     ridge = peak / bandwidth
-    with drawing(760, 380) as figure:
-        axis = figure.add_axes((0.1, 0.13, 0.88, 0.83))
+    with drawing(1060, 420) as figure:
+        axis = figure.add_axes((0.07, 0.12, 0.92, 0.86))
         axis.plot((low, ridge, high), (low * bandwidth, peak, peak), color=COLOURS["muted"],
                   linewidth=1.8)  # fmt: skip
         axis.fill_between((low, ridge, high), (low * bandwidth, peak, peak), peak * 20,
@@ -411,7 +408,8 @@ class Box:
     reads: tuple[str, ...]
     mark: Mark
     hue: int | None
-    plain: bool = False  # an input, or something without a kernel of any kind
+    plain: bool = False  # an input, or what moves no data
+    given: bool = False  # an input
 
 
 LETTER, LINE, ROW, GAP = 6.3, 15.0, 58.0, 26.0  # pixels: of a character, a line, a layer, between
@@ -425,7 +423,7 @@ def graph(boxes: Sequence[Box], name: str, title: str, told: str) -> str:
 
     widths = {b.name: LETTER * max(len(b.head) * 1.06, len(b.below)) + 22 for b in boxes}
     reads = {b.name: [r for r in b.reads if r in widths] for b in boxes}
-    places, lines, width = laid_out(reads, widths, GAP)
+    places, lines, width = laid_out(reads, widths, GAP, [b.name for b in boxes if b.given])
     height = ROW * (max(y for _, y in places.values()) + 1) + 10
     with drawing(width + 20, height) as figure:
         axis = figure.add_axes((0, 0, 1, 1))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
 
-from kernelwright.bench.timings import CANDIDATE, Timings
+from kernelwright.bench.timings import CANDIDATE, Timing, Timings
 from kernelwright.report import figures, notices
 from kernelwright.report.figures import Box, Mark, Point, Span
 from kernelwright.report.record import Found, Record
@@ -102,12 +102,24 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Tied:
+    """What runs some steps of a line: a kernel of ours, or a call that stays with torch."""
+
+    name: str
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Line:
-    """A line of the user's source, coloured, with the steps that carry it out."""
+    """A line of the user's source, coloured, with what carries it out."""
 
     number: int
     text: Markup
-    steps: tuple[str, ...]
+    tied: tuple[Tied, ...]
+
+    @property
+    def steps(self) -> str:
+        return " ".join(step for tied in self.tied for step in tied.steps)
 
 
 @dataclass(frozen=True)
@@ -156,8 +168,9 @@ class Page:
         against += "what was timed beside it"
         if t["problems"]:
             against = f"not valid: {t['problems'][0]}"
-        return {"value": f"{t['speedup_over_eager']:.2f}×", "than": "eager's speed",
-                "against": against, "state": "bad" if t["problems"] else "good"}  # fmt: skip
+        slower = bool(t["problems"]) or t["speedup_over_eager"] < 0.995
+        return {"value": f"{t['speedup_over_eager']:.2f}×", "than": "as fast as eager",
+                "against": against, "state": "bad" if slower else "good"}  # fmt: skip
 
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
@@ -191,14 +204,19 @@ class Page:
         if found is None:
             return []
         return [
-            [Line(part["first"] + i, text, self._steps_at(part["first"] + i))
+            [Line(part["first"] + i, text, self._tied_at(part["first"] + i))
              for i, text in enumerate(_coloured(part["text"]))]
             for part in found["parts"]
         ]  # fmt: skip
 
-    def _steps_at(self, number: int) -> tuple[str, ...]:
+    def _tied_at(self, number: int) -> tuple[Tied, ...]:
         place = f"{self.details['source']['file']}:{number}"
-        return tuple(s["name"] for s in self.steps if place in s["places"])
+        found: dict[str, list[str]] = {}
+        for step in self.steps:
+            if place in step["places"]:
+                runs = step["kernels"][0] if step["kernels"] else called(step)
+                found.setdefault(runs, []).append(step["name"])
+        return tuple(Tied(name, tuple(steps)) for name, steps in found.items())
 
     def line_of(self, place: str) -> int | None:
         """The line on this page that a place in a file is, if it is there."""
@@ -255,11 +273,11 @@ class Page:
         told = f"{head}, {node['type']}: {fates.get(node['fate']) or 'in ' + ', '.join(steps)}"
         mark = Mark(told, f"#step-{(own or steps)[0]}" if steps else "", steps)
         return Box(node["name"], head, node["type"].replace("batch", "b"), tuple(node["inputs"]),
-                   mark, hue, plain)  # fmt: skip
+                   mark, hue, plain, node["op"] == "input")  # fmt: skip
 
     def _step(self, step: Found) -> Box:
         name, hue = step["name"], self.hues[step["name"]]
-        below = step["ops"] if hue is not None else step["call"] or step["kind"]
+        below = step["ops"] if hue is not None else called(step)
         below = below if len(below) <= 40 else below[:38] + "…"
         mark = Mark(f"{name}: {step['ops']}; {step['why']}", f"#step-{name}", (name,))
         return Box(name, name, below, tuple(step["reads"]), mark, hue)
@@ -280,8 +298,7 @@ class Page:
         time, basis = predicted(step, self.ceilings)
         measured = None
         if self.profile is not None:
-            rows = [r for r in self.profile["spent"] if step["name"] in r["steps"]]
-            parts = [r["us"] / max(len(r["steps"]), 1) for r in rows]
+            parts = [r["us"] for r in self.profile["spent"] if r["step"] == step["name"]]
             measured = sum(parts) if parts else None
         return Spent(time, basis, measured)
 
@@ -316,7 +333,7 @@ class Page:
     @property
     def training_rows(self) -> list[dict[str, Any]]:
         found = self.timings.get("training") if self.timings else None
-        return timing_rows(found) if found else []
+        return timing_rows({"rows": found}) if found else []
 
     def picture_of(self, rows: Sequence[Found], name: str, title: str) -> Markup | None:
         shown = [
@@ -338,11 +355,16 @@ class Page:
 
     @property
     def notices(self) -> list[str]:
-        found: list[str] = list(self.plan.get("notices", ()))
+        found: list[str] = [*self.record.notices, *self.plan.get("notices", ())]
         if self.timings is not None:
             found += [f"Not valid: {problem}." for problem in self.timings["problems"]]
             found += self.timings.get("warnings", ())
         return found
+
+
+def called(step: Found) -> str:
+    """`aten.linear` for a step that stays with torch."""
+    return step["call"].removesuffix(".default") or str(step["kind"])
 
 
 def timing_rows(timings: Found) -> list[dict[str, Any]]:
@@ -354,7 +376,7 @@ def timing_rows(timings: Found) -> list[dict[str, Any]]:
         if ours and ours["median_ms"] and row["median_ms"] and row["name"] != CANDIDATE:
             ratio = row["median_ms"] / ours["median_ms"]
         name = "kernelwright" if row["name"] == CANDIDATE else row["name"]
-        found.append({**row, "name": name, "ratio": ratio, "ours": row["name"] == CANDIDATE})
+        found.append({**asdict(Timing("")), **row, "name": name, "ratio": ratio, "ours": row["name"] == CANDIDATE})
     return found
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +28,50 @@ class Record:
     timings: Found | None = None
     profile: Found | None = None
     output: str | None = None
+    notices: tuple[str, ...] = ()
 
     @property
     def details(self) -> Found:
         found: Found = self.plan["details"]
         return found
 
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What nobody measured."""
+        names = ("certificate", "timings", "profile")
+        return tuple(name for name in names if getattr(self, name) is None)
 
-def is_record(path: str | Path) -> bool:
-    return Path(path).suffix == ".json"
 
+def recorded(
+    model: Path, files: Sequence[str | Path], plan: Callable[[], dict[str, Any]]
+) -> Record:
+    """The record of a model's file, of an emitted one, or of JSON alone, with what files say.
 
-def read(paths: Iterable[str | Path]) -> Record:
-    """All files together; of two that say the same thing, the later one holds."""
+    Of several files that say the same thing the last one holds. `plan` compiles, and is asked only
+    where no file has a plan.
+    """
+    alone = model.suffix == ".json"
     found: dict[str, Any] = {}
-    names = [str(path) for path in paths]
-    for name in names:
-        found |= _parts(name)
+    for path in ([model] if alone else []) + list(map(Path, files)):
+        found |= _parts(path)
     if "plan" not in found:
-        raise InputError(
-            f"{', '.join(names)} holds no plan; give the model too, or what "
-            "`kernelwright optimize --json FILE` wrote."
-        )
-    return Record(**found)
-
-
-def with_files(record: Record, paths: Iterable[str | Path]) -> Record:
-    """The record with what these files say besides; their plans are not taken."""
-    for path in paths:
-        parts = _parts(str(path))
-        record = replace(record, **{k: v for k, v in parts.items() if k != "plan"})
+        if alone:
+            raise InputError(
+                f"{model} holds no plan; give the model and this file by --with, or what "
+                "`kernelwright optimize --json FILE` wrote."
+            )
+        found["plan"] = plan()
+    record = Record(**found)
+    if not alone:
+        _require_file(record, model)
     return record
 
 
-def require_file(record: Record, path: str | Path) -> None:
+def _require_file(record: Record, path: Path) -> None:
     """The certificate is about this very text of a model or of an emitted file."""
     if record.certificate is None:
         return
-    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     known = {record.certificate.get("sha256"), record.certificate.get("model_sha256")}
     if digest not in known and known != {""}:
         raise InputError(
@@ -74,10 +80,10 @@ def require_file(record: Record, path: str | Path) -> None:
         )
 
 
-def _parts(path: str) -> dict[str, Any]:
+def _parts(path: Path) -> dict[str, Any]:
     """What one file says, by the fields of a Record: each command's JSON is known by its keys."""
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(value, dict):
@@ -89,7 +95,7 @@ def _parts(path: str) -> dict[str, Any]:
             raise InputError(
                 f"{path} was written by an older kernelwright; run `kernelwright optimize` again."
             )
-        names = ("plan", "certificate", "timings", "profile", "output")
+        names = ("plan", "certificate", "timings", "profile", "output", "notices")
         return {name: value[name] for name in names if value.get(name) is not None}
     for name, key in (("certificate", "checks"), ("timings", "rows"), ("profile", "spent")):
         if key in value:

@@ -24,6 +24,15 @@
   addEventListener("hashchange", arrive);
   arrive();
 
+  // Wide graphs begin where their inputs are.
+  for (const box of document.querySelectorAll(".tall")) {
+    const first = box.querySelector("svg .mark");
+    if (!first) continue;
+    const mark = first.getBoundingClientRect();
+    const frame = box.getBoundingClientRect();
+    box.scrollLeft = mark.left + mark.width / 2 - frame.left - frame.width / 2;
+  }
+
   for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
   const all = document.getElementById("open-all");
   all.addEventListener("click", () => {
