@@ -69,7 +69,9 @@ def calls(trace: Mapping[str, Any]) -> list[tuple[float, list[Ran]]]:
     found = []
     for call in (e for e in host if e["name"] == CALL):
         inside = [e for e in host if _within(e, call) and e is not call]
-        ran = [Ran(e["name"], _time(e, device) if on_gpu else float(e["dur"])) for e in _outer(inside)]
+        ran = [
+            Ran(e["name"], _time(e, device) if on_gpu else float(e["dur"])) for e in _outer(inside)
+        ]
         whole = _time(call, device) if on_gpu else float(call["dur"])
         found.append((whole, ran))
     return found

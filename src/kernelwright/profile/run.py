@@ -26,7 +26,7 @@ from kernelwright.bench.inputs import make_sets
 from kernelwright.embedded.launches import LAUNCHER
 from kernelwright.errors import InputError
 from kernelwright.live import adopt
-from kernelwright.problem import Problem, in_mode, load_problem, load_source
+from kernelwright.problem import in_mode, load_problem, load_source
 from kernelwright.profile.events import CALL, Spent, calls, spent
 from kernelwright.profile.predict import ceilings, predicted
 from kernelwright.verify.candidate import fallbacks_of

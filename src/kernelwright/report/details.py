@@ -172,7 +172,9 @@ def _steps(compiled: Compiled) -> list[dict[str, Any]]:
                 "model_us": _own_time(compiled, region),
                 "launches": region.launches,
                 "places": list(dict.fromkeys(places)),
-                "modules": sorted({m for n in sources if (m := compiled.captured[n].origin.module)}),
+                "modules": sorted(
+                    {m for n in sources if (m := compiled.captured[n].origin.module)}
+                ),
                 "why": row.why,
                 "outputs": [
                     f"{b.name} [{', '.join(str(hint(d, batch)) for d in b.shape)}]"

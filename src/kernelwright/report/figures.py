@@ -217,9 +217,7 @@ def spans(rows: Sequence[Span], name: str, title: str) -> str:
         axis.set_xlabel("ms a call: median, and the tenth to the ninetieth percentile")
         axis.grid(axis="x")
         axis.set_axisbelow(True)
-        told = "; ".join(
-            f"{r.name} {r.middle:.4g} ms ({r.low:.4g} to {r.high:.4g})" for r in rows
-        )
+        told = "; ".join(f"{r.name} {r.middle:.4g} ms ({r.low:.4g} to {r.high:.4g})" for r in rows)
         return svg(figure, name, title, told)
 
 
@@ -276,9 +274,7 @@ class Point:
     steps: tuple[str, ...]
 
 
-def roofline(
-    points: Sequence[Point], bandwidth: float, peak: float, name: str, title: str
-) -> str:
+def roofline(points: Sequence[Point], bandwidth: float, peak: float, name: str, title: str) -> str:
     """Operations a second over operations a byte; a hollow mark is predicted, a full one measured.
 
     `bandwidth` is in bytes a second, `peak` in operations a second.

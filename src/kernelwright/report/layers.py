@@ -78,7 +78,9 @@ def _positions(
             xs |= _packed(layer, wanted, widths, gap)
     for sweep in range(4 * SWEEPS):  # then how straight they can be in this order
         for layer in layers if sweep % 2 == 0 else layers[::-1]:
-            pulls = {n: [(xs[m], STRAIGHT[("\0" in n) + ("\0" in m)]) for m in near[n]] for n in layer}
+            pulls = {
+                n: [(xs[m], STRAIGHT[("\0" in n) + ("\0" in m)]) for m in near[n]] for n in layer
+            }
             wanted = {n: _mean(found, xs[n]) for n, found in pulls.items()}
             xs |= _packed(layer, wanted, widths, gap)
     return xs

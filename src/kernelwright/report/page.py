@@ -187,7 +187,9 @@ class Page:
                  for k in ("before", "after")]  # fmt: skip
         if peaks[0]:
             share = f"{scaled(peaks[1], 'B')}"
-            found.append((share, "of results live at most", f"the original: {scaled(peaks[0], 'B')}"))
+            found.append(
+                (share, "of results live at most", f"the original: {scaled(peaks[0], 'B')}")
+            )
         if self.certificate is not None:
             checks = self.certificate["checks"]
             passed = sum(c["passed"] is True for c in checks)
@@ -314,8 +316,9 @@ class Page:
         ]  # fmt: skip
         found = self.ceilings
         return Markup(
-            figures.roofline(points, found["bandwidth"], found["flops"], "roofline",
-                             "The steps on a roofline")  # fmt: skip
+            figures.roofline(
+                points, found["bandwidth"], found["flops"], "roofline", "The steps on a roofline"
+            )  # fmt: skip
         )
 
     @property
@@ -376,7 +379,15 @@ def timing_rows(timings: Found) -> list[dict[str, Any]]:
         if ours and ours["median_ms"] and row["median_ms"] and row["name"] != CANDIDATE:
             ratio = row["median_ms"] / ours["median_ms"]
         name = "kernelwright" if row["name"] == CANDIDATE else row["name"]
-        found.append({**asdict(Timing("")), **row, "name": name, "ratio": ratio, "ours": row["name"] == CANDIDATE})
+        found.append(
+            {
+                **asdict(Timing("")),
+                **row,
+                "name": name,
+                "ratio": ratio,
+                "ours": row["name"] == CANDIDATE,
+            }
+        )
     return found
 
 
