@@ -15,8 +15,11 @@ from kernelwright.verify.certificate import Certificate, Check
 
 ROOT = Path(__file__).parents[1]
 EVIL = "<script>alert('&')</script>"
-FOUNDING = ("gemm_groupnorm_min_bias", "gemm_bias_hardtanh_mish_groupnorm",
-            "matmul_groupnorm_leakyrelu_sum")  # fmt: skip
+FOUNDING = (
+    "gemm_groupnorm_min_bias",
+    "gemm_bias_hardtanh_mish_groupnorm",
+    "matmul_groupnorm_leakyrelu_sum",
+)
 GPT = "gpt"
 SMALL_GPT = dict(batch=2, tokens=64, layers=2, width=128, heads=4, words=512, dropout=0.0)
 
@@ -53,18 +56,35 @@ def certificate(failed: bool = True) -> dict[str, Any]:
 
 
 def timings(**changes: Any) -> dict[str, Any]:
-    rows = (Timing("eager", 2.0, 1.9, 2.2, 2.0, 9), Timing("compile", note="failed"),
-            Timing("candidate", 1.0, 0.9, 1.3, 1.0, 9, peak_bytes=4096))  # fmt: skip
+    rows = (
+        Timing("eager", 2.0, 1.9, 2.2, 2.0, 9),
+        Timing("compile", note="failed"),
+        Timing("candidate", 1.0, 0.9, 1.3, 1.0, 9, peak_bytes=4096),
+    )
     steps = (Timing("eager", 6.0, 5.0, 7.0, 6.0, 9), Timing("candidate", 8.0, 7.0, 9.0, 8.0, 9))
-    found = Timings("model.py", "new.py", "a CPU", "2", "highest", rows, None, "", True, (),
-                    {"input": [16, 32]}, steps)  # fmt: skip
+    found = Timings(
+        "model.py",
+        "new.py",
+        "a CPU",
+        "2",
+        "highest",
+        rows,
+        None,
+        "",
+        True,
+        (),
+        {"input": [16, 32]},
+        steps,
+    )
     return {**found.to_json(), **changes}
 
 
 def profiled(plan: dict[str, Any]) -> dict[str, Any]:
     """Every second step was measured."""
-    spent = [{"step": s["name"], "name": s["name"], "launches": 1, "us": 10.0, "low": 9.0,
-              "high": 12.0} for s in plan["details"]["steps"][::2]]  # fmt: skip
+    spent = [
+        {"step": s["name"], "name": s["name"], "launches": 1, "us": 10.0, "low": 9.0, "high": 12.0}
+        for s in plan["details"]["steps"][::2]
+    ]
     limits = {"bandwidth": 1e10, "flops": 1e11, "device": "a CPU", "where": "as it was measured"}
     return {"spent": spent, "ceilings": limits, "steps": plan["details"]["steps"]}
 

@@ -201,8 +201,13 @@ def _profile(arguments: argparse.Namespace, output: Output) -> None:
     ]
     rows = difference(*pair)
     output.show(difference_table(arguments.diff, pair, rows))
-    output.json({"a": pair[0].to_json(), "b": pair[1].to_json(),
-                 "difference": [asdict(row) for row in rows]})  # fmt: skip
+    output.json(
+        {
+            "a": pair[0].to_json(),
+            "b": pair[1].to_json(),
+            "difference": [asdict(row) for row in rows],
+        }
+    )
 
 
 def _report(arguments: argparse.Namespace, output: Output) -> None:

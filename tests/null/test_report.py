@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from reported import EVIL, certificate, profiled, timings
 from torch import nn
 
 import kernelwright
+from kernelwright.cli import main
 from kernelwright.errors import InputError
 from kernelwright.report import record as records
 from kernelwright.report.figures import Mark, bars, drawing, printed, svg
@@ -157,7 +159,7 @@ def test_the_page_stands_alone_and_its_links_lead_somewhere(page: str) -> None:
 
 
 def test_the_page_says_what_was_measured(whole: Record, page: str) -> None:
-    assert "Failed verification" in page and "2.00×" in page
+    assert "Failed verification" in page and "2.00x" in page
     assert EVIL not in page and "&lt;script&gt;alert" in page
     assert "4.096 kB" in page and "10 µs" in page
     assert "as it was measured" in page and "1 / 3" in page
@@ -167,8 +169,14 @@ def test_the_page_says_what_was_measured(whole: Record, page: str) -> None:
 
 def test_the_page_says_what_was_not_measured(plan: dict[str, Any]) -> None:
     page = report_html(Record(plan))
-    for absent in ("Not verified", "Not timed", "Nothing was timed", "Nothing was verified",
-                   "No training step was timed", "was not measured"):  # fmt: skip
+    for absent in (
+        "Not verified",
+        "Not timed",
+        "Nothing was timed",
+        "Nothing was verified",
+        "No training step was timed",
+        "was not measured",
+    ):
         assert absent in page, absent
     assert "measured 1" not in page and 'id="roofline"' not in page
 
@@ -179,7 +187,7 @@ def test_invalid_or_slow_timings_are_no_gain(plan: dict[str, Any]) -> None:
         invalid is not None and invalid["state"] == "bad" and "it fell back" in invalid["against"]
     )
     slow = Page(Record(plan, timings=timings(speedup_over_eager=0.5))).gain
-    assert slow is not None and slow["state"] == "bad" and slow["value"] == "0.50×"
+    assert slow is not None and slow["state"] == "bad" and slow["value"] == "0.50x"
 
 
 def test_timings_that_older_commands_wrote_have_fewer_columns(plan: dict[str, Any]) -> None:
@@ -236,7 +244,7 @@ def test_layers_stand_below_what_they_read() -> None:
     assert all(24.9 <= x <= width - 24.9 for x, _ in places.values())
     for layer in {y for _, y in places.values()}:
         xs = sorted(x for x, y in places.values() if y == layer)
-        assert all(b - a >= 60 - 1e-6 for a, b in zip(xs, xs[1:], strict=False))
+        assert all(b - a >= 60 - 1e-6 for a, b in pairwise(xs))
 
 
 def test_a_chain_is_a_straight_line() -> None:
@@ -259,10 +267,21 @@ def never() -> dict[str, Any]:
 
 
 def test_files_are_put_together(tmp_path: Path, plan: dict[str, Any]) -> None:
-    one = write(tmp_path / "optimize.json", {"plan": plan, "certificate": None, "timings": None,
-                                             "output": "new.py", "notices": ["mind"]})  # fmt: skip
-    more = [write(tmp_path / "verify.json", certificate()), write(tmp_path / "bench.json", timings()),
-            write(tmp_path / "profile.json", profiled(plan))]  # fmt: skip
+    one = write(
+        tmp_path / "optimize.json",
+        {
+            "plan": plan,
+            "certificate": None,
+            "timings": None,
+            "output": "new.py",
+            "notices": ["mind"],
+        },
+    )
+    more = [
+        write(tmp_path / "verify.json", certificate()),
+        write(tmp_path / "bench.json", timings()),
+        write(tmp_path / "profile.json", profiled(plan)),
+    ]
     alone = records.recorded(one, [], never)
     assert alone.lacks == ("certificate", "timings", "profile") and alone.notices == ["mind"]
     together = records.recorded(one, more, never)
@@ -270,9 +289,12 @@ def test_files_are_put_together(tmp_path: Path, plan: dict[str, Any]) -> None:
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path, plan: dict[str, Any]) -> None:
-    for value, told in (([], "no report"), ({"x": 1}, "no report"),
-                        ({"plan": {"ledger": []}}, "older kernelwright"),
-                        (certificate(), "holds no plan")):  # fmt: skip
+    for value, told in (
+        ([], "no report"),
+        ({"x": 1}, "no report"),
+        ({"plan": {"ledger": []}}, "older kernelwright"),
+        (certificate(), "holds no plan"),
+    ):
         with pytest.raises(InputError, match=told):
             records.recorded(write(tmp_path / "a.json", value), [], never)
     (tmp_path / "b.json").write_text("{")
@@ -288,20 +310,15 @@ def test_a_certificate_of_another_text_is_refused(
         records.recorded(model, [write(tmp_path / "verify.json", other)], lambda: plan)
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kernelwright", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-
 def test_the_command_takes_an_emitted_file_and_the_original_in_it(
-    tmp_path: Path, model: Path
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its lines are those of the emitted file, and of thousands only the model's are shown."""
     emitted = tmp_path / "model_new.py"
     emitted.write_text(kernelwright.explain(model, device="cpu").source)
-    asked = run("report", emitted, "--device", "cpu", "-o", tmp_path / "out.html", "--json", "-")
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout)["lacks"] == ["certificate", "timings", "profile"]
+    flags = ["--device", "cpu", "-o", str(tmp_path / "out.html"), "--json", "-"]
+    assert main(["report", str(emitted), *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["lacks"] == ["certificate", "timings", "profile"]
     page = (tmp_path / "out.html").read_text()
     first = emitted.read_text().splitlines().index("class Model(nn.Module):") + 1
     assert f'id="L{first}"' in page and f'id="L{first + 8}"' in page

@@ -173,7 +173,7 @@ def test_the_keyboard_reaches_the_report(opened: Any) -> None:
 def test_it_is_read_without_javascript(opened: Any) -> None:
     page = opened(reported.FOUNDING[0], java_script_enabled=False)
     text = page.locator("body").inner_text()
-    for said in ("Certified", "2.00×", "self.group_norm(x)", "gradients: twice", "fused"):
+    for said in ("Certified", "2.00x", "self.group_norm(x)", "gradients: twice", "fused"):
         assert said in text
     assert page.locator(".tools:visible").count() == 0, "no control that does nothing"
     page.locator("summary").first.click()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelwright.bench.clock import Clock
+from kernelwright.bench.context import quiet_stderr
 
 SYNCHRONOUS = 10  # calls, of which the median counts
 
@@ -37,7 +38,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device) - before)
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    recording = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_stderr(), recording as recorded:
         call()
     events = sorted(exported(recorded)["traceEvents"], key=lambda e: float(e.get("ts", 0)))
     return most_at_once(e["args"]["Bytes"] for e in events if e.get("name") == "[memory]")

@@ -56,6 +56,8 @@ def _untouched(problem: Problem, candidate: nn.Module) -> Iterator[None]:
     tensors = [p for m in (problem.module, candidate) for p in m.parameters()]
     gradients = [p.grad for p in tensors]
     kept = [(m, parameters.snapshot_buffers(m)) for m in (problem.module, candidate)]
+    for tensor in tensors:
+        tensor.grad = None  # a step would add to what is there
     gpus = [problem.device] if problem.device.type == "cuda" else []
     with torch.random.fork_rng(gpus):
         try:

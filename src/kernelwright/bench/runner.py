@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -329,10 +329,10 @@ def prepare_steps(
     ready = []
     for name in wanted_steps(baselines):
         module = candidate if name == CANDIDATE + STEP else problem.module
-        run: Callable[..., Any] = module
+        run = module
         if (mode := MODES.get(name.removesuffix(STEP))) is not None:
             torch.compiler.reset()
-            run = torch.compile(module, mode=mode, dynamic=False)
+            run = cast(nn.Module, torch.compile(module, mode=mode, dynamic=False))
         ready.append(prepare_step(name, module, run, sets, warmups))
     return ready
 

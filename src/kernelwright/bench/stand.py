@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -120,10 +120,10 @@ class Stand:
 
     def _step(self, name: str, warmups: int) -> Variant | Timing:
         """Training steps; of torch.compile's module the parameters are those of the module."""
-        run: Callable[..., Any] = self.module
+        run = self.module
         if (mode := MODES.get(name.removesuffix(STEP))) is not None:
             torch.compiler.reset()
-            run = torch.compile(self.module, mode=mode, dynamic=False)
+            run = cast(nn.Module, torch.compile(self.module, mode=mode, dynamic=False))
         return prepare_step(name, self.module, run, self.sets, warmups)
 
     def beside(self, request: Request) -> dict[str, Any]:

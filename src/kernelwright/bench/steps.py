@@ -7,8 +7,7 @@ each, as `zero_grad` does, so that the next one allocates them again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -27,9 +26,9 @@ def is_step(name: str) -> bool:
 
 
 def prepare_step(
-    name: str, module: nn.Module, run: Callable[..., Any], sets: InputSets, warmups: int
+    name: str, module: nn.Module, run: nn.Module, sets: InputSets, warmups: int
 ) -> Variant | Timing:
-    """Steps of a module, whose forward is called by `run`; a note where there is none."""
+    """Steps of a module, or of what torch.compile made of it; a note where there is none."""
     if not any(p.requires_grad for p in module.parameters()):
         return Timing(name, note=NOTHING_ASKS)
     calls = tuple(functools.partial(training_step, module, run, inputs) for inputs in sets)
@@ -41,7 +40,7 @@ def prepare_step(
     return variant
 
 
-def training_step(module: nn.Module, run: Callable[..., Any], inputs: Inputs) -> torch.Tensor:
+def training_step(module: nn.Module, run: nn.Module, inputs: Inputs) -> torch.Tensor:
     """The loss, without a graph behind it."""
     with torch.enable_grad():
         loss = loss_of(tensors_in(forward(run, inputs)))

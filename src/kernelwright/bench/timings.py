@@ -12,8 +12,8 @@ from typing import Any
 class Timing:
     """One variant of the model; without a median, `note` says why it was not measured.
 
-    `call_ms` is a call that is waited for, `compile_s` what it took until it was ready, `peak_bytes`
-    what a call needs at once besides what is there before it.
+    `call_ms` is a call that is waited for, `compile_s` what it took until it was ready,
+    `peak_bytes` what a call needs at once besides what is there before it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A model or an emitted file in, time per step out: measured under torch.profiler, and predicted."""
+"""A model or an emitted file in, the time of every step out: measured, and predicted."""
 
 from kernelwright.profile.compare import Difference, difference, read
 from kernelwright.profile.run import Profile, Settings, profile, with_predictions

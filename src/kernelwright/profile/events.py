@@ -22,12 +22,16 @@ HOST = ("user_annotation", "cpu_op")
 STARTS = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 # What torch does on the way and is no step: memory, and other views of it.
-BESIDE = ("empty", "empty_strided", "empty_like", "view", "reshape", "as_strided", "slice", "detach",
-          "expand", "permute", "transpose", "t", "select", "narrow", "alias", "unsqueeze", "squeeze")  # fmt: skip
+BESIDE = (
+    *("empty", "empty_strided", "empty_like", "view", "reshape", "as_strided", "slice", "detach"),
+    *("expand", "permute", "transpose", "t", "select", "narrow", "alias", "unsqueeze", "squeeze"),
+)
 
 # What a contraction may run as, where its step names another operator: panels, or a library's own.
-CONTRACTS = ("linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "convolution", "einsum",
-             "conv1d", "conv2d", "conv3d", "mkldnn_convolution", "_convolution")  # fmt: skip
+CONTRACTS = (
+    *("linear", "mm", "addmm", "matmul", "bmm", "baddbmm", "convolution", "einsum"),
+    *("conv1d", "conv2d", "conv3d", "mkldnn_convolution", "_convolution"),
+)
 
 Event = Mapping[str, Any]
 
@@ -50,7 +54,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a step took: the median over the calls, and the tenth and ninetieth percentile, in us."""
+    """What a step took in us: the median of the calls, the tenth and the ninetieth percentile."""
 
     step: str
     name: str

@@ -41,8 +41,12 @@ def ceilings(device: torch.device, precision: str = "highest") -> dict[str, Any]
     name = device_name(device)
     known = next((m for chip, m in MACHINES.items() if name.startswith(chip)), None)
     if known is not None:
-        return {"bandwidth": known.bandwidth, "flops": known.flops[precision], "device": name,
-                "where": f"the datasheet of the {name}"}  # fmt: skip
+        return {
+            "bandwidth": known.bandwidth,
+            "flops": known.flops[precision],
+            "device": name,
+            "where": f"the datasheet of the {name}",
+        }
     source = torch.ones(COPIED // 4, device=device)
     target = torch.empty_like(source)
     left = torch.randn(SIDE, SIDE, device=device)
@@ -52,7 +56,7 @@ def ceilings(device: torch.device, precision: str = "highest") -> dict[str, Any]
         "bandwidth": 2 * COPIED / moved,
         "flops": 2 * SIDE**3 / computed,
         "device": name,
-        "where": f"as torch's copy of {COPIED >> 20} MB and its product of {SIDE} x {SIDE} reach it here",
+        "where": f"what torch's copy of {COPIED >> 20} MB and its product of {SIDE} x {SIDE} reach",
     }
 
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from kernelwright.bench.aside import exported
 from kernelwright.bench.clock import device_name
-from kernelwright.bench.context import matmul_precision, quiet_warnings
+from kernelwright.bench.context import matmul_precision, quiet_stderr, quiet_warnings
 from kernelwright.bench.inputs import make_sets
 from kernelwright.embedded.launches import LAUNCHER
 from kernelwright.errors import InputError
@@ -50,16 +50,22 @@ class Settings:
     def changed(self, text: str) -> Settings:
         """The same with `precision=high`, `threads=1`, `batch=32` or `mode=eval`."""
         name, equals, value = text.partition("=")
+        change: dict[str, Any] = {}
         if name in ("precision", "device") and equals:
-            return replace(self, **{name: value})
-        if name in ("threads", "batch") and value.isdecimal() and int(value):
-            return replace(self, **{name: int(value)})
-        if name == "mode" and value in ("eval", "train"):
-            return replace(self, training=value == "train")
+            change = {name: value}
+        elif name in ("threads", "batch") and value.isdecimal() and int(value):
+            change = {name: int(value)}
+        elif name == "mode" and value in ("eval", "train"):
+            change = {"training": value == "train"}
+        if change:
+            return replace(self, **change)
         raise InputError(
             f"{text!r} is neither a file nor a setting; settings are precision=high, threads=1, "
             "batch=32, mode=eval and device=cpu."
         )
+
+
+AS_IT_IS = Settings()
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,16 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         rows = [{**asdict(s), "predicted_us": self.prediction(s.step)} for s in self.spent]
         kept = ("model", "device", "precision", "calls", "call_us", "ceilings", "notices")
-        return {**{name: getattr(self, name) for name in kept}, "spent": rows,
-                "steps": list(self.steps)}  # fmt: skip
+        return {
+            **{name: getattr(self, name) for name in kept},
+            "spent": rows,
+            "steps": list(self.steps),
+        }
 
 
 def profile(
     path: str | Path,
-    settings: Settings = Settings(),
+    settings: Settings = AS_IT_IS,
     count: int = 20,
     progress: Progress | None = None,
 ) -> Profile:
@@ -113,8 +122,10 @@ def profile(
     with _threads(settings.threads), matmul_precision(problem.precision), quiet_warnings():
         limits = ceilings(problem.device, problem.precision)
         trace = _trace(module, sets, count, problem.device)
-    notices += [f"the original forward ran {n} times: {why}"
-                for why, n in (fallbacks_of(module) or {}).items()]  # fmt: skip
+    notices += [
+        f"the original forward ran {n} times: {why}"
+        for why, n in (fallbacks_of(module) or {}).items()
+    ]
     found = calls(trace)
     steps = tuple(_kept(step) for step in details(compiled)["steps"])
     tell("profile", f"{len(found)} calls of {len(steps)} steps")
@@ -152,7 +163,7 @@ def _trace(
     with torch.no_grad():
         for k in range(WARMUPS):
             forward(module, sets[k % len(sets)])
-        with torch_profile(activities=activities, acc_events=True) as recorded:
+        with quiet_stderr(), torch_profile(activities=activities, acc_events=True) as recorded:
             for k in range(count):
                 with record_function(CALL):
                     forward(module, sets[k % len(sets)])
@@ -224,7 +235,16 @@ def with_predictions(found: Profile) -> dict[str, Any]:
     for step in found.steps:
         us, basis = predicted(step, found.ceilings)
         if us is not None:
-            events.append({"ph": "X", "cat": "predicted", "name": step["name"], "ts": at,
-                           "dur": us, **track, "args": {"why": basis}})  # fmt: skip
+            events.append(
+                {
+                    "ph": "X",
+                    "cat": "predicted",
+                    "name": step["name"],
+                    "ts": at,
+                    "dur": us,
+                    **track,
+                    "args": {"why": basis},
+                }
+            )
             at += us
     return {**found.trace, "traceEvents": events}

@@ -237,8 +237,14 @@ def _kernel(compiled: Compiled, kernel: Kernel | FewKernel) -> dict[str, Any]:
     if not isinstance(kernel, Kernel):
         sizes = {"columns": kernel.columns, "depth": kernel.depth}
         why = "a product of few rows, which reads its weight once"
-        return {"name": kernel.name, "template": "few_rows", "config": sizes, "why": why,
-                "steps": steps, "program": ""}  # fmt: skip
+        return {
+            "name": kernel.name,
+            "template": "few_rows",
+            "config": sizes,
+            "why": why,
+            "steps": steps,
+            "program": "",
+        }
     return {
         "name": kernel.name,
         "template": kernel.template.symbol,
@@ -295,8 +301,12 @@ def _own_memory(compiled: Compiled) -> list[dict[str, Any]]:
             sizes[b.name] = round(numel * b.dtype.itemsize * share)
     names = [*(n.name for n in inputs), *(r.name for r in plan.regions)]
     made = [*([n.name] for n in inputs), *([b.name for b in r.outputs] for r in plan.regions)]
-    base = {name: memory.chain(plan.graph, name) for r in plan.regions for name in r.reads
-            if name in plan.graph.by_name}  # fmt: skip
+    base = {
+        name: memory.chain(plan.graph, name)
+        for r in plan.regions
+        for name in r.reads
+        if name in plan.graph.by_name
+    }
     uses: list[list[str]] = [[] for _ in inputs]
     uses += [[*r.reads, *(b for n in r.reads for b in base.get(n, ()))] for r in plan.regions]
     kept = {b for n in refs(plan.graph.outputs) for b in memory.chain(plan.graph, n)}

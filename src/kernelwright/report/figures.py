@@ -27,10 +27,13 @@ COLOURS |= {f"k{i}-soft": f"#0103{i + 16:02x}" for i in range(HUES)}
 PRINTED = {
     **{"ink": "#222222", "muted": "#5d6673", "grid": "#dddddd", "surface": "#ffffff"},
     **{"accent": "#2a6f97", "warn": "#c1121f", "good": "#588157", "quiet": "#e09f3e"},
-    **{f"k{i}": c for i, c in enumerate(
-        ("#2a6f97", "#c1121f", "#588157", "#b5838d", "#e09f3e", "#6a4c93", "#457b9d", "#8a5a44")
-    )},
-}  # fmt: skip
+    **{
+        f"k{i}": c
+        for i, c in enumerate(
+            ("#2a6f97", "#c1121f", "#588157", "#b5838d", "#e09f3e", "#6a4c93", "#457b9d", "#8a5a44")
+        )
+    },
+}
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kernelwright",
@@ -127,8 +130,11 @@ def _tree(figure: Any) -> ElementTree.Element:
             del element.attrib["transform"]
     for metadata in root.findall("metadata"):
         root.remove(metadata)
-    root.attrib = {"viewBox": root.attrib["viewBox"], "width": root.attrib["width"].rstrip("pt"),
-                   "height": root.attrib["height"].rstrip("pt")}  # fmt: skip
+    root.attrib = {
+        "viewBox": root.attrib["viewBox"],
+        "width": root.attrib["width"].rstrip("pt"),
+        "height": root.attrib["height"].rstrip("pt"),
+    }
     return root
 
 
@@ -201,15 +207,27 @@ def spans(rows: Sequence[Span], name: str, title: str) -> str:
         axis = figure.add_axes((0.13, 40 / height, 0.76, 1 - 48 / height))
         for y, row in enumerate(rows):
             colour = COLOURS[row.role]
-            axis.plot((0, row.middle), (y, y), color=colour, linewidth=12, alpha=0.18,
-                      solid_capstyle="butt")  # fmt: skip
+            axis.plot(
+                (0, row.middle),
+                (y, y),
+                color=colour,
+                linewidth=12,
+                alpha=0.18,
+                solid_capstyle="butt",
+            )
             axis.plot((row.low, row.high), (y, y), color=colour, linewidth=3)
             for end in (row.low, row.high):
                 axis.plot((end, end), (y - 0.16, y + 0.16), color=colour, linewidth=1.5)
             axis.plot(row.middle, y, "o", color=colour, markersize=7)
             right = max(row.high, row.middle)
-            axis.annotate(f"{row.middle:.4g} ms", (right, y), (9, 0), textcoords="offset points",
-                          va="center", weight="bold" if row.role == "accent" else "normal")  # fmt: skip
+            axis.annotate(
+                f"{row.middle:.4g} ms",
+                (right, y),
+                (9, 0),
+                textcoords="offset points",
+                va="center",
+                weight="bold" if row.role == "accent" else "normal",
+            )
         axis.set_yticks(range(len(rows)), [row.name for row in rows])
         axis.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
         axis.set_ylim(len(rows) - 0.5, -0.5)
@@ -229,8 +247,10 @@ def steps_of_memory(before: Sequence[int], after: Sequence[int], name: str, titl
     scale, unit = _bytes(max([*before, *after, 1]))
     with drawing(1060, 270) as figure:
         axis = figure.add_axes((0.06, 0.1, 0.93, 0.88))
-        for values, role, label in ((before, "muted", "the original, operator by operator"),
-                                    (after, "accent", "kernelwright, step by step")):  # fmt: skip
+        for values, role, label in (
+            (before, "muted", "the original, operator by operator"),
+            (after, "accent", "kernelwright, step by step"),
+        ):
             if not values:
                 continue
             edges = [i / len(values) for i in range(len(values) + 1)]
@@ -285,10 +305,17 @@ def roofline(points: Sequence[Point], bandwidth: float, peak: float, name: str, 
     ridge = peak / bandwidth
     with drawing(1060, 420) as figure:
         axis = figure.add_axes((0.07, 0.12, 0.92, 0.86))
-        axis.plot((low, ridge, high), (low * bandwidth, peak, peak), color=COLOURS["muted"],
-                  linewidth=1.8)  # fmt: skip
-        axis.fill_between((low, ridge, high), (low * bandwidth, peak, peak), peak * 20,
-                          color=COLOURS["grid"], alpha=0.35, linewidth=0)  # fmt: skip
+        axis.plot(
+            (low, ridge, high), (low * bandwidth, peak, peak), color=COLOURS["muted"], linewidth=1.8
+        )
+        axis.fill_between(
+            (low, ridge, high),
+            (low * bandwidth, peak, peak),
+            peak * 20,
+            color=COLOURS["grid"],
+            alpha=0.35,
+            linewidth=0,
+        )
         marks = [_mark(p) for p in shown]
         rates = []
         for i, p in enumerate(shown):
@@ -299,25 +326,54 @@ def roofline(points: Sequence[Point], bandwidth: float, peak: float, name: str, 
                 ends = [p.flops / t * 1e6 for t in (p.predicted, p.measured)]
                 axis.plot((x, x), ends, color=colour, linewidth=1.2, linestyle=":", gid=f"mark-{i}")
             if p.predicted:
-                axis.plot(x, p.flops / p.predicted * 1e6, "o", markersize=9, markeredgewidth=1.8,
-                          markerfacecolor=COLOURS["surface"], markeredgecolor=colour,
-                          gid=f"mark-{i}")  # fmt: skip
+                axis.plot(
+                    x,
+                    p.flops / p.predicted * 1e6,
+                    "o",
+                    markersize=9,
+                    markeredgewidth=1.8,
+                    markerfacecolor=COLOURS["surface"],
+                    markeredgecolor=colour,
+                    gid=f"mark-{i}",
+                )
             if p.measured:
-                axis.plot(x, p.flops / p.measured * 1e6, "o", markersize=9, color=colour,
-                          gid=f"mark-{i}")  # fmt: skip
+                axis.plot(
+                    x, p.flops / p.measured * 1e6, "o", markersize=9, color=colour, gid=f"mark-{i}"
+                )
         for i, y, text in _labels(shown):
             p = shown[i]
-            axis.annotate(text, (p.flops / p.bytes, y), (9, 0), textcoords="offset points",
-                          va="center", fontsize=10, color=COLOURS["ink"], gid=f"mark-{i}")  # fmt: skip
+            axis.annotate(
+                text,
+                (p.flops / p.bytes, y),
+                (9, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=10,
+                color=COLOURS["ink"],
+                gid=f"mark-{i}",
+            )
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlim(low, high)
         axis.set_ylim(min([*rates, peak / 50]) / 2.5, peak * 3)
         middle = math.sqrt(ridge * high)
-        axis.annotate(f"{_rate(peak)} at the most", (middle, peak), (0, 7), ha="center",
-                      textcoords="offset points", fontsize=10, color=COLOURS["muted"])  # fmt: skip
-        axis.annotate(f"memory: {bandwidth / 1e9:.4g} GB/s", (low, low * bandwidth), (8, 14),
-                      textcoords="offset points", fontsize=10, color=COLOURS["muted"])  # fmt: skip
+        axis.annotate(
+            f"{_rate(peak)} at the most",
+            (middle, peak),
+            (0, 7),
+            ha="center",
+            textcoords="offset points",
+            fontsize=10,
+            color=COLOURS["muted"],
+        )
+        axis.annotate(
+            f"memory: {bandwidth / 1e9:.4g} GB/s",
+            (low, low * bandwidth),
+            (8, 14),
+            textcoords="offset points",
+            fontsize=10,
+            color=COLOURS["muted"],
+        )
         axis.set_xlabel("operations a byte")
         axis.set_ylabel("operations a second")
         axis.minorticks_off()
@@ -366,8 +422,14 @@ def bars(rows: Sequence[tuple[str, float, float | None]], title: str, floor: str
         for y, (_, value, least) in enumerate(rows):
             role = "accent" if value >= 1 else "warn"
             axis.barh(y, value - 1, left=1, height=0.62, color=COLOURS[role])
-            axis.annotate(f"{value:.2f}x", (max(1.0, value), y), (5, 0), va="center",
-                          textcoords="offset points", fontsize=10)  # fmt: skip
+            axis.annotate(
+                f"{value:.2f}x",
+                (max(1.0, value), y),
+                (5, 0),
+                va="center",
+                textcoords="offset points",
+                fontsize=10,
+            )
             if least is not None:
                 axis.plot((least, least), (y - 0.45, y + 0.45), color=COLOURS["quiet"], linewidth=3)
         values = [v for _, *pair in rows for v in pair if v is not None]
@@ -435,15 +497,37 @@ def graph(boxes: Sequence[Box], name: str, title: str, told: str) -> str:
             edge = COLOURS["grid"] if box.plain else hue(box.hue)
             soft = COLOURS["surface" if box.hue is None else f"k{box.hue % HUES}-soft"]
             shape = FancyBboxPatch(
-                (x - w / 2, y - 18), w, 36, boxstyle=f"round,pad=0,rounding_size={4 + 12 * box.plain}",
-                facecolor=soft, edgecolor=edge, linewidth=1.5, gid=f"mark-{i}",
+                (x - w / 2, y - 18),
+                w,
+                36,
+                boxstyle=f"round,pad=0,rounding_size={4 + 12 * box.plain}",
+                facecolor=soft,
+                edgecolor=edge,
+                linewidth=1.5,
+                gid=f"mark-{i}",
                 linestyle=(0, (4, 3)) if box.hue is None and not box.plain else "-",
-            )  # fmt: skip
+            )
             axis.add_patch(shape)
-            axis.text(x, y - 7, box.head, ha="center", va="center", fontsize=10.5, weight="bold",
-                      gid=f"mark-{i}")  # fmt: skip
-            axis.text(x, y + 8, box.below, ha="center", va="center", fontsize=9.5,
-                      color=COLOURS["muted"], gid=f"mark-{i}")  # fmt: skip
+            axis.text(
+                x,
+                y - 7,
+                box.head,
+                ha="center",
+                va="center",
+                fontsize=10.5,
+                weight="bold",
+                gid=f"mark-{i}",
+            )
+            axis.text(
+                x,
+                y + 8,
+                box.below,
+                ha="center",
+                va="center",
+                fontsize=9.5,
+                color=COLOURS["muted"],
+                gid=f"mark-{i}",
+            )
         return svg(figure, name, title, told, [b.mark for b in boxes], "graph")
 
 

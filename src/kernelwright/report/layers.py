@@ -43,8 +43,8 @@ def laid_out(
     xs = _positions(layers, near, wide, gap)
     left = min((xs[n] - wide[n] / 2 for n in xs), default=0.0)
     right = max((xs[n] + wide[n] / 2 for n in xs), default=0.0)
-    at = {n: (xs[n] - left, i) for i, layer in enumerate(layers) for n in layer}
-    return {n: at[n] for n in reads}, [[at[n] for n in path] for path in paths], right - left
+    place = {n: (xs[n] - left, i) for i, layer in enumerate(layers) for n in layer}
+    return {n: place[n] for n in reads}, [[place[n] for n in path] for path in paths], right - left
 
 
 def _depths(reads: Adjacent, inputs: Iterable[str]) -> dict[str, int]:

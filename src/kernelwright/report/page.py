@@ -78,8 +78,12 @@ def certificate_html(certificate: Certificate) -> str:
 
 def timings_html(timings: Timings) -> str:
     told = [*(f"NOT VALID: {p}" for p in timings.problems), *notices.of_timings(timings)]
-    return _render("timings.html.j2", rows=timing_rows(timings.to_json()), notices=told,
-                   timings=timings.to_json())  # fmt: skip
+    return _render(
+        "timings.html.j2",
+        rows=timing_rows(timings.to_json()),
+        notices=told,
+        timings=timings.to_json(),
+    )
 
 
 def outcome_html(outcome: Outcome) -> str:
@@ -164,13 +168,17 @@ class Page:
         t = self.timings
         if t is None or not t.get("speedup_over_eager"):
             return None
-        against = f"{t['speedup_over_best_baseline']:.2f}× over {t['best_baseline']}, the best of "
+        against = f"{t['speedup_over_best_baseline']:.2f}x over {t['best_baseline']}, the best of "
         against += "what was timed beside it"
         if t["problems"]:
             against = f"not valid: {t['problems'][0]}"
         slower = bool(t["problems"]) or t["speedup_over_eager"] < 0.995
-        return {"value": f"{t['speedup_over_eager']:.2f}×", "than": "as fast as eager",
-                "against": against, "state": "bad" if slower else "good"}  # fmt: skip
+        return {
+            "value": f"{t['speedup_over_eager']:.2f}x",
+            "than": "as fast as eager",
+            "against": against,
+            "state": "bad" if slower else "good",
+        }
 
     @property
     def tiles(self) -> list[tuple[str, str, str]]:
@@ -179,12 +187,17 @@ class Page:
         launches = sum(s["launches"] for s in self.steps)
         own = sum(1 for s in self.steps if s["kernels"])
         found = [
-            (f"{len(operators)} → {launches}", "operators → launches",
-             f"{own} of {len(self.steps)} steps run kernels of ours"),
+            (
+                f"{len(operators)} → {launches}",
+                "operators → launches",
+                f"{own} of {len(self.steps)} steps run kernels of ours",
+            ),
             (f"{len(self.kernels)}", "generated kernels", f"for {self.details['target']}"),
-        ]  # fmt: skip
-        peaks = [max((m["bytes"] for m in self.details["memory"][k]), default=0)
-                 for k in ("before", "after")]  # fmt: skip
+        ]
+        peaks = [
+            max((m["bytes"] for m in self.details["memory"][k]), default=0)
+            for k in ("before", "after")
+        ]
         if peaks[0]:
             share = f"{scaled(peaks[1], 'B')}"
             found.append(
@@ -193,9 +206,14 @@ class Page:
         if self.certificate is not None:
             checks = self.certificate["checks"]
             passed = sum(c["passed"] is True for c in checks)
-            found.append((f"{passed} / {len(checks)}", "checks passed",
-                          f"{sum(c['passed'] is False for c in checks)} failed, "
-                          f"{sum(c['passed'] is None for c in checks)} not applicable"))  # fmt: skip
+            found.append(
+                (
+                    f"{passed} / {len(checks)}",
+                    "checks passed",
+                    f"{sum(c['passed'] is False for c in checks)} failed, "
+                    f"{sum(c['passed'] is None for c in checks)} not applicable",
+                )
+            )
         return found
 
     # ---- source ----
@@ -206,10 +224,12 @@ class Page:
         if found is None:
             return []
         return [
-            [Line(part["first"] + i, text, self._tied_at(part["first"] + i))
-             for i, text in enumerate(_coloured(part["text"]))]
+            [
+                Line(part["first"] + i, text, self._tied_at(part["first"] + i))
+                for i, text in enumerate(_coloured(part["text"]))
+            ]
             for part in found["parts"]
-        ]  # fmt: skip
+        ]
 
     def _tied_at(self, number: int) -> tuple[Tied, ...]:
         place = f"{self.details['source']['file']}:{number}"
@@ -243,8 +263,12 @@ class Page:
         for row in self.plan["ledger"]:
             steps = [row["where"]] if row["where"] in names else []
             if row["fate"] == "aten" and row["where"] in calls:
-                steps = [s["name"] for s in self.steps if row["origin"] in s["places"]
-                         and s["call"].removeprefix("aten.") == row["where"]]  # fmt: skip
+                steps = [
+                    s["name"]
+                    for s in self.steps
+                    if row["origin"] in s["places"]
+                    and s["call"].removeprefix("aten.") == row["where"]
+                ]
             found.append({**row, "steps": steps})
         return found
 
@@ -274,8 +298,16 @@ class Page:
         fates = {"view": "an index map", "folded": "folded by a law", "input": "an input"}
         told = f"{head}, {node['type']}: {fates.get(node['fate']) or 'in ' + ', '.join(steps)}"
         mark = Mark(told, f"#step-{(own or steps)[0]}" if steps else "", steps)
-        return Box(node["name"], head, node["type"].replace("batch", "b"), tuple(node["inputs"]),
-                   mark, hue, plain, node["op"] == "input")  # fmt: skip
+        return Box(
+            node["name"],
+            head,
+            node["type"].replace("batch", "b"),
+            tuple(node["inputs"]),
+            mark,
+            hue,
+            plain,
+            node["op"] == "input",
+        )
 
     def _step(self, step: Found) -> Box:
         name, hue = step["name"], self.hues[step["name"]]
@@ -310,15 +342,22 @@ class Page:
         if self.ceilings is None:
             return None
         points = [
-            Point(s["name"], s["flops"], s["bytes"], self.spent[s["name"]].predicted,
-                  self.spent[s["name"]].measured, self.hues[s["name"]], (s["name"],))
+            Point(
+                s["name"],
+                s["flops"],
+                s["bytes"],
+                self.spent[s["name"]].predicted,
+                self.spent[s["name"]].measured,
+                self.hues[s["name"]],
+                (s["name"],),
+            )
             for s in self.steps
-        ]  # fmt: skip
+        ]
         found = self.ceilings
         return Markup(
             figures.roofline(
                 points, found["bandwidth"], found["flops"], "roofline", "The steps on a roofline"
-            )  # fmt: skip
+            )
         )
 
     @property
@@ -340,10 +379,16 @@ class Page:
 
     def picture_of(self, rows: Sequence[Found], name: str, title: str) -> Markup | None:
         shown = [
-            Span(r["name"], r["median_ms"], r["p10_ms"], r["p90_ms"],
-                 "accent" if r["ours"] else "muted")
-            for r in rows if r["median_ms"] is not None
-        ]  # fmt: skip
+            Span(
+                r["name"],
+                r["median_ms"],
+                r["p10_ms"],
+                r["p90_ms"],
+                "accent" if r["ours"] else "muted",
+            )
+            for r in rows
+            if r["median_ms"] is not None
+        ]
         return Markup(figures.spans(shown, name, title)) if shown else None
 
     @property
