@@ -20,7 +20,7 @@ import kernelwright
 from kernelwright.cli import main
 from kernelwright.errors import InputError
 from kernelwright.report import record as records
-from kernelwright.report.figures import Mark, bars, drawing, printed, svg
+from kernelwright.report.figures import Mark, bars, drawing, svg
 from kernelwright.report.layers import laid_out
 from kernelwright.report.page import Page, report_html
 from kernelwright.report.record import Record
@@ -229,7 +229,7 @@ def test_marks_become_links_with_names() -> None:
 
 def test_bars_are_printed_in_colours_of_their_own() -> None:
     rows = [("fast & small", 7.5, 12.0), ("slow", 0.8, None)]
-    text = printed(bars(rows, "On <a machine>", "the floor"))
+    text = bars(rows, "On <a machine>", "the floor")
     assert "fast &amp; small" in text and "7.50x" in text and "&lt;a machine&gt;" in text
     assert "var(--" not in text and "#0101" not in text
 

@@ -410,10 +410,10 @@ def _rate(peak: float) -> str:
 # ---- bars -----------------------------------------------------------------------------------
 
 
-def bars(rows: Sequence[tuple[str, float, float | None]], title: str, floor: str) -> Any:
-    """How many times faster each is, on a logarithmic axis; a tick is where the floor would be.
+def bars(rows: Sequence[tuple[str, float, float | None]], title: str, floor: str) -> str:
+    """How many times faster each is, on a logarithmic axis, as the text of a file.
 
-    A figure, to be printed inside of `drawing`'s style or shown on a page.
+    A tick is where the floor would be.
     """
     pitch = 16
     height = pitch * len(rows) + 70
@@ -446,7 +446,7 @@ def bars(rows: Sequence[tuple[str, float, float | None]], title: str, floor: str
         axis.grid(axis="x")
         axis.set_axisbelow(True)
         figure.text(0.012, 1 - 22 / height, f"{title}; the tick is {floor}", fontsize=13)
-        return figure
+        return printed(figure)
 
 
 def _ticks() -> list[float]:
