@@ -34,7 +34,7 @@ PRINTED = {
         )
     },
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kernelwright",
     "font.size": 11,

@@ -324,7 +324,7 @@ class Page:
         if self.profile is not None:
             found: Found = self.profile["ceilings"]
             return found
-        return (self.timings or {}).get("conditions", {}).get("ceilings")
+        return None
 
     def _spent(self, step: Found) -> Spent:
         from kernelwright.profile.predict import predicted
@@ -363,10 +363,9 @@ class Page:
     @property
     def memory(self) -> Markup:
         found = self.details["memory"]
-        sizes = [[m["bytes"] for m in found[k]] for k in ("before", "after")]
-        return Markup(
-            figures.steps_of_memory(*sizes, "memory-over-the-call", "Live results over a call")
-        )
+        before, after = ([m["bytes"] for m in found[k]] for k in ("before", "after"))
+        title = "Live results over a call"
+        return Markup(figures.steps_of_memory(before, after, "memory-over-the-call", title))
 
     @property
     def timing_rows(self) -> list[dict[str, Any]]:

@@ -170,7 +170,8 @@ def profile_table(found: Profile) -> RenderableType:
         guess = found.prediction(row.step)
         cells = (str(row.launches), f"{row.us:.4g}", f"{row.low:.4g} - {row.high:.4g}")
         told = (f"{guess:.4g}", f"{row.us / guess:.2f}") if guess else ("-", "-")
-        table.add_row(*_plain(row.step or "(no step)", row.name), *cells, *told)
+        runs = row.name if row.name != row.step else ""
+        table.add_row(*_plain(row.step or "(no step)", runs), *cells, *told)
     rest = found.call_us - found.told_us
     note = f"A call takes {found.call_us:.4g} us; {rest:.4g} of them are in no step."
     note += f" Predictions: {found.ceilings['bandwidth'] / 1e9:.4g} GB/s and "
