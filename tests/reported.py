@@ -86,7 +86,8 @@ def profiled(plan: dict[str, Any]) -> dict[str, Any]:
         for s in plan["details"]["steps"][::2]
     ]
     limits = {"bandwidth": 1e10, "flops": 1e11, "device": "a CPU", "where": "as it was measured"}
-    return {"spent": spent, "ceilings": limits, "steps": plan["details"]["steps"]}
+    steps = plan["details"]["steps"]
+    return {"model": "new.py", "spent": spent, "ceilings": limits, "steps": steps}
 
 
 def whole(name: str, failed: bool = False) -> Record:

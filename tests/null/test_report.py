@@ -302,6 +302,12 @@ def test_what_is_no_record_is_refused(tmp_path: Path, plan: dict[str, Any]) -> N
         records.recorded(tmp_path / "b.json", [], never)
 
 
+def test_a_profile_of_other_steps_is_refused(tmp_path: Path, plan: dict[str, Any]) -> None:
+    one, other = write(tmp_path / "explain.json", plan), profiled(plan) | {"steps": []}
+    with pytest.raises(InputError, match="has other steps than this plan"):
+        records.recorded(one, [write(tmp_path / "profile.json", other)], never)
+
+
 def test_a_certificate_of_another_text_is_refused(
     tmp_path: Path, model: Path, plan: dict[str, Any]
 ) -> None:

@@ -143,7 +143,7 @@ class Isolated:
         start = time.perf_counter()
         try:
             note = self._time(side, "prepare", name=name)["note"]
-            self.ready_s[name] = time.perf_counter() - start
+            self.ready_s[name] = self.ready_s.get(name, 0.0) + time.perf_counter() - start
         except (Raised, Broken) as error:
             if name == CANDIDATE:
                 raise failed(error) from error

@@ -37,7 +37,7 @@ PRINTED = {
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kernelwright",
-    "font.size": 11,
+    "font.size": 12,
     "text.color": COLOURS["ink"],
     "axes.edgecolor": COLOURS["grid"],
     "axes.labelcolor": COLOURS["muted"],
@@ -50,7 +50,7 @@ STYLE: dict[Any, Any] = {
     "grid.color": COLOURS["grid"],
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 10,
+    "legend.fontsize": 11.5,
     "hatch.color": COLOURS["grid"],
 }
 NOTHING_DATED = {"Date": None, "Creator": None, "Format": None, "Type": None}
@@ -348,7 +348,7 @@ def roofline(points: Sequence[Point], bandwidth: float, peak: float, name: str, 
                 (9, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=10,
+                fontsize=11.5,
                 color=COLOURS["ink"],
                 gid=f"mark-{i}",
             )
@@ -363,15 +363,15 @@ def roofline(points: Sequence[Point], bandwidth: float, peak: float, name: str, 
             (0, 7),
             ha="center",
             textcoords="offset points",
-            fontsize=10,
+            fontsize=11.5,
             color=COLOURS["muted"],
         )
         axis.annotate(
             f"memory: {bandwidth / 1e9:.4g} GB/s",
             (low, low * bandwidth),
-            (8, 14),
+            (16, -3),
             textcoords="offset points",
-            fontsize=10,
+            fontsize=11.5,
             color=COLOURS["muted"],
         )
         axis.set_xlabel("operations a byte")

@@ -62,9 +62,22 @@ def recorded(
             )
         found["plan"] = plan()
     record = Record(**found)
+    _require_steps(record)
     if not alone:
         _require_file(record, model)
     return record
+
+
+def _require_steps(record: Record) -> None:
+    """A profile is of the plan's own steps."""
+    if record.profile is None:
+        return
+    timed, planned = ([s["name"] for s in of["steps"]] for of in (record.profile, record.details))
+    if timed != planned:
+        raise InputError(
+            f"The profile of {record.profile['model']} has other steps than this plan; "
+            "run `kernelwright profile` on the same file, device and settings."
+        )
 
 
 def _require_file(record: Record, path: Path) -> None:
