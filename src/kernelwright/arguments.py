@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="of eager, compile, max-autotune (not on the CPU unless named)",
     )
+    bench.add_argument("--save", metavar="FILE", help="keep the timings, to compare with later")
+    bench.add_argument("--compare", metavar="FILE", help="show what was saved beside them")
     for timed in (optimize, bench):
         timed.add_argument("--batch", type=int, metavar="N", help="time with N rows of the inputs")
         timed.add_argument(
@@ -73,12 +75,48 @@ def parser() -> argparse.ArgumentParser:
             metavar="X",
             help="exit with 3 unless it is at least X times as fast as eager",
         )
+    _profile(commands)
+    _report(commands)
     check = _command(
         commands, "check", "say whether the library in an emitted file is the package's"
     )
     check.add_argument("file", help="a file that `kernelwright optimize` wrote; it is not run")
     _about_the_machine(commands)
     return main_parser
+
+
+def _profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    profile = _on_a_model(
+        commands, "profile", "time every step of a model or an emitted file", optional=True
+    )
+    profile.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
+    profile.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two files, or the model under two settings such as precision=high",
+    )
+    profile.add_argument("--batch", type=int, metavar="N", help="with N rows of the inputs")
+    profile.add_argument(
+        "--calls", type=int, default=20, metavar="N", help="how many (default: 20)"
+    )
+
+
+def _report(commands: Commands[argparse.ArgumentParser]) -> None:
+    report = _on_a_model(
+        commands, "report", "write a page to look at: model, plan, times and certificate"
+    )
+    report.add_argument(
+        "-o", "--output", metavar="OUT", help="default: MODEL_report.html beside it"
+    )
+    report.add_argument(
+        "--with",
+        dest="recorded",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what a command wrote with --json; may be repeated",
+    )
 
 
 def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -108,12 +146,13 @@ def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _on_a_model(
-    commands: Commands[argparse.ArgumentParser], name: str, what: str
+    commands: Commands[argparse.ArgumentParser], name: str, what: str, optional: bool = False
 ) -> argparse.ArgumentParser:
     """A subcommand with the arguments that all those have that take a model."""
     command = _command(commands, name, what)
     command.add_argument(
         "model",
+        nargs="?" if optional else None,
         help="a file with class Model, get_inputs and get_init_inputs; package.module or "
         "package.module:Class works too",
     )
@@ -139,7 +178,7 @@ def _on_a_model(
         dest="training",
         action="store_true",
         default=None,
-        help="with the model in train mode",
+        help="with the model in train mode; bench: a training step besides",
     )
     return command
 
