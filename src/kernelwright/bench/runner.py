@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,13 @@ def bench(
     progress: Progress | None = None,
     verify_after: bool = True,
     training: bool | None = None,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Timings:
     """Time the candidate against what one would run otherwise, all at the same precision.
 
     `baselines` are eager, compile and max-autotune unless told; max-autotune on the CPU only when
     asked for by name. `seconds` is the time to spend on each variant once it is warm, overrun where
-    five rounds take longer.
+    five rounds take longer. `alone` is held while the clocks run, and not while variants are built.
     """
     check_baselines(baselines)
     job = job_for(model_path, candidate_path, device, precision, training)
@@ -88,7 +90,8 @@ def bench(
         except Raised as error:
             raise InputError(f"ModelNew of {candidate_path} cannot be used: {error}") from error
         try:
-            return _time_apart(Isolated(subject), batch, baselines, seconds, progress, verify_after)
+            stands = Isolated(subject)
+            return _time_apart(stands, batch, baselines, seconds, progress, verify_after, alone)
         finally:
             subject.close()
             reference.close()
@@ -101,6 +104,7 @@ def _time_apart(
     seconds: float,
     progress: Progress | None,
     verify_after: bool,
+    alone: Callable[[], AbstractContextManager[None]],
 ) -> Timings:
     """All variants prepared, timed, and judged by what they gave while they were timed."""
     tell = progress or (lambda name, summary: None)
@@ -119,7 +123,8 @@ def _time_apart(
             prepared[name] = stands.prepare(name)
         row = prepared[name]
         tell(name, "ready" if row is None else row.note)
-    blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
+    with alone():
+        blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
     tell("time", f"{len(blocks.readings[CANDIDATE])} rounds of {len(blocks.readings) - 1} variants")
     problems = [f"the candidate fell back {n} times ({why})" for why, n in blocks.fell.items()]
     findings = stands.judge(sets, blocks) if verify_after else []
