@@ -31,8 +31,8 @@ def get_inputs():
 
 
 def _matches(path: Path) -> bool:
-    """Whatever says what its inputs are; and what cannot even be parsed."""
-    if path.suffix != ".py" or not path.is_file():
+    """Whatever says what its inputs are; and what cannot even be read or parsed."""
+    if path.suffix != ".py" or path.is_dir():
         return False
     try:
         text = text_of(path)

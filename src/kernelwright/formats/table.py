@@ -29,6 +29,10 @@ def found(folder: Path) -> Iterator[tuple[Format, Path]]:
     """The problems of a folder and those below, by name; one path may be one problem."""
     if not folder.exists():
         raise InputError(f"There is no folder {folder}; give the path of a folder of problems.")
+    yield from _found(folder)
+
+
+def _found(folder: Path) -> Iterator[tuple[Format, Path]]:
     form = _form_of(folder)
     if form is not None:
         yield form, folder
@@ -36,7 +40,7 @@ def found(folder: Path) -> Iterator[tuple[Format, Path]]:
         for entry in sorted(os.scandir(folder), key=lambda entry: _in_order(entry.name)):
             hidden = entry.name.startswith((".", "_")) or entry.name in SKIPPED
             if not hidden and (entry.is_dir() or entry.name.endswith(".py")):
-                yield from found(Path(entry.path))
+                yield from _found(Path(entry.path))
 
 
 def read(form: Format, path: Path, name: str) -> Posed:

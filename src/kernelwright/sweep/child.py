@@ -81,6 +81,8 @@ def _judged(
         "processes": f"it had started more than {limits.processes} processes",
     }
     why = ended.get("why", "")
+    if ended.get("code") == -signal.SIGXFSZ:  # one file was to be larger than all may be together
+        why = "disk"
     if why:
         return why, f"Stopped while {stage}: {bounds[why]}."
     if ended.get("code") == 0 and found.get("status") in STATUSES:

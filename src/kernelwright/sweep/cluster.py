@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +117,11 @@ class _connected:
         if not self.ours:
             return
         own = self.ask.address == LOCAL
-        options: dict[str, Any] = {"include_dashboard": False} if own else {}
+        options: dict[str, Any] = {}
+        if own:  # on nodes of somebody's cluster the package is installed
+            paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+            options["runtime_env"] = {"env_vars": {"PYTHONPATH": paths}}
+            options["include_dashboard"] = False
         if own and self.ask.jobs is not None:
             options["num_cpus"] = max(1, round(self.ask.jobs * self.ask.cpus))
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

@@ -68,9 +68,8 @@ class Corpus:
         if path == self.problems:
             return path.stem, "."
         below = path.relative_to(self.problems)
-        return below.with_suffix("" if path.is_file() else path.suffix).as_posix(), (
-            below.parent.as_posix()
-        )
+        name = below if path.is_dir() else below.with_suffix("")
+        return name.as_posix(), below.parent.as_posix()
 
     def _of(self, path: Path, name: str) -> list[Path]:
         assert self.candidates is not None

@@ -46,10 +46,10 @@ class Watch:
         self.peak = max(self.peak, taken)
         if self.used > self.limits["seconds"]:
             self.why = "hung"
-        elif taken > self.limits["memory"]:
-            self.why = "memory"
         elif len(below) > self.limits["processes"]:
             self.why = "processes"
+        elif taken > self.limits["memory"]:
+            self.why = "memory"
         elif now - self._looked > DISK_SECONDS:
             self._looked = now
             self.wrote = written(self.folder)
