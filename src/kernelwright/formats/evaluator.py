@@ -199,8 +199,8 @@ def _stats(readings: list[float], device: torch.device) -> dict[str, Any]:
 def main() -> None:
     """ORIGINAL CANDIDATE DEVICE OUT: the texts of two files, judged and timed."""
     original, candidate, device, out = sys.argv[1:]
-    texts = (Path(path).read_text(encoding="utf-8") for path in (original, candidate))
-    found = sample(*texts, torch.device(device), TIMED_TRIALS)
+    first, second = (Path(path).read_text(encoding="utf-8") for path in (original, candidate))
+    found = sample(first, second, torch.device(device), TIMED_TRIALS)
     Path(out).write_text(json.dumps(found))
 
 

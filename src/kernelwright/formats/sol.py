@@ -22,7 +22,6 @@ from kernelwright.formats.posed import (
     Format,
     Posed,
     defined,
-    first_text,
     text_of,
 )
 
@@ -216,7 +215,8 @@ def _model(posed: Posed, case: Case) -> str:
         parameters=", ".join(definition["inputs"]),
         custom=definition.get("custom_inputs_entrypoint") or "None",
     )
-    return definition["reference"].rstrip() + "\n" + RESULTS + made
+    reference: str = definition["reference"]
+    return reference.rstrip() + "\n" + RESULTS + made
 
 
 def _candidate(posed: Posed, answer: Files) -> Files:
@@ -279,14 +279,6 @@ def _submission(posed: Posed, emitted: str) -> Files:
         "sources": [{"path": "main.py", "content": emitted.rstrip() + "\n" + ENTRY}],
     }
     return {"solution.json": json.dumps(solution, indent=2) + "\n"}
-
-
-def solution_for(path: Path) -> str | None:
-    """The definition that a solution names."""
-    try:
-        return str(_loaded(first_text({path.name: text_of(path)}), path.name).get("definition"))
-    except InputError:
-        return None
 
 
 SOL = Format(

@@ -14,9 +14,9 @@ from rich.text import Text
 from kernelwright import streams
 from kernelwright.errors import KernelwrightError
 from kernelwright.files import write_atomically
+from kernelwright.version import SCHEMA
 
 WIDTH = 100
-SCHEMA = 1  # of all documents: schema.json says what is in them
 
 
 class _Console(Console):

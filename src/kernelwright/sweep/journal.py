@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.errors import InputError
-from kernelwright.sweep.task import SCHEMA, Row
+from kernelwright.sweep.task import Row
+from kernelwright.version import SCHEMA
 
 RESULTS, ABOUT, GUARD = "results.jsonl", "sweep.json", "lock"
 

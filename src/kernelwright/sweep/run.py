@@ -25,8 +25,9 @@ from kernelwright.sweep.here import CORES, rows_here
 from kernelwright.sweep.journal import ABOUT, Journal, about, rows
 from kernelwright.sweep.page import facts_of, html, markdown, sheets
 from kernelwright.sweep.summary import Comparison, Summary, compared, summarised
-from kernelwright.sweep.task import SCHEMA, Row, Task
+from kernelwright.sweep.task import Row, Task
 from kernelwright.sweep.watch import Watch
+from kernelwright.version import SCHEMA
 
 HERE, RAY = "here", "ray"
 ARTEFACTS = "artefacts"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,7 +117,7 @@ class Summary:
             examples = self.reasons.setdefault(row["status"], [])
             if len(examples) < 3:
                 examples.append(few)
-        heapq.heappush(self._worst, (_Last(_rank(few)), self.whole.tasks, few))  # type: ignore[misc]
+        heapq.heappush(self._worst, (_Last(_rank(few)), self.whole.tasks, few))
         if len(self._worst) > WORST:
             heapq.heappop(self._worst)
 
@@ -208,8 +208,3 @@ def _identity(row: Mapping[str, Any]) -> tuple[str, str]:
 
 def _ours(row: Row) -> float | None:
     return (row.get("ms") or {}).get(OURS) if passed(row) else None
-
-
-def figures(values: Iterable[float | None]) -> Iterator[str]:
-    for value in values:
-        yield "-" if value is None else f"{value:.2f}x"

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernelwright.formats.posed import Files, Posed
+from kernelwright.version import SCHEMA
 
-SCHEMA = 1
 Row = dict[str, Any]
 
 PASSED = "passed"
@@ -111,4 +111,4 @@ def row_of(task: Task, status: str, reason: str = "", **found: Any) -> Row:
 
 
 def passed(row: Mapping[str, Any]) -> bool:
-    return row["status"] == PASSED
+    return bool(row["status"] == PASSED)
