@@ -18,6 +18,7 @@ from kernelwright.formats import (
     Files,
     Posed,
     answer_files,
+    evaluator,
     form_named,
     found,
     kernelbot,

@@ -63,7 +63,7 @@ def test_candidates_are_judged(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_problem_is_optimized_in_its_own_form(tmp_path: Path) -> None:
+def test_a_problem_is_optimized_in_its_own_form(tmp_path: Path, extensions: Path) -> None:
     """Compiled, certified, timed, handed in, and passed by the task's own evaluator."""
     pytest.importorskip("yaml", reason="task.yml is read with PyYAML")
     (row,) = swept(tmp_path, SAMPLES / BOT, "--harness").values()

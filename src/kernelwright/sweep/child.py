@@ -59,7 +59,7 @@ def attempt(task: Task, place: Place) -> Row:
     started = time.monotonic()
     with _folder(place.scratch) as folder:
         (folder / TASK).write_text(json.dumps(task.to_json()))
-        ended = _guarded(folder, place)
+        ended = _guarded(folder, place, strangers=bool(task.answer))
         found = _result(folder)
         status, reason = _judged(ended, found, folder, place.limits)
         kept = keep(folder / KEPT, place.artefacts, task.key)
@@ -98,11 +98,11 @@ def _judged(
     return "crashed", f"Ended while {stage}: {how}." + (f" {words}" if words else "")
 
 
-def _guarded(folder: Path, place: Place) -> dict[str, Any]:
+def _guarded(folder: Path, place: Place, strangers: bool) -> dict[str, Any]:
     """How the guard says that the task ended; nothing where the guard did not live to say it."""
     spec = {
         "command": [*place.command, str(folder)],
-        "environment": _environment(folder, place),
+        "environment": _environment(folder, place, strangers),
         "folder": str(folder),
         "limits": asdict(place.limits),
     }
@@ -148,8 +148,12 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _environment(folder: Path, place: Place) -> dict[str, str]:
-    """The user's own, with every folder for temporary things and caches inside of the task's."""
+def _environment(folder: Path, place: Place, strangers: bool) -> dict[str, str]:
+    """The user's own, with the folder for temporary things inside of the task's.
+
+    What we emit shares most of what it builds, which is built once in the user's cache. A
+    candidate of somebody's has caches of its own, in which it can leave nothing for others.
+    """
     scratch = folder / "tmp"
     scratch.mkdir()
     found = {**os.environ, **place.environment, "TMPDIR": str(scratch)}
@@ -157,7 +161,7 @@ def _environment(folder: Path, place: Place) -> dict[str, str]:
     found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
     found["KERNELWRIGHT_LOCKS"] = os.environ.get("KERNELWRIGHT_LOCKS", tempfile.gettempdir())
     found["KERNELWRIGHT_THREADS"] = str(place.threads)
-    for name in CACHES:
+    for name in CACHES if strangers else ():
         found[name] = str(folder / "cache" / name.lower())
     return found
 
