@@ -71,6 +71,28 @@ with Device("machine") as device, device.alone():
 """
 
 
+WORKER = """
+import sys, time
+from pathlib import Path
+from kernelwright.sweep.devices import Device
+
+with Device("machine") as device:
+    while not Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+        device.pause()
+"""
+
+
+def test_who_works_in_steps_lets_others_time(locks: Path) -> None:
+    done = locks / "done"
+    running = subprocess.Popen([sys.executable, "-c", WORKER, str(done)], env=environment())
+    for _ in range(5):
+        with Device("machine") as device, device.alone():
+            assert running.poll() is None
+    done.touch()
+    assert running.wait(60) == 0
+
+
 def test_a_lock_ends_with_its_process(locks: Path) -> None:
     held = locks / "held"
     running = subprocess.Popen([sys.executable, "-c", HOLDER, str(held)], env=environment())

@@ -2,7 +2,8 @@
 
 In: the device that a task uses. Out: locks among all processes of this user on this machine. The
 one idea: whoever wants a device alone holds the door, so that nobody new goes in while the others
-come out. A lock ends with its process. On the CPU the device is the machine.
+come out; and those are often at the door. A lock ends with its process. On the CPU the device is
+the machine.
 """
 
 from __future__ import annotations
@@ -51,6 +52,11 @@ class Device:
     def enter(self) -> None:
         """To use it with others: nobody times meanwhile."""
         self._through(fcntl.LOCK_SH)
+
+    def pause(self) -> None:
+        """Between two steps: whoever waits to time does so now, and not when all are done."""
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        self.enter()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

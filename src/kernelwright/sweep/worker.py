@@ -69,6 +69,10 @@ class Bench:
         path = self.folder / KEPT / name
         path.write_text(self._without_folder(text), encoding="utf-8", errors="surrogateescape")
 
+    def step(self, name: str, summary: str) -> None:
+        """A pass or a check has ended; somebody may be waiting for the device."""
+        self.device.pause()
+
     def _without_folder(self, text: str) -> str:
         """Names of files as the user knows them: the folder is gone when they are read."""
         return text.replace(f"{self.folder}/", "")
@@ -154,6 +158,7 @@ def _made(bench: Bench, place: Path, where: str) -> tuple[Path, Certificate | No
         verify=options.verify,
         quick=options.quick,
         time_it=False,
+        progress=bench.step,
         on_compiled=lambda compiled: bench.tell(f"certifying{where}"),
     )
     compiled = outcome.compiled
@@ -187,7 +192,8 @@ def _taken(bench: Bench, place: Path, where: str) -> tuple[Path, Certificate | N
         options.device,
         options.precision,
         options.quick,
-        training=options.training,
+        bench.step,
+        options.training,
     )
 
 
@@ -213,6 +219,7 @@ def _timed(bench: Bench, model: Path, candidate: Path) -> Timings:
         options.precision,
         baselines=options.baselines,
         seconds=options.seconds,
+        progress=bench.step,
         training=options.training,
         alone=bench.device.alone,
     )
