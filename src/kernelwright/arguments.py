@@ -77,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
         )
     _profile(commands)
     _report(commands)
+    _sweep(commands)
     check = _command(
         commands, "check", "say whether the library in an emitted file is the package's"
     )
@@ -119,6 +120,52 @@ def _report(commands: Commands[argparse.ArgumentParser]) -> None:
     )
 
 
+def _sweep(commands: Commands[argparse.ArgumentParser]) -> None:
+    sweep = _command(
+        commands, "sweep", "optimize a folder of problems, or judge candidates for them"
+    )
+    sweep.add_argument("problems", help="a folder of problems, in any form that is read")
+    sweep.add_argument("--candidates", metavar="FOLDER", help="judge these, many a problem")
+    sweep.add_argument("--out", metavar="RUN", required=True, help="the folder for the results")
+    sweep.add_argument("--resume", action="store_true", help="go on with the results in RUN")
+    sweep.add_argument("--compare", metavar="RUN2", help="with the results of another sweep")
+    _machine(sweep)
+    sweep.add_argument("--full", action="store_true", help="all checks, not the most telling alone")
+    sweep.add_argument("--no-verify", dest="verify", action="store_false", help="do not certify")
+    sweep.add_argument("--no-bench", dest="bench", action="store_false", help="do not time")
+    sweep.add_argument("--baselines", metavar="A,B", default="eager", help="default: eager")
+    sweep.add_argument(
+        "--seconds", type=_positive, default=1.0, metavar="S", help="to time a variant (default 1)"
+    )
+    sweep.add_argument(
+        "--harness", action="store_true", help="run each problem's own evaluator as well"
+    )
+    bounds = sweep.add_argument_group("bounds of a task")
+    bounds.add_argument("--timeout", type=_positive, default=600.0, metavar="S", help="default 600")
+    bounds.add_argument("--memory", type=_positive, metavar="GB", help="default: a share of all")
+    bounds.add_argument("--disk", type=_positive, default=4.0, metavar="GB", help="default 4")
+    where = sweep.add_argument_group("where it runs")
+    where.add_argument("--on", choices=("here", "ray"), default="here", help="default: here")
+    where.add_argument("--jobs", type=_count, metavar="N", help="tasks at a time; default: cores")
+    where.add_argument(
+        "--artefacts", metavar="URL", help="a folder, or any that fsspec writes; default: in RUN"
+    )
+    where.add_argument(
+        "--address", default="local", metavar="A", help="of a Ray cluster; auto: the one running"
+    )
+    where.add_argument("--cpus-per-task", type=_positive, default=1.0, metavar="N", help="on Ray")
+    where.add_argument(
+        "--gpus-per-task",
+        type=_share,
+        default=0.0,
+        metavar="N",
+        help="on Ray; 0.25: a quarter",
+    )
+    where.add_argument(
+        "--retries", type=_count, default=3, metavar="N", help="on Ray, of a lost task (default 3)"
+    )
+
+
 def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
     """The commands that take no model."""
     _command(commands, "doctor", "show what is installed, and try what works here")
@@ -156,6 +203,12 @@ def _on_a_model(
         help="a file with class Model, get_inputs and get_init_inputs; package.module or "
         "package.module:Class works too",
     )
+    _machine(command)
+    return command
+
+
+def _machine(command: argparse.ArgumentParser) -> None:
+    """On what, how exactly, and in which mode models run."""
     command.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any"
     )
@@ -180,7 +233,6 @@ def _on_a_model(
         default=None,
         help="with the model in train mode; bench: a training step besides",
     )
-    return command
 
 
 def _command(
@@ -200,6 +252,21 @@ def _command(
 
 def _speedup(text: str) -> float:
     return _at_least(text, 0.0, "a factor such as 1.5")
+
+
+def _share(text: str) -> float:
+    return _at_least(text, 0.0, "a number of GPUs, or a share of one")
+
+
+def _positive(text: str) -> float:
+    return _at_least(text, 1e-6, "a number above 0")
+
+
+def _count(text: str) -> int:
+    value = _at_least(text, 0.0, "a whole number")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value)
 
 
 def _days(text: str) -> float:

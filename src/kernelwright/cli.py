@@ -18,6 +18,7 @@ from kernelwright.errors import (
     BuildError,
     InputError,
     InternalError,
+    KernelwrightError,
     VerificationError,
 )
 from kernelwright.failures import debugging, unexpected
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if interrupts.pressed():
             raise KeyboardInterrupt from error
-        failure = unexpected(error, getattr(arguments, "model", None))
+        failure = _failure(error, arguments)
         if debugging() and (failure is not error or isinstance(error, InternalError)):
             raise
         streams.error(str(failure))
@@ -63,9 +64,19 @@ def _run(arguments: argparse.Namespace) -> None:
             spawn.ahead()
         from kernelwright.report.output import Output
 
-        output = Output(arguments.quiet, arguments.json)
-        meanwhile.enter_context(contextlib.redirect_stdout(sys.stderr))  # of user code: no result
-        COMMANDS[arguments.command](arguments, output)
+        output = Output(arguments.quiet, arguments.json, arguments.command)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
+                COMMANDS[arguments.command](arguments, output)
+        except Exception as error:
+            if not interrupts.pressed():
+                output.close(_failure(error, arguments))
+            raise
+        output.close()
+
+
+def _failure(error: Exception, arguments: argparse.Namespace) -> KernelwrightError:
+    return unexpected(error, getattr(arguments, "model", None))
 
 
 def _check_report(arguments: argparse.Namespace) -> None:
@@ -294,6 +305,16 @@ def _cache(arguments: argparse.Namespace, output: Output) -> None:
     output.json({"folder": str(cache.root()), "bytes": total, "entries": listed})
 
 
+def _sweep(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.report.sweeps import swept_table
+    from kernelwright.sweep import sweep
+    from kernelwright.sweep.asked import corpus_of, plan_of
+
+    swept = sweep(corpus_of(arguments), plan_of(arguments))
+    output.show(swept_table(swept))
+    output.json(swept.to_json())
+
+
 def _completion(arguments: argparse.Namespace) -> None:
     from kernelwright.completion import script
 
@@ -353,4 +374,5 @@ COMMANDS = {
     "check": _check,
     "doctor": _doctor,
     "cache": _cache,
+    "sweep": _sweep,
 }

@@ -23,7 +23,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("accuracy", "counters", "dropout", "expr", "fakes", "graph", "interpret", "memory"),
         *("pattern", "places", "scalars", "strides"),
     ),
-    "problem": ("borrowed", "lent", "live", "problem", "structures"),
+    "problem": ("borrowed", "formats", "lent", "live", "problem", "structures"),
     "frontend": (
         *("capture", "composites", "effects", "gauge", "graphs", "probe", "recurrences"),
         *("samples", "tracing"),
@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report": ("report",),
     "cli": (
         *("", "__main__", "arguments", "assertions", "cli", "commands", "module_paths"),
-        *("options", "pytest_plugin"),
+        *("options", "pytest_plugin", "sweep"),
     ),
 }
 HEIGHT = {name: height for height, names in enumerate(LAYERS.values()) for name in names}

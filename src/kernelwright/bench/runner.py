@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -73,6 +74,7 @@ def bench(
     training: bool | None = None,
     train: bool = False,
     step_seconds: float | None = None,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Timings:
     """Time the candidate against what one would run otherwise, all at the same precision.
 
@@ -81,7 +83,7 @@ def bench(
     without `train`, steps are timed where the model is in train mode anyway.
     `baselines` are eager, compile and max-autotune unless told; max-autotune on the CPU only when
     asked for by name. `seconds` is the time to spend on each variant once it is warm, overrun where
-    five rounds take longer.
+    five rounds take longer. `alone` is held while the clocks run, and not while variants are built.
     """
     check_baselines(baselines)
     job = job_for(model_path, candidate_path, device, precision, train or training)
@@ -103,7 +105,7 @@ def bench(
             each = seconds if step_seconds is None else step_seconds
             wanted_of_steps = each if train or (step_seconds and subject.training) else 0.0
             timings = _time_apart(
-                stands, batch, baselines, seconds, progress, verify_after, wanted_of_steps
+                stands, batch, baselines, seconds, progress, verify_after, wanted_of_steps, alone
             )
             return replace(timings, warnings=(*warnings, *timings.warnings))
         finally:
@@ -119,6 +121,7 @@ def _time_apart(
     progress: Progress | None,
     verify_after: bool,
     step_seconds: float,
+    alone: Callable[[], AbstractContextManager[None]],
 ) -> Timings:
     """All variants prepared, timed, and judged by what they gave while they were timed."""
     tell = progress or (lambda name, summary: None)
@@ -138,7 +141,8 @@ def _time_apart(
         row = prepared[name]
         tell(name, "ready" if row is None else row.note)
     clocks = neighbours.Clocks(subject.device)
-    blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
+    with alone():
+        blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
     warnings = clocks.told()
     tell("time", f"{len(blocks.readings[CANDIDATE])} rounds of {len(blocks.readings) - 1} variants")
     problems = [f"the candidate fell back {n} times ({why})" for why, n in blocks.fell.items()]
