@@ -306,9 +306,9 @@ def _cache(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _sweep(arguments: argparse.Namespace, output: Output) -> None:
-    from kernelwright.report.sweeps import swept_table
     from kernelwright.sweep import sweep
     from kernelwright.sweep.asked import corpus_of, plan_of
+    from kernelwright.sweep.tables import swept_table
 
     swept = sweep(corpus_of(arguments), plan_of(arguments))
     output.show(swept_table(swept))
