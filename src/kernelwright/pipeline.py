@@ -48,6 +48,7 @@ from kernelwright.plan import (
     folded,
     from_statistics,
     hold_rows,
+    host_products,
     in_channels_last,
     leave_alone,
     limits_of,
@@ -282,6 +283,7 @@ def _front(
         planned = few_rows(return_biases(planned), machine, problem.precision)
     else:
         planned = leave_alone(return_biases(planned), rewritten, policy)
+        planned = host_products(planned, machine, problem.precision, problem.batch)
     spec.check_plan(planned)
     report("plan", f"{len(planned.regions)} steps, {len(planned.refusals)} fusions refused")
     return Front(rules, captured, rewritten, (*rewrites, *laws), primitives, planned)

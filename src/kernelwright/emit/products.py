@@ -23,6 +23,14 @@ def _capability(device):
 @functools.cache
 def _processors(device):
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _own_rows(*ways):
+    """How many rows a product of ours may have on this processor, by the first set that it has."""
+    has = "".join(_machine()).split()
+    fitting = (range(fewest, most + 1) for name, fewest, most in ways if name in has)
+    return next(fitting, range(0))
 '''
 
 INSIDE = " " * 12  # of the table in freeze()

@@ -20,9 +20,11 @@ from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
 from kernelwright.lower import (
     AttentionKernel,
+    BesideKernel,
     ConvKernel,
     FewKernel,
     GemmKernel,
+    HostKernel,
     Kernel,
     Lowered,
     TailKernel,
@@ -36,7 +38,7 @@ TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8, "conv_sm90": 8, "attention": 4}
-FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
+FEW_COSTS: dict[type[BesideKernel], int] = {FewKernel: 3, ThinKernel: 4, HostKernel: 3}
 ORDINARY = 1
 MOST_PLACES = 4
 

@@ -26,6 +26,8 @@ from kernelwright.lower.steps import (
     Step,
 )
 from kernelwright.plan import Buffer
+from kernelwright.targets import HostWay
+from kernelwright.targets.target import MANY
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -46,6 +48,11 @@ DEEPEST = 16  # that of an operand in a way inside of a way
 def on_machine(guard: Guard, device: str) -> str:
     """Whether the device is one that a kernel is made for."""
     return f"_capability({device}) == {guard.capability}"
+
+
+def most(way: HostWay) -> str:
+    """Up to how many rows, as Python."""
+    return "1 << 40" if way.most == MANY else str(way.most)
 
 
 class StepPrinter:
@@ -210,6 +217,9 @@ class StepPrinter:
     def guard(self, guard: Guard) -> str:
         if guard.capability is not None:
             return on_machine(guard, self.names.device_of())
+        if guard.ways:
+            ways = (f'("{w.feature}", {w.fewest}, {most(w)})' for w in guard.ways)
+            return f"{self.names.size(guard.size)} in _own_rows({', '.join(ways)})"
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)

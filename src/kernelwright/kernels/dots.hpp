@@ -1,4 +1,5 @@
-// Products of few rows on the CPU: the vector lies along the depth, and the other side streams past.
+// Products of few rows on the CPU: the vector lies along the depth, and the other side streams
+// past.
 //
 // A tile is some rows by four streamed rows, a sum of lanes for each pair; lanes are added up once
 // for so much of the depth. With one to three rows it takes as long as reading the memory does. As
@@ -26,8 +27,14 @@ struct Dots {
   int64_t depth;
 
   explicit Dots(const Product& g)
-      : few(g.left), streamed(g.right), bias(g.bias), out(g.out), row(g.right.rows), column(1),
-        bias_of_few(false), depth(g.depth) {
+      : few(g.left),
+        streamed(g.right),
+        bias(g.bias),
+        out(g.out),
+        row(g.right.rows),
+        column(1),
+        bias_of_few(false),
+        depth(g.depth) {
     if (few.rows <= streamed.rows) return;
     std::swap(few, streamed);
     std::swap(row, column);

@@ -28,8 +28,17 @@ inline void multiply_one(const Product& g, int threads) {
   LaneTiles(g).run(threads);
 }
 
-// `batch` products, operands so many elements apart; results lie behind one another.
-inline void multiply(Product g, int64_t batch, int64_t next_left, int64_t next_right, int threads) {
+// An axis of a batch: so many products, with operands so many numbers apart.
+struct BatchAxis {
+  int64_t count;
+  int64_t left;
+  int64_t right;
+};
+
+// A batch of products; results lie behind one another.
+inline void multiply(const Product& g, const BatchAxis& outer, const BatchAxis& inner,
+                     int threads) {
+  const int64_t batch = outer.count * inner.count;
   const int64_t results = g.left.rows * g.right.rows;
   if (g.depth == 0) {
     for (int64_t i = 0; i < batch * results; ++i) {
@@ -40,8 +49,8 @@ inline void multiply(Product g, int64_t batch, int64_t next_left, int64_t next_r
   if (batch * results * g.depth < kTeamWork) threads = 1;
   const auto one = [&](int64_t b, int team) {
     Product part = g;
-    part.left.data += b * next_left;
-    part.right.data += b * next_right;
+    part.left.data += b / inner.count * outer.left + b % inner.count * inner.left;
+    part.right.data += b / inner.count * outer.right + b % inner.count * inner.right;
     part.out += b * results;
     if (results > 0) multiply_one(part, team);
   };

@@ -31,14 +31,14 @@ namespace kw {
 inline constexpr int kSide = 16;
 inline constexpr int kPaired = 2 * kSide;
 inline constexpr int kThirds = 3;
-inline constexpr int64_t kTile = kSide * kSide;       // of a third, in pairs of 4 bytes
-inline constexpr int64_t kStep = kThirds * kTile;     // of all thirds over 32 numbers of the depth
-inline constexpr int64_t kSteps = 4;                  // of a block of the depth
-inline constexpr int64_t kBlock = kSteps * kPaired;   // in numbers
-inline constexpr int64_t kChunk = 256;                // packed rows at once
-inline constexpr int64_t kPanel = 256;                // streamed rows at once
-inline constexpr int64_t kClose = 1 << 20;            // bytes that stay in the second-level cache
-inline constexpr int64_t kHalf = kSteps * kStep;      // a tile of rows over a block, in pairs
+inline constexpr int64_t kTile = kSide * kSide;      // of a third, in pairs of 4 bytes
+inline constexpr int64_t kStep = kThirds * kTile;    // of all thirds over 32 numbers of the depth
+inline constexpr int64_t kSteps = 4;                 // of a block of the depth
+inline constexpr int64_t kBlock = kSteps * kPaired;  // in numbers
+inline constexpr int64_t kChunk = 256;               // packed rows at once
+inline constexpr int64_t kPanel = 256;               // streamed rows at once
+inline constexpr int64_t kClose = 1 << 20;           // bytes that stay in the second-level cache
+inline constexpr int64_t kHalf = kSteps * kStep;     // a tile of rows over a block, in pairs
 inline constexpr int64_t kUnit = 2 * kHalf;
 inline constexpr int64_t kAll = int64_t{1} << 40;
 
@@ -615,13 +615,13 @@ class Thirds {
       const bool pair = t + 1 < tiles;
       if (upright_) {
         float* const to[4] = {here, here + kTile, below, below + kTile};
-        const auto with = two ? pair ? multiply_block<2, 2> : multiply_block<2, 1>
+        const auto with = two    ? pair ? multiply_block<2, 2> : multiply_block<2, 1>
                           : pair ? multiply_block<1, 2>
                                  : multiply_block<1, 1>;
         with(unit, kHalf, packed, kHalf, steps, to, first, feed, lines);
       } else {
         float* const to[4] = {here, below, here + kTile, below + kTile};
-        const auto with = two ? pair ? multiply_block<2, 2> : multiply_block<1, 2>
+        const auto with = two    ? pair ? multiply_block<2, 2> : multiply_block<1, 2>
                           : pair ? multiply_block<2, 1>
                                  : multiply_block<1, 1>;
         with(packed, kHalf, unit, kHalf, steps, to, first, feed, lines);

@@ -15,8 +15,8 @@ inline constexpr int kVectors = kRegisters == 32 ? 4 : 2;
 inline constexpr int kBroadcasts = 6;
 inline constexpr int64_t kWidth = kVectors * kLanes;
 inline constexpr int64_t kTileDepth = 256;
-inline constexpr int64_t kTileChunk = 4 * kWidth;         // packed rows at once
-inline constexpr int64_t kTilePanel = 16 * kBroadcasts;   // of the other side
+inline constexpr int64_t kTileChunk = 4 * kWidth;        // packed rows at once
+inline constexpr int64_t kTilePanel = 16 * kBroadcasts;  // of the other side
 
 // Rows r to r + kWidth over numbers k to `end`, as lanes; zeros beyond the last row.
 inline void pack_lanes(const Matrix& m, int64_t r, int64_t k, int64_t end, float* to) {

@@ -13,6 +13,8 @@ from kernelwright.targets.sm_90 import SM_90
 from kernelwright.targets.target import (
     Attending,
     ConvLoop,
+    HostWay,
+    HostWays,
     Lanes,
     LibraryConvolutions,
     Loop,
@@ -30,6 +32,8 @@ __all__ = [
     "X86_64",
     "Attending",
     "ConvLoop",
+    "HostWay",
+    "HostWays",
     "Lanes",
     "LibraryConvolutions",
     "Loop",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -117,6 +117,59 @@ class Thin:
         waves = math.ceil(math.ceil(columns / shape.columns) * parts / self.blocks)
         each = self.wave + math.ceil(stages / parts) * shape.step
         return shape.base + waves * each + parts * self.part
+
+
+@dataclass(frozen=True)
+class HostWay:
+    """For which rows a processor with an instruction set makes products by kernels of ours.
+
+    `feature` is the set's name as the system tells it. From `fewest` rows on, up to `most`, they
+    are faster than the library's for weights of at least `weight` numbers, which are `deep` at
+    least, and, with `along`, where both operands lie along the depth. There have to be so many
+    multiplications, `work`, and so many a row, for `each` row.
+    """
+
+    feature: str
+    text: str
+    fewest: int
+    most: int
+    weight: int
+    deep: int
+    work: int = 0
+    along: bool = False
+
+    def takes(self, rows: int) -> bool:
+        return self.fewest <= rows <= self.most
+
+    def for_sizes(self, columns: int, depth: int) -> HostWay:
+        """With the rows from which on these sizes are enough work."""
+        return replace(self, fewest=max(self.fewest, -(-self.work // max(1, columns * depth))))
+
+    def __str__(self) -> str:
+        upto = f" to {self.most}" if self.most < MANY else ""
+        return f"from {self.fewest}{upto} rows on with {self.text}"
+
+
+MANY = 1 << 40  # rows: as many as there are
+
+
+@dataclass(frozen=True)
+class HostWays:
+    """The kernels of a processor for products, the best first, and the settings they are for."""
+
+    ways: tuple[HostWay, ...]
+    precisions: tuple[str, ...]
+
+    def fitting(self, columns: int, depth: int, along: bool) -> tuple[HostWay, ...]:
+        found = (way.for_sizes(columns, depth) for way in self.ways)
+        return tuple(
+            way
+            for way in found
+            if columns * depth >= way.weight
+            and depth >= way.deep
+            and (along or not way.along)
+            and way.fewest <= way.most
+        )
 
 
 @dataclass(frozen=True)
@@ -444,6 +497,7 @@ class Target:
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     `convolutions` says what the library's convolutions gain from channels_last, if they may.
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
+    `host` says which products a CPU makes by kernels of ours.
     """
 
     name: str
@@ -457,6 +511,7 @@ class Target:
     attending: tuple[Attending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
+    host: HostWays | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""

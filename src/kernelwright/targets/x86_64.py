@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelwright.targets.cpu import CONVOLUTIONS, CPU
+from kernelwright.targets.target import MANY, HostWay, HostWays
 
 # Fifty convolutions at batch 4 in both orders, two cores of a Xeon with AVX-512 (Cascade Lake).
 # What oneDNN turns costs it less than ATen's copies cost on AArch64: it moves 5 to 12 bytes of
@@ -18,6 +19,13 @@ from kernelwright.targets.cpu import CONVOLUTIONS, CPU
 # convolution and its average pool, take 31 ms, and the float32 convolution without steps 14.
 # Windows of one place with the channels first leave one of two cores idle: 64 to 128 channels over
 # 56 x 56 take 3.0 ms, with them last 1.9, as a product of matrices 1.6 (docs/layouts.md).
+HOST = HostWays(
+    (
+        HostWay("amx_bf16", "AMX", 3, MANY, weight=1 << 17, deep=256, work=1 << 22),
+        HostWay("avx512f", "AVX-512", 3, 16, weight=1 << 18, deep=256, along=True),
+    ),
+    precisions=("highest",),
+)
 X86_64 = replace(
     CPU,
     name="x86_64",
@@ -32,4 +40,5 @@ X86_64 = replace(
         in_double=False,
         pixels_as_products=True,
     ),
+    host=HOST,
 )
