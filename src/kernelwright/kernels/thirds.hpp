@@ -279,21 +279,53 @@ struct Magnitudes {
   float largest;
 };
 
+// Of sixteen rows, or of sixteen parts of one: bits without signs are in the order of what they
+// mean, and one less than zero is more than all.
+struct Extremes {
+  Pairs least = Pairs{} + 0xffffffffu;
+  Pairs largest = Pairs{};
+
+  KW_FN void see(Lanes x) {
+    const Pairs bits = reinterpret_cast<Pairs>(x) & 0x7fffffffu;
+    const Pairs less = bits - 1;
+    least = less < least ? less : least;
+    largest = bits > largest ? bits : largest;
+  }
+
+  static Magnitudes of(uint32_t least, uint32_t largest) {
+    least = least == 0xffffffffu ? 0x7f800000u : least + 1;
+    Magnitudes found;
+    __builtin_memcpy(&found.least, &least, sizeof least);
+    __builtin_memcpy(&found.largest, &largest, sizeof largest);
+    return found;
+  }
+};
+
 inline Magnitudes magnitudes(const Matrix& m, int64_t r, int64_t depth) {
+  Extremes seen;
+  int64_t k = 0;
+  if (m.depth == 1) {
+    for (; k + kSide <= depth; k += kSide) seen.see(load_lanes(m.at(r, k)));
+  }
+  Lanes rest{};
+  for (int i = 0; k < depth; ++k, ++i) {
+    rest[i % kSide] = *m.at(r, k);
+    if (i % kSide == kSide - 1 || k + 1 == depth) seen.see(rest);
+  }
   uint32_t least = 0xffffffffu;
   uint32_t largest = 0;
-  for (int64_t k = 0; k < depth; ++k) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, m.at(r, k), sizeof bits);
-    bits &= 0x7fffffffu;
-    least = std::min(least, bits - 1);
-    largest = std::max(largest, bits);
+  for (int i = 0; i < kSide; ++i) {
+    least = std::min<uint32_t>(least, seen.least[i]);
+    largest = std::max<uint32_t>(largest, seen.largest[i]);
   }
-  least = least == 0xffffffffu ? 0x7f800000u : least + 1;
-  Magnitudes found;
-  __builtin_memcpy(&found.least, &least, sizeof least);
-  __builtin_memcpy(&found.largest, &largest, sizeof largest);
-  return found;
+  return Extremes::of(least, largest);
+}
+
+// Of sixteen rows that lie beside each other.
+inline void magnitudes_beside(const Matrix& m, int64_t r, int64_t depth, Magnitudes* found) {
+  Extremes seen;
+  for (int64_t k = 0; k < depth; ++k) seen.see(load_lanes(m.at(r, k)));
+  for (int i = 0; i < kSide; ++i) found[i] = Extremes::of(seen.least[i], seen.largest[i]);
 }
 
 // What is known of a packed row: its scale and the inverse; the least of its scaled numbers; from
@@ -483,11 +515,17 @@ class Thirds {
   }
 
   void measure(int64_t first, int64_t tile) const {
-    for (int64_t i = tile * kSide; i < (tile + 1) * kSide; ++i) {
-      const bool there = first + i < packed_.rows;
-      const Magnitudes none{1.0f, 0.0f};
-      rows_.set(i, there ? magnitudes(packed_, first + i, g_.depth) : none, g_.depth);
+    const int64_t r = first + tile * kSide;
+    Magnitudes found[kSide];
+    if (packed_.row == 1 && r + kSide <= packed_.rows) {
+      magnitudes_beside(packed_, r, g_.depth, found);
+    } else {
+      for (int64_t i = 0; i < kSide; ++i) {
+        const bool there = r + i < packed_.rows;
+        found[i] = there ? magnitudes(packed_, r + i, g_.depth) : Magnitudes{1.0f, 0.0f};
+      }
     }
+    for (int64_t i = 0; i < kSide; ++i) rows_.set(tile * kSide + i, found[i], g_.depth);
   }
 
   void pack(int64_t first, int64_t block, int64_t tile, int64_t tiles) const {
