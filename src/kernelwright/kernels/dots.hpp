@@ -42,11 +42,21 @@ struct Dots {
   }
 };
 
-// The last lanes of a row whose depth they do not divide: with zeros where they were taken before.
-KW_FN Lanes last_lanes(const float* end, int64_t count) {
-  Lanes x{};
-  for (int64_t i = 0; i < count; ++i) x[kLanes - 1 - i] = end[-1 - i];
-  return x;
+// The totals of a tile: of as many rows at once as fill a vector, with the last ones again.
+template <int R, int C>
+KW_FN void dot_totals(Lanes (&sums)[R][C], float (&totals)[R][C]) {
+  constexpr int kRows = std::max(1, std::min(kLanes / C, R >= 4 ? 4 : R >= 2 ? 2 : 1));
+#pragma GCC unroll 8
+  for (int first = 0; first < R; first += kRows) {
+    Lanes some[kRows * C];
+#pragma GCC unroll 16
+    for (int n = 0; n < kRows * C; ++n) some[n] = sums[std::min(first + n / C, R - 1)][n % C];
+    const Lanes found = totals_of<kRows * C>(some);
+#pragma GCC unroll 16
+    for (int n = 0; n < kRows * C; ++n) {
+      if (first + n / C < R) totals[first + n / C][n % C] = found[n];
+    }
+  }
 }
 
 // R rows by C streamed ones over a part of the depth.
@@ -80,16 +90,15 @@ inline void dot_tile(const Dots& g, int64_t r, int64_t c, int64_t k, int64_t end
     add([at](const float* from) __attribute__((always_inline)) { return load_lanes(from + at); });
   }
   if (const int64_t rest = end - k - whole; rest > 0) {
-    add([=](const float* from) { return last_lanes(from + end - k, rest); });
+    add([=](const float* from)
+            __attribute__((always_inline)) { return load_first(from + whole, rest); });
   }
-#pragma GCC unroll 8
+  float totals[R][C];
+  dot_totals<R, C>(sums, totals);
   for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 8
     for (int j = 0; j < C; ++j) {
       float& to = g.out[(r + i) * g.row + (c + j) * g.column];
-      const float sum = total_of(sums[i][j]);
-      const float before = k > 0 ? to : g.bias ? g.bias[g.bias_of_few ? r + i : c + j] : 0.0f;
-      to = before + sum;
+      to = totals[i][j] + (k > 0 ? to : g.bias ? g.bias[g.bias_of_few ? r + i : c + j] : 0.0f);
     }
   }
 }

@@ -43,6 +43,33 @@ KW_FN void store_lanes(float* at, Lanes x) {
   __builtin_memcpy(at, &x, sizeof x);
 }
 
+// The first `count` of a vector's numbers, with zeros behind; what is not asked for is not read.
+KW_FN Lanes load_first(const float* at, int64_t count) {
+#ifdef __AVX512F__
+  Lanes x;
+  const auto mask = static_cast<uint16_t>((1u << count) - 1);
+  __asm__("vmovups %1, %0%{%2%}%{z%}"
+          : "=v"(x)
+          : "m"(*reinterpret_cast<const float (*)[kLanes]>(at)), "Yk"(mask));
+  return x;
+#else
+  Lanes x{};
+  for (int64_t i = 0; i < count; ++i) x[i] = at[i];
+  return x;
+#endif
+}
+
+KW_FN void store_first(float* at, Lanes x, int64_t count) {
+#ifdef __AVX512F__
+  const auto mask = static_cast<uint16_t>((1u << count) - 1);
+  __asm__("vmovups %1, %0%{%2%}"
+          : "+m"(*reinterpret_cast<float (*)[kLanes]>(at))
+          : "v"(x), "Yk"(mask));
+#else
+  for (int64_t i = 0; i < count; ++i) at[i] = x[i];
+#endif
+}
+
 // By halves, as accurate as it is short.
 KW_FN float total_of(Lanes x) {
   float t[kLanes];
@@ -52,6 +79,43 @@ KW_FN float total_of(Lanes x) {
   }
   return t[0];
 }
+
+#ifdef KW_SHUFFLES
+
+// Lanes whose number has the bit S are of `second`, the others of `first`; each with the lane that
+// differs in that bit.
+template <int S, int... I>
+KW_FN Lanes add_across(Lanes first, Lanes second, std::integer_sequence<int, I...>) {
+  const Lanes own = __builtin_shufflevector(first, second, (I & S ? kLanes + I : I)...);
+  const Lanes other = __builtin_shufflevector(first, second, (I & S ? kLanes + (I ^ S) : I ^ S)...);
+  return own + other;
+}
+
+// The totals of N vectors: of the vector i in every lane whose number is i modulo N.
+template <int N, int S = kLanes / 2>
+KW_FN Lanes totals_of(Lanes* x) {
+  if constexpr (S == 0) {
+    return x[0];
+  } else {
+    constexpr int kLeft = S < N ? S : N;
+#pragma GCC unroll 16
+    for (int i = 0; i < kLeft; ++i) {
+      x[i] = add_across<S>(x[i], x[S < N ? i + S : i], std::make_integer_sequence<int, kLanes>{});
+    }
+    return totals_of<kLeft, S / 2>(x);
+  }
+}
+
+#else
+
+template <int N>
+KW_FN Lanes totals_of(Lanes* x) {
+  Lanes totals{};
+  for (int i = 0; i < N; ++i) totals[i] = total_of(x[i]);
+  return totals;
+}
+
+#endif
 
 // Rows of numbers by two strides, in elements.
 struct Matrix {
@@ -95,16 +159,14 @@ class Room {
   int64_t size_ = 0;
 };
 
-// One number of a product, in as many sums as there are lanes.
+// One number of a product, in double precision: nothing that is finite overflows on the way.
 inline float one_product(const Matrix& left, int64_t i, const Matrix& right, int64_t j,
                          int64_t depth) {
-  Lanes sums{};
-  int64_t k = 0;
-  for (; k + kLanes <= depth; k += kLanes) {
-    for (int v = 0; v < kLanes; ++v) sums[v] += *left.at(i, k + v) * *right.at(j, k + v);
+  double sum = 0.0;
+  for (int64_t k = 0; k < depth; ++k) {
+    sum += static_cast<double>(*left.at(i, k)) * static_cast<double>(*right.at(j, k));
   }
-  for (int v = 0; k < depth; ++k, ++v) sums[v] += *left.at(i, k) * *right.at(j, k);
-  return total_of(sums);
+  return static_cast<float>(sum);
 }
 
 #ifdef _OPENMP

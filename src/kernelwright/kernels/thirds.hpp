@@ -245,6 +245,14 @@ KW_FN void pack_tile(const Matrix& m, int64_t r, int64_t k, int64_t depth, const
     const int64_t rows = std::min<int64_t>(kSide, m.rows - r);
     const int64_t numbers = std::min<int64_t>(kPaired, depth - k);
     for (int64_t i = 0; i < kSide; ++i) {
+      if (from.depth == 1) {
+        const int64_t count = i < rows ? numbers : 0;
+        const int64_t low = std::min<int64_t>(count, kSide);
+        const float* const line = from.at(std::min(i, rows - 1), 0);
+        store_lanes(copy[i], load_first(line, low));
+        store_lanes(copy[i] + kSide, load_first(line + low, count - low));
+        continue;
+      }
       for (int64_t j = 0; j < kPaired; ++j) {
         copy[i][j] = i < rows && j < numbers ? *from.at(i, j) : 0.0f;
       }
@@ -385,46 +393,45 @@ class TileWriter {
 
   // `p` and `s` are the first packed row and the first streamed one, `local` the packed row's place
   // among those that are packed.
-  void write(float* sums, int64_t p, int64_t s, int64_t local) {
-    const float* const back = rows_.back + local;
-    const Pairs magnitude = Pairs{} + 0x7fffffffu;
-    constexpr float kMost = std::numeric_limits<float>::max();
-    Pairs fine = Pairs{} + 0xffffffffu;
-    for (int i = 0; i < kSide; ++i) {
-      const Lanes x = load_lanes(sums + i * kSide);
-      const Lanes size = reinterpret_cast<Lanes>(reinterpret_cast<Pairs>(x) & magnitude);
-      const float* const floor = rows_.floor + local;
-      const Lanes low = across_ ? load_lanes(floor) : Lanes{} + floor[i];
-      fine &= reinterpret_cast<Pairs>(size >= low) & reinterpret_cast<Pairs>(size <= kMost);
-      const Lanes factor = across_ ? load_lanes(back) : Lanes{} + back[i];
-      store_lanes(sums + i * kSide, x * factor);
-    }
-    for (int i = 0; i < kSide; ++i) {
-      if (!fine[i]) {
-        mend(sums, p, s, local);
-        break;
-      }
-    }
-    place(sums, packs_left_ ? p : s, packs_left_ ? s : p);
+  void write(const float* sums, int64_t p, int64_t s, int64_t local) {
+    place(sums, packs_left_ ? p : s, packs_left_ ? s : p, rows_.back + local);
+    if (!all_hold(sums, local)) mend(sums, p, s, local);
   }
 
  private:
+  // Whether all sums are well above what may be lost, and finite.
+  bool all_hold(const float* sums, int64_t local) const {
+    constexpr float kMost = std::numeric_limits<float>::max();
+    const float* const floor = rows_.floor + local;
+    Lanes low = load_lanes(floor);
+    Pairs fine = Pairs{} + 0xffffffffu;
+    for (int i = 0; i < kSide; ++i) {
+      const Pairs bits = reinterpret_cast<Pairs>(load_lanes(sums + i * kSide)) & 0x7fffffffu;
+      const Lanes size = reinterpret_cast<Lanes>(bits);
+      if (!across_) low = Lanes{} + floor[i];
+      fine &= reinterpret_cast<Pairs>(size >= low) & reinterpret_cast<Pairs>(size <= kMost);
+    }
+    uint32_t every = 0xffffffffu;
+    for (int i = 0; i < kSide; ++i) every &= fine[i];
+    return every != 0;
+  }
+
   // Makes again what may have lost something.
-  void mend(float* sums, int64_t p, int64_t s, int64_t local) {
+  void mend(const float* sums, int64_t p, int64_t s, int64_t local) {
     const int64_t packed = std::min<int64_t>(kSide, packed_.rows - p);
     const int64_t streamed = std::min<int64_t>(kSide, streamed_.rows - s);
     for (int64_t i = 0; i < packed; ++i) {
       for (int64_t j = 0; j < streamed; ++j) {
-        float& x = sums[across_ ? j * kSide + i : i * kSide + j];
-        if (!holds(x / rows_.back[local + i], local + i, s + j)) {
-          x = one_product(packed_, p + i, streamed_, s + j, g_.depth);
-        }
+        if (holds(sums[across_ ? j * kSide + i : i * kSide + j], local + i, s + j)) continue;
+        const int64_t row = packs_left_ ? p + i : s + j;
+        const int64_t column = packs_left_ ? s + j : p + i;
+        const float x = one_product(g_.left, row, g_.right, column, g_.depth);
+        g_.out[row * g_.right.rows + column] = g_.bias ? x + g_.bias[column] : x;
       }
     }
   }
 
-  // Whether a scaled result is what it should be. (It is scaled again: an overflow on the way back
-  // makes an infinite number, which is made again and may be one.)
+  // Whether a sum, of a scaled row, is what it should be.
   bool holds(float x, int64_t local, int64_t s) {
     constexpr float kInf = std::numeric_limits<float>::infinity();
     const float size = x < 0.0f ? -x : x;
@@ -436,26 +443,22 @@ class TileWriter {
     return size >= PackedRows::lost(g_.depth) * std::max(1.0f, seen.largest);
   }
 
-  // A tile from row i and column j of the results on.
-  void place(const float* sums, int64_t i, int64_t j) {
-    const bool turned = packs_left_ == across_;
+  // A tile from row i and column j of the results on, each packed row times its factor.
+  void place(const float* sums, int64_t i, int64_t j, const float* back) const {
     alignas(64) float other[kTile];
-    if (turned) {
+    if (packs_left_ == across_) {
       turn_tile_of_pairs(reinterpret_cast<const uint32_t*>(sums),
                          reinterpret_cast<uint32_t*>(other));
       sums = other;
     }
     const int64_t rows = std::min<int64_t>(kSide, g_.left.rows - i);
     const int64_t columns = std::min<int64_t>(kSide, g_.right.rows - j);
+    Lanes factor = load_lanes(back);
+    const Lanes bias = g_.bias ? load_first(g_.bias + j, columns) : Lanes{};
     for (int64_t r = 0; r < rows; ++r) {
-      float* const to = g_.out + (i + r) * g_.right.rows + j;
-      const float* const from = sums + r * kSide;
-      if (columns == kSide) {
-        const Lanes x = load_lanes(from);
-        store_lanes(to, g_.bias ? x + load_lanes(g_.bias + j) : x);
-      } else {
-        for (int64_t c = 0; c < columns; ++c) to[c] = from[c] + (g_.bias ? g_.bias[j + c] : 0.0f);
-      }
+      if (packs_left_) factor = Lanes{} + back[r];
+      const Lanes x = load_lanes(sums + r * kSide) * factor + bias;
+      store_first(g_.out + (i + r) * g_.right.rows + j, x, columns);
     }
   }
 
@@ -503,7 +506,9 @@ class Thirds {
           for (int64_t t = 0; t < own; ++t) pack(first, b, t, own);
         }
         stream(first, own);
+        if (first + kChunk < packed_.rows) {
 #pragma omp barrier
+        }
       }
     }
   }
@@ -573,9 +578,9 @@ class Thirds {
         at = next;
       }
       writer.begin(s, rows);
-      for (int64_t u = 0; u < tiles_of(rows); ++u) {
-        for (int64_t t = 0; t < tiles; ++t) {
-          float* const tile = sums + (u * tiles + t) * kTile;
+      for (int64_t t = 0; t < tiles; ++t) {
+        for (int64_t u = 0; u < tiles_of(rows); ++u) {
+          const float* const tile = sums + (u * tiles + t) * kTile;
           writer.write(tile, first + t * kSide, s + u * kSide, t * kSide);
         }
       }
