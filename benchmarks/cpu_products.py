@@ -3,8 +3,9 @@
     PYTHONPATH=src python3 benchmarks/cpu_products.py
 
 - founding: whole models, wall clock, all variants in turns, errors against float64.
-- random: `x @ W.T` of random sizes, log-uniform, as the plan decides them: by the kernel where it
-  takes so many rows, else by the library's call, which is then compared with itself.
+- random: `x @ W.T` of random sizes as the plan decides them: by the kernel where it takes so many
+  rows, else by the library's call, which is then compared with itself. `--spread` log draws more
+  small ones.
 
 `--first N` begins with another random product, so that a long run can be made in parts.
 """
@@ -133,11 +134,13 @@ def add_row(
     print(" ".join(cells), flush=True)
 
 
-def sizes(count: int) -> list[tuple[int, int, int]]:
-    """Rows, columns and depth, log-uniform, the same in every run."""
+def sizes(count: int, spread: str) -> list[tuple[int, int, int]]:
+    """Rows, columns and depth, the same in every run."""
     draw = random.Random(40)
 
     def between(low: int, high: int) -> int:
+        if spread == "uniform":
+            return draw.randint(low, high)
         return round(math.exp(draw.uniform(math.log(low), math.log(high))))
 
     bounds = ((1, MOST_ROWS), (LEAST, LARGEST), (LEAST, LARGEST))
@@ -149,12 +152,14 @@ def is_ours(rows: int, columns: int, depth: int) -> bool:
     ways = target_of(torch.device("cpu")).host
     has = Path("/proc/cpuinfo").read_text().split()
     found = ways.fitting(columns, depth, along=True) if ways else ()
-    return next((way.takes(rows) for way in found if way.feature in has), False)
+    return any(way.takes(rows) for way in found if way.feature in has)
 
 
 @torch.no_grad()
 def random_products(options: argparse.Namespace, sheet: Sheet) -> None:
-    for rows, columns, depth in sizes(options.first + options.count)[options.first :]:
+    for rows, columns, depth in sizes(options.first + options.count, options.spread)[
+        options.first :
+    ]:
         x, out = torch.rand(rows, depth), torch.empty(rows, columns)
         w = (torch.rand(columns, depth) - 0.5) / depth**0.5
         threads = torch.get_num_threads()
@@ -214,6 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--count", type=int, default=200, help="of random products")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--spread", choices=("uniform", "log"), default="uniform")
     parser.add_argument("--always", action="store_true", help="the kernel, whatever the plan says")
     options = parser.parse_args()
     head = ("model", "rows", *WAYS, "over the best", "error", "eager's error")

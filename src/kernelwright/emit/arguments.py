@@ -26,7 +26,7 @@ EMPTY = inspect.Parameter.empty
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
-    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "_own_rows", "product_launch"),
+    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "_has_own", "product_launch"),
     *("from_batch", "of_pixels"),
     "stamped",
 }

@@ -26,11 +26,14 @@ def _processors(device):
 
 
 @functools.cache
-def _own_rows(*ways):
-    """How many rows a product of ours may have on this processor, by the first set that it has."""
-    has = "".join(_machine()).split()
-    fitting = (range(fewest, most + 1) for name, fewest, most in ways if name in has)
-    return next(fitting, range(0))
+def _instructions():
+    """The instruction sets of this processor, as the system tells them."""
+    return frozenset("".join(_machine()).split())
+
+
+def _has_own(rows, *ways):
+    """Whether a product of so many rows has a kernel: for a way's instructions, from and up to."""
+    return any(few <= rows <= many and name in _instructions() for name, few, many in ways)
 '''
 
 INSIDE = " " * 12  # of the table in freeze()

@@ -219,7 +219,8 @@ class StepPrinter:
             return on_machine(guard, self.names.device_of())
         if guard.ways:
             ways = (f'("{w.feature}", {w.fewest}, {most(w)})' for w in guard.ways)
-            return f"{self.names.size(guard.size)} in _own_rows({', '.join(ways)})"
+            rows = self.names.size(guard.size)
+            return f"_has_own({rows}, {', '.join(ways)})"
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)

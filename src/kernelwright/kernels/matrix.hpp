@@ -162,9 +162,17 @@ class Room {
 // One number of a product, in double precision: nothing that is finite overflows on the way.
 inline float one_product(const Matrix& left, int64_t i, const Matrix& right, int64_t j,
                          int64_t depth) {
+  const float* const x = left.at(i, 0);
+  const float* const y = right.at(j, 0);
   double sum = 0.0;
-  for (int64_t k = 0; k < depth; ++k) {
-    sum += static_cast<double>(*left.at(i, k)) * static_cast<double>(*right.at(j, k));
+  if (left.depth == 1 && right.depth == 1) {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < depth; ++k) sum += static_cast<double>(x[k]) * y[k];
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = 0; k < depth; ++k) {
+      sum += static_cast<double>(x[k * left.depth]) * y[k * right.depth];
+    }
   }
   return static_cast<float>(sum);
 }

@@ -12,7 +12,7 @@
 namespace kw {
 
 #ifdef KW_THIRDS
-inline constexpr int64_t kFewRows = 24;
+inline constexpr int64_t kFewRows = 20;
 #else
 inline constexpr int64_t kFewRows = 32;
 #endif

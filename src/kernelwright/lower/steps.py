@@ -50,7 +50,7 @@ class Guard:
 
     def __str__(self) -> str:
         if self.ways:
-            return f"{self.size} rows in {' or '.join(map(str, self.ways))}"
+            return f"{self.size} rows of {' or '.join(map(str, self.ways))}"
         if self.capability is not None:
             return f"{self.kind} {self.capability[0]}.{self.capability[1]}"
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind

@@ -42,7 +42,7 @@ def _with(graph: Graph, region: Region, ways: HostWays, batch: int) -> Region:
     if not fitting:
         return region
     sizes = (form.left, form.right, form.batch, form.rows, form.columns, form.depth)
-    said = "; ".join(map(str, fitting))
+    said = ", ".join(map(str, fitting))
     return replace(
         region,
         host=HostProduct(*sizes, fitting),

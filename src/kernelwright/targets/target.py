@@ -119,57 +119,55 @@ class Thin:
         return shape.base + waves * each + parts * self.part
 
 
+MANY = 1 << 40  # rows: as many as there are
+
+
 @dataclass(frozen=True)
 class HostWay:
-    """For which rows a processor with an instruction set makes products by kernels of ours.
+    """For which rows a processor with an instruction set makes products by a kernel of ours.
 
-    `feature` is the set's name as the system tells it. From `fewest` rows on, up to `most`, they
-    are faster than the library's for weights of at least `weight` numbers, which are `deep` at
-    least, and, with `along`, where both operands lie along the depth. There have to be so many
-    multiplications, `work`, and so many a row, for `each` row.
+    `feature` is the set's name as the system tells it. From `fewest` rows on, up to `most`, the
+    kernel is faster than the library where a weight has `columns`, a `depth` and a `weight` of so
+    many numbers at least and there is `work`, multiplications; if it is for operands that lie
+    `along` the depth, for no others.
     """
 
     feature: str
     text: str
     fewest: int
     most: int
-    weight: int
-    deep: int
+    columns: int
+    depth: int
+    weight: int = 0
     work: int = 0
     along: bool = False
 
     def takes(self, rows: int) -> bool:
         return self.fewest <= rows <= self.most
 
+    def fits(self, columns: int, depth: int, along: bool) -> bool:
+        large = columns >= self.columns and depth >= self.depth and columns * depth >= self.weight
+        return large and (along or not self.along) and self.fewest <= self.most
+
     def for_sizes(self, columns: int, depth: int) -> HostWay:
         """With the rows from which on these sizes are enough work."""
         return replace(self, fewest=max(self.fewest, -(-self.work // max(1, columns * depth))))
 
     def __str__(self) -> str:
-        upto = f" to {self.most}" if self.most < MANY else ""
-        return f"from {self.fewest}{upto} rows on with {self.text}"
-
-
-MANY = 1 << 40  # rows: as many as there are
+        upto = f"{self.fewest} to {self.most}" if self.most < MANY else f"{self.fewest} or more"
+        return f"{upto} rows ({self.text})"
 
 
 @dataclass(frozen=True)
 class HostWays:
-    """The kernels of a processor for products, the best first, and the settings they are for."""
+    """The kernels of a processor for products, and the settings that they are for."""
 
     ways: tuple[HostWay, ...]
     precisions: tuple[str, ...]
 
     def fitting(self, columns: int, depth: int, along: bool) -> tuple[HostWay, ...]:
         found = (way.for_sizes(columns, depth) for way in self.ways)
-        return tuple(
-            way
-            for way in found
-            if columns * depth >= way.weight
-            and depth >= way.deep
-            and (along or not way.along)
-            and way.fewest <= way.most
-        )
+        return tuple(way for way in found if way.fits(columns, depth, along))
 
 
 @dataclass(frozen=True)
