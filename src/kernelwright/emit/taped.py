@@ -11,7 +11,7 @@ from kernelwright.emit.steps import BODY, DEEPEST, StepPrinter
 from kernelwright.emit.values import python
 from kernelwright.graph import Call, refs
 from kernelwright.lower.steps import DECISIONS, Decide, Guard, Kept, Library, Step
-from kernelwright.plan.region import Buffer
+from kernelwright.plan.model import Buffer
 
 
 class TapedPrinter(StepPrinter):
