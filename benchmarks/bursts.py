@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from evaluator import wait
 from torch import Tensor
+
+from kernelwright.formats.evaluator import wait
 
 LEAD, BURST, WARMUPS = 5, 20, 3
 

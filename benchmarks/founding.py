@@ -33,7 +33,6 @@ import torch
 import torch.nn.functional as F
 from build_time import build_time
 from bursts import medians
-from evaluator import TIMED_TRIALS, synchronous_ms
 from measuring import (
     SETTINGS,
     arguments,
@@ -52,6 +51,7 @@ from torch import Tensor, nn
 from kernelwright.bench.context import matmul_precision
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.variants import direct
+from kernelwright.formats.evaluator import TIMED_TRIALS, synchronous_ms
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import load_problem, resolve_device
 

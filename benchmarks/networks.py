@@ -26,7 +26,6 @@ from children import (
     run_all,
     verify_stage,
 )
-from evaluator import synchronous_ms
 from measuring import in_turns, kernel_clock, published
 from sheet import Sheet, file_stem
 
@@ -34,6 +33,7 @@ from kernelwright.bench.clock import device_name
 from kernelwright.bench.context import matmul_precision
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.variants import direct, load_candidate
+from kernelwright.formats.evaluator import synchronous_ms
 from kernelwright.problem import Problem, in_mode, load_problem, resolve_device
 
 HERE = Path(__file__).resolve().parent

@@ -181,23 +181,25 @@ def bench(
     *,
     device: str = "auto",
     precision: str = "current",
+    train: bool = False,
     **options: Unpack[BenchOptions],
 ) -> Timings:
     """Time a candidate against a model in eager mode and under torch.compile.
 
-    Files or live modules, as for `verify`. Further options are batch, baselines, seconds, progress
-    and verify_after, and for files training (see kernelwright.bench).
+    Files or live modules, as for `verify`. With `train` a training step (forward, loss, backward)
+    is timed besides. Further options are batch, baselines, seconds, progress and verify_after, and
+    for files training (see kernelwright.bench).
     """
     from kernelwright.bench.live import bench_live
     from kernelwright.bench.runner import bench as bench_files
 
     if isinstance(model, str | Path):
         files = model, _file(candidate, example_inputs, example_kwargs)
-        return bench_files(*files, device, precision, **options)
+        return bench_files(*files, device, precision, train=train, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
     if options.pop("training", None) is not None:
         raise InputError("A live module is timed in its own mode; call .train() or .eval() on it.")
-    return bench_live(problem, _candidate(candidate), **cast("Any", options))
+    return bench_live(problem, _candidate(candidate), train=train, **cast("Any", options))
 
 
 def _problem(

@@ -65,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="A,B",
         help="of eager, compile, max-autotune (not on the CPU unless named)",
     )
+    bench.add_argument("--save", metavar="FILE", help="keep the timings, to compare with later")
+    bench.add_argument("--compare", metavar="FILE", help="show what was saved beside them")
     for timed in (optimize, bench):
         timed.add_argument("--batch", type=int, metavar="N", help="time with N rows of the inputs")
         timed.add_argument(
@@ -73,12 +75,95 @@ def parser() -> argparse.ArgumentParser:
             metavar="X",
             help="exit with 3 unless it is at least X times as fast as eager",
         )
+    _profile(commands)
+    _report(commands)
+    _sweep(commands)
     check = _command(
         commands, "check", "say whether the library in an emitted file is the package's"
     )
     check.add_argument("file", help="a file that `kernelwright optimize` wrote; it is not run")
     _about_the_machine(commands)
     return main_parser
+
+
+def _profile(commands: Commands[argparse.ArgumentParser]) -> None:
+    profile = _on_a_model(
+        commands, "profile", "time every step of a model or an emitted file", optional=True
+    )
+    profile.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
+    profile.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="compare two files, or the model under two settings such as precision=high",
+    )
+    profile.add_argument("--batch", type=int, metavar="N", help="with N rows of the inputs")
+    profile.add_argument(
+        "--calls", type=int, default=20, metavar="N", help="how many (default: 20)"
+    )
+
+
+def _report(commands: Commands[argparse.ArgumentParser]) -> None:
+    report = _on_a_model(
+        commands, "report", "write a page to look at: model, plan, times and certificate"
+    )
+    report.add_argument(
+        "-o", "--output", metavar="OUT", help="default: MODEL_report.html beside it"
+    )
+    report.add_argument(
+        "--with",
+        dest="recorded",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what a command wrote with --json; may be repeated",
+    )
+
+
+def _sweep(commands: Commands[argparse.ArgumentParser]) -> None:
+    sweep = _command(
+        commands, "sweep", "optimize a folder of problems, or judge candidates for them"
+    )
+    sweep.add_argument("problems", help="a folder of problems, in any form that is read")
+    sweep.add_argument("--candidates", metavar="FOLDER", help="judge these, many a problem")
+    sweep.add_argument("--out", metavar="RUN", required=True, help="the folder for the results")
+    sweep.add_argument("--resume", action="store_true", help="go on with the results in RUN")
+    sweep.add_argument("--compare", metavar="RUN2", help="with the results of another sweep")
+    _machine(sweep)
+    sweep.add_argument("--full", action="store_true", help="all checks, not the most telling alone")
+    sweep.add_argument("--no-verify", dest="verify", action="store_false", help="do not certify")
+    sweep.add_argument("--no-bench", dest="bench", action="store_false", help="do not time")
+    sweep.add_argument("--baselines", metavar="A,B", default="eager", help="default: eager")
+    sweep.add_argument(
+        "--seconds", type=_positive, default=1.0, metavar="S", help="to time a variant (default 1)"
+    )
+    sweep.add_argument(
+        "--harness", action="store_true", help="run each problem's own evaluator as well"
+    )
+    bounds = sweep.add_argument_group("bounds of a task")
+    bounds.add_argument("--timeout", type=_positive, default=600.0, metavar="S", help="default 600")
+    bounds.add_argument("--memory", type=_positive, metavar="GB", help="default: a share of all")
+    bounds.add_argument("--disk", type=_positive, default=4.0, metavar="GB", help="default 4")
+    where = sweep.add_argument_group("where it runs")
+    where.add_argument("--on", choices=("here", "ray"), default="here", help="default: here")
+    where.add_argument("--jobs", type=_count, metavar="N", help="tasks at a time; default: cores")
+    where.add_argument(
+        "--artefacts", metavar="URL", help="a folder, or any that fsspec writes; default: in RUN"
+    )
+    where.add_argument(
+        "--address", default="local", metavar="A", help="of a Ray cluster; auto: the one running"
+    )
+    where.add_argument("--cpus-per-task", type=_positive, default=1.0, metavar="N", help="on Ray")
+    where.add_argument(
+        "--gpus-per-task",
+        type=_share,
+        default=0.0,
+        metavar="N",
+        help="on Ray; 0.25: a quarter",
+    )
+    where.add_argument(
+        "--retries", type=_count, default=3, metavar="N", help="on Ray, of a lost task (default 3)"
+    )
 
 
 def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -108,15 +193,22 @@ def _about_the_machine(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _on_a_model(
-    commands: Commands[argparse.ArgumentParser], name: str, what: str
+    commands: Commands[argparse.ArgumentParser], name: str, what: str, optional: bool = False
 ) -> argparse.ArgumentParser:
     """A subcommand with the arguments that all those have that take a model."""
     command = _command(commands, name, what)
     command.add_argument(
         "model",
+        nargs="?" if optional else None,
         help="a file with class Model, get_inputs and get_init_inputs; package.module or "
         "package.module:Class works too",
     )
+    _machine(command)
+    return command
+
+
+def _machine(command: argparse.ArgumentParser) -> None:
+    """On what, how exactly, and in which mode models run."""
     command.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any"
     )
@@ -139,9 +231,8 @@ def _on_a_model(
         dest="training",
         action="store_true",
         default=None,
-        help="with the model in train mode",
+        help="with the model in train mode; bench: a training step besides",
     )
-    return command
 
 
 def _command(
@@ -161,6 +252,21 @@ def _command(
 
 def _speedup(text: str) -> float:
     return _at_least(text, 0.0, "a factor such as 1.5")
+
+
+def _share(text: str) -> float:
+    return _at_least(text, 0.0, "a number of GPUs, or a share of one")
+
+
+def _positive(text: str) -> float:
+    return _at_least(text, 1e-6, "a number above 0")
+
+
+def _count(text: str) -> int:
+    value = _at_least(text, 0.0, "a whole number")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(value)
 
 
 def _days(text: str) -> float:

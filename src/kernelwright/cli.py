@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +18,11 @@ from kernelwright.errors import (
     BuildError,
     InputError,
     InternalError,
+    KernelwrightError,
     VerificationError,
 )
 from kernelwright.failures import debugging, unexpected
-from kernelwright.files import check_writable, output_path
+from kernelwright.files import check_writable, output_path, write_atomically
 from kernelwright.module_paths import model_file
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if interrupts.pressed():
             raise KeyboardInterrupt from error
-        failure = unexpected(error, getattr(arguments, "model", None))
+        failure = _failure(error, arguments)
         if debugging() and (failure is not error or isinstance(error, InternalError)):
             raise
         streams.error(str(failure))
@@ -61,9 +64,19 @@ def _run(arguments: argparse.Namespace) -> None:
             spawn.ahead()
         from kernelwright.report.output import Output
 
-        output = Output(arguments.quiet, arguments.json)
-        meanwhile.enter_context(contextlib.redirect_stdout(sys.stderr))  # of user code: no result
-        COMMANDS[arguments.command](arguments, output)
+        output = Output(arguments.quiet, arguments.json, arguments.command)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # what user code prints is no result
+                COMMANDS[arguments.command](arguments, output)
+        except Exception as error:
+            if not interrupts.pressed():
+                output.close(_failure(error, arguments))
+            raise
+        output.close()
+
+
+def _failure(error: Exception, arguments: argparse.Namespace) -> KernelwrightError:
+    return unexpected(error, getattr(arguments, "model", None))
 
 
 def _check_report(arguments: argparse.Namespace) -> None:
@@ -100,7 +113,7 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
     )
     if outcome.timings is not None:
         output.show(timings_table(outcome.timings))
-        output.notice(*notices.of_timings(outcome.timings))
+        output.notice(*notices.of_timings(outcome.timings), *outcome.timings.warnings)
     output.json(outcome.to_json())
     if outcome.output is None:
         raise VerificationError(_why_not_written(outcome), outcome.certificate)
@@ -109,20 +122,14 @@ def _optimize(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _explain(arguments: argparse.Namespace, output: Output) -> None:
-    from kernelwright.commands import compile_file
+    from kernelwright.details import plan_record
     from kernelwright.report import notices
     from kernelwright.report.tables import plan_table
 
-    compiled = compile_file(
-        arguments.model,
-        arguments.device,
-        arguments.precision,
-        output.progress,
-        training=arguments.training,
-    )
+    compiled = _compiled(arguments, output)
     output.show(plan_table(compiled))
     _show_compiled(compiled, output)
-    output.json({**compiled.to_json(), "notices": notices.of_compiled(compiled)})
+    output.json({**plan_record(compiled), "notices": notices.of_compiled(compiled)})
 
 
 def _verify(arguments: argparse.Namespace, output: Output) -> None:
@@ -151,13 +158,17 @@ def _verify(arguments: argparse.Namespace, output: Output) -> None:
 
 
 def _bench(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.bench import saved
     from kernelwright.bench.runner import bench
     from kernelwright.report import notices
-    from kernelwright.report.tables import timings_table
+    from kernelwright.report.tables import compared_table, timings_table
 
     baselines = arguments.baselines.split(",") if arguments.baselines else None
     if arguments.require_speedup is not None and baselines and "eager" not in baselines:
         raise InputError("--require-speedup compares with eager; add eager to --baselines.")
+    before = saved.read(arguments.compare) if arguments.compare else None
+    if arguments.save:
+        check_writable(Path(arguments.save))
     timings = bench(
         arguments.model,
         arguments.candidate,
@@ -167,11 +178,87 @@ def _bench(arguments: argparse.Namespace, output: Output) -> None:
         baselines=baselines,
         progress=output.progress,
         training=arguments.training,
+        train=bool(arguments.training),
     )
     output.show(timings_table(timings))
-    output.notice(*notices.of_timings(timings))
+    output.notice(*notices.of_timings(timings), *timings.warnings)
+    if before is not None:
+        rows, doubts = saved.compared(before, timings)
+        output.show(compared_table(arguments.compare, rows))
+        output.notice(*(f"{doubt}: the two cannot be compared as they are." for doubt in doubts))
+    if arguments.save:
+        write_atomically(Path(arguments.save), json.dumps(timings.to_json(), indent=2) + "\n")
     output.json({**timings.to_json(), "notices": notices.of_timings(timings)})
     _judge(timings, arguments.require_speedup)
+
+
+def _profile(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.profile import Settings, difference, profile, read, with_predictions
+    from kernelwright.report.tables import difference_table, profile_table
+
+    names = ("device", "precision", "training", "batch")
+    settings = Settings(**{name: getattr(arguments, name) for name in names})
+    if arguments.diff is None:
+        if arguments.model is None:
+            raise InputError("Name a model to profile, or two with --diff A B.")
+        found = profile(arguments.model, settings, arguments.calls, output.progress)
+        if arguments.trace:
+            write_atomically(Path(arguments.trace), json.dumps(with_predictions(found)))
+        output.show(profile_table(found))
+        output.notice(*(f"Mind: {sentence}." for sentence in found.notices))
+        output.json(found.to_json())
+        return
+    if arguments.trace:
+        raise InputError("--trace is of one profile; leave --diff out.")
+    pair = [
+        read(text)
+        or profile(
+            text if Path(text).exists() or arguments.model is None else arguments.model,
+            settings if Path(text).exists() else settings.changed(text),
+            arguments.calls,
+            output.progress,
+        )
+        for text in arguments.diff
+    ]
+    rows = difference(*pair)
+    output.show(difference_table(arguments.diff, pair, rows))
+    output.json(
+        {
+            "a": pair[0].to_json(),
+            "b": pair[1].to_json(),
+            "difference": [asdict(row) for row in rows],
+        }
+    )
+
+
+def _report(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.details import plan_record
+    from kernelwright.report.page import report_html
+    from kernelwright.report.record import recorded
+
+    model = Path(arguments.model)
+    target = Path(arguments.output or model.with_name(f"{model.stem}_report.html"))
+    check_writable(target)
+    record = recorded(
+        model,
+        arguments.recorded,
+        lambda: plan_record(_compiled(arguments, output)),
+    )
+    write_atomically(target, report_html(record))
+    output.show(f"Wrote {target}")
+    output.json({"output": str(target), "lacks": list(record.lacks)})
+
+
+def _compiled(arguments: argparse.Namespace, output: Output) -> Compiled:
+    from kernelwright.commands import compile_file
+
+    return compile_file(
+        arguments.model,
+        arguments.device,
+        arguments.precision,
+        output.progress,
+        training=arguments.training,
+    )
 
 
 def _check(arguments: argparse.Namespace, output: Output) -> None:
@@ -216,6 +303,16 @@ def _cache(arguments: argparse.Namespace, output: Output) -> None:
     total = sum(entry.bytes for entry in found)
     listed = [entry.to_json() for entry in found]
     output.json({"folder": str(cache.root()), "bytes": total, "entries": listed})
+
+
+def _sweep(arguments: argparse.Namespace, output: Output) -> None:
+    from kernelwright.sweep import sweep
+    from kernelwright.sweep.asked import corpus_of, plan_of
+    from kernelwright.sweep.tables import swept_table
+
+    swept = sweep(corpus_of(arguments), plan_of(arguments))
+    output.show(swept_table(swept))
+    output.json(swept.to_json())
 
 
 def _completion(arguments: argparse.Namespace) -> None:
@@ -272,7 +369,10 @@ COMMANDS = {
     "explain": _explain,
     "verify": _verify,
     "bench": _bench,
+    "profile": _profile,
+    "report": _report,
     "check": _check,
     "doctor": _doctor,
     "cache": _cache,
+    "sweep": _sweep,
 }

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelwright.verify.certificate import Certificate
 
 Progress = Callable[[str, str], None]
+STEP_SECONDS = 1.0  # for each variant of a training step, of which one line is told
 
 
 def optimize_file(
@@ -87,6 +88,7 @@ def optimize_file(
                 batch=batch,
                 progress=progress,
                 training=training,
+                step_seconds=STEP_SECONDS,
             )
     return Outcome(compiled, target, certificate, timings)
 

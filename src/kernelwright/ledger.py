@@ -42,7 +42,7 @@ COUNTED_BY_KERNEL = "a counter goes up in place, with a buffer that the kernel w
 def ledger(
     captured: Graph, rewrites: tuple[Rewrite, ...], plan: Plan, in_place: InPlace
 ) -> tuple[LedgerRow, ...]:
-    homes, shared = _homes(plan), _shared(plan)
+    found_in, shared = homes(plan), _shared(plan)
     counters = _counters(plan, in_place)
     rows = []
     for node in captured:
@@ -50,7 +50,7 @@ def ledger(
             where = (node.origin.op, node.origin.place, *counters[node.name])
             rows.append(LedgerRow(*where, module=node.origin.module))
         elif node.op not in SOURCES and node.op != "getitem":
-            found = _rows(node, rewrites, homes.get(node.name, []), shared.get(node.name, ""))
+            found = _rows(node, rewrites, found_in.get(node.name, []), shared.get(node.name, ""))
             rows += [replace(row, module=node.origin.module) for row in found]
     return tuple(rows)
 
@@ -99,7 +99,7 @@ def _rows(
     ]
 
 
-def _homes(plan: Plan) -> dict[str, list[Region]]:
+def homes(plan: Plan) -> dict[str, list[Region]]:
     """For each captured operator, the regions that carry it out; its bias may live elsewhere."""
     found: dict[str, list[Region]] = {}
     for region in plan.regions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-PAGE = "kernelwright.report.html"
+PAGE = "kernelwright.report.page"
 
 
 class Shown:

@@ -1,12 +1,11 @@
 """KernelBench's evaluator, modelled from its published description, on the founding models.
 
-Models are small here; benchmarks/evaluator.py, whose evaluator this is, times the large ones.
+Models are small here; benchmarks/founding.py times the large ones.
 """
 
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from pathlib import Path
 
@@ -16,10 +15,8 @@ import torch
 from zoo.checks import launches
 
 import kernelwright
+from kernelwright.formats import evaluator
 from kernelwright.pipeline import Compiled
-
-sys.path.insert(0, str(checking.TESTS.parent / "benchmarks"))
-import evaluator
 
 CPU = torch.device("cpu")
 

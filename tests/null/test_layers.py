@@ -16,14 +16,14 @@ HOME = Path(kernelwright.__file__).parent
 LAYERS: dict[str, tuple[str, ...]] = {
     "base": (
         *("cache", "completion", "embedded", "errors", "failures", "files", "interrupts"),
-        *("loading", "modes", "notebook", "runtime", "shown", "spawn", "streams", "toolchain"),
-        *("twins", "units", "version", "walk"),
+        *("loading", "modes", "notebook", "positions", "runtime", "shown", "spawn", "streams"),
+        *("toolchain", "twins", "units", "version", "walk"),
     ),
     "ir": (
         *("accuracy", "counters", "dropout", "expr", "fakes", "graph", "interpret", "memory"),
         *("pattern", "places", "scalars", "strides"),
     ),
-    "problem": ("borrowed", "lent", "live", "problem", "structures"),
+    "problem": ("borrowed", "formats", "lent", "live", "problem", "structures"),
     "frontend": (
         *("capture", "composites", "effects", "gauge", "graphs", "probe", "recurrences"),
         *("samples", "tracing"),
@@ -34,13 +34,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "spec"),
     "lower": ("lower",),
     "emit": ("emit",),
-    "pipeline": ("compiled", "ledger", "pipeline"),
+    "pipeline": ("compiled", "details", "ledger", "pipeline"),
     "verify": ("verify",),
     "bench": ("bench",),
     "tune": ("tile_cache", "tune"),
+    "profile": ("profile",),
     "tools": ("check", "doctor", "import_check"),
     "report": ("report",),
-    "cli": ("", "__main__", "arguments", "cli", "commands"),
+    "cli": (
+        *("", "__main__", "arguments", "assertions", "cli", "commands", "module_paths"),
+        *("options", "pytest_plugin", "sweep"),
+    ),
 }
 HEIGHT = {name: height for height, names in enumerate(LAYERS.values()) for name in names}
 
@@ -106,5 +110,5 @@ def test_an_import_is_seen_wherever_it_stands() -> None:
     """Inside of a function, under TYPE_CHECKING, of a module and of a name in it."""
     found = imports()
     assert "plan.loop" in found["pipeline"] and "rules" in found["pipeline"]
-    assert "compiled" in found["report.html"]
+    assert "compiled" in found["report.outcome"]
     assert {"pipeline", "problem"} <= found[""]

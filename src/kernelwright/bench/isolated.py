@@ -15,21 +15,24 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from kernelwright.bench.aside import SYNCHRONOUS
 from kernelwright.bench.inputs import InputSets, leading_size, make_sets, refill
 from kernelwright.bench.roofline import Work
 from kernelwright.bench.stand import NOTHING
+from kernelwright.bench.steps import STEP
 from kernelwright.bench.timings import (
     BASELINES,
     CANDIDATE,
     CANDIDATE_GRAPH,
     EAGER_GRAPH,
+    TF32,
     Timing,
 )
 from kernelwright.bench.witness import Burst, Look, Rounds, Witness
@@ -102,6 +105,7 @@ class Isolated:
         self.refills = False  # where inputs lie so that they cannot be written
         self.writes = self._writes()
         self.contents: list[Content] = []  # of the candidate's sets
+        self.ready_s: dict[str, float] = {}  # by variant, until it was warm
         self.about = self._time(self.original, "conditions")
         self._time(self.candidate, "conditions")
 
@@ -135,18 +139,40 @@ class Isolated:
 
     def prepare(self, name: str) -> Timing | None:
         """A row with a note if the variant cannot be had."""
-        side = self.candidate if name in (CANDIDATE, CANDIDATE_GRAPH) else self.original
+        side = self._side(name)
+        start = time.perf_counter()
         try:
             note = self._time(side, "prepare", name=name)["note"]
+            self.ready_s[name] = self.ready_s.get(name, 0.0) + time.perf_counter() - start
         except (Raised, Broken) as error:
             if name == CANDIDATE:
                 raise failed(error) from error
             return Timing(name, note=str(error)[:100])
         return None if note is None else Timing(name, note=str(note))
 
+    def _side(self, name: str) -> Side:
+        own = name.removesuffix(STEP) in (CANDIDATE, CANDIDATE_GRAPH)
+        return self.candidate if own else self.original
+
+    def beside(self, row: Timing, name: str) -> Timing:
+        """The row with what is measured beside its times; a graph's memory is there before."""
+        if row.median_ms is None:
+            return row
+        on_gpu = self.subject.device.type == "cuda"
+        peak = name not in (EAGER_GRAPH, CANDIDATE_GRAPH)
+        count = SYNCHRONOUS if on_gpu else 0  # on a CPU every timed call is waited for
+        _, found = self._spent(self._side(name), "beside", name=name, count=count, peak=peak)
+        calls = [float(ms) for ms in found["call_ms"]]
+        return replace(
+            row,
+            call_ms=statistics.median(calls) if calls else row.median_ms,
+            peak_bytes=int(found["peak_bytes"]) if peak else None,
+            compile_s=self.ready_s.get(name) if name.removesuffix(STEP) != "eager" else None,
+        )
+
     def measure(self, names: Sequence[str], seconds: float) -> Blocks:
         """Blocks of the original's variants, of nothing, and of the candidate's, in turns."""
-        ours = [name for name in names if name in (CANDIDATE, CANDIDATE_GRAPH)]
+        ours = [name for name in names if self._side(name) is self.candidate]
         theirs = [name for name in names if name not in ours]
         start = time.perf_counter()
         self._block(Blocks(), theirs, ours, 0, 1)
@@ -326,7 +352,15 @@ def rows_of(blocks: Blocks, prepared: dict[str, Timing | None]) -> tuple[Timing,
     return tuple(rows)
 
 
-def wanted(baselines: Sequence[str] | None, on_gpu: bool) -> list[str]:
-    """All variants in the order of the table."""
+def wanted(baselines: Sequence[str] | None, on_gpu: bool, precision: str) -> list[str]:
+    """All variants in the order of the table; on a GPU, baselines in TF32 beside those in IEEE."""
     graphs = [EAGER_GRAPH, CANDIDATE_GRAPH] if on_gpu else []
-    return [*(BASELINES if baselines is None else baselines), CANDIDATE, *graphs]
+    named = list(BASELINES if baselines is None else baselines)
+    also = [name + TF32 for name in named] if on_gpu and precision == "highest" else []
+    return [*named, *also, CANDIDATE, *graphs]
+
+
+def wanted_steps(baselines: Sequence[str] | None) -> list[str]:
+    """Training steps: those of eager, torch.compile and the candidate."""
+    named = ("eager", "compile") if baselines is None else baselines
+    return [name + STEP for name in (*named, CANDIDATE)]

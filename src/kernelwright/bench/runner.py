@@ -7,23 +7,27 @@ their own (isolated.py), live modules where they are.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from kernelwright.bench import roofline
+from kernelwright.bench import neighbours, roofline
+from kernelwright.bench.aside import SYNCHRONOUS, peak_bytes, synchronous_ms
 from kernelwright.bench.clock import Clock, Reading, device_name, make_clock
 from kernelwright.bench.context import matmul_precision, quiet_warnings, silence
 from kernelwright.bench.inputs import InputSets, make_sets
-from kernelwright.bench.isolated import Isolated, disbelieved, rows_of, wanted
+from kernelwright.bench.isolated import Isolated, disbelieved, rows_of, wanted, wanted_steps
 from kernelwright.bench.last_look import last_look
 from kernelwright.bench.stand import MODES
+from kernelwright.bench.steps import STEP, prepare_step
 from kernelwright.bench.timings import (
     BASELINES,
     CANDIDATE,
@@ -68,15 +72,23 @@ def bench(
     progress: Progress | None = None,
     verify_after: bool = True,
     training: bool | None = None,
+    train: bool = False,
+    step_seconds: float | None = None,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Timings:
     """Time the candidate against what one would run otherwise, all at the same precision.
 
+    With `train` the model is in train mode, and a training step (forward, loss, backward) is timed
+    besides. `step_seconds` is the time for each variant of a step, by default `seconds`; given
+    without `train`, steps are timed where the model is in train mode anyway.
     `baselines` are eager, compile and max-autotune unless told; max-autotune on the CPU only when
     asked for by name. `seconds` is the time to spend on each variant once it is warm, overrun where
-    five rounds take longer.
+    five rounds take longer. `alone` is held while the clocks run, and not while variants are built.
     """
     check_baselines(baselines)
-    job = job_for(model_path, candidate_path, device, precision, training)
+    job = job_for(model_path, candidate_path, device, precision, train or training)
+    warnings = neighbours.before(torch.device(job.device))
+    started = time.perf_counter()
     with unreadable(), Server() as server:
         try:
             reference = Reference(job, server)
@@ -88,7 +100,14 @@ def bench(
         except Raised as error:
             raise InputError(f"ModelNew of {candidate_path} cannot be used: {error}") from error
         try:
-            return _time_apart(Isolated(subject), batch, baselines, seconds, progress, verify_after)
+            stands = Isolated(subject)
+            stands.ready_s[CANDIDATE] = time.perf_counter() - started
+            each = seconds if step_seconds is None else step_seconds
+            wanted_of_steps = each if train or (step_seconds and subject.training) else 0.0
+            timings = _time_apart(
+                stands, batch, baselines, seconds, progress, verify_after, wanted_of_steps, alone
+            )
+            return replace(timings, warnings=(*warnings, *timings.warnings))
         finally:
             subject.close()
             reference.close()
@@ -101,6 +120,8 @@ def _time_apart(
     seconds: float,
     progress: Progress | None,
     verify_after: bool,
+    step_seconds: float,
+    alone: Callable[[], AbstractContextManager[None]],
 ) -> Timings:
     """All variants prepared, timed, and judged by what they gave while they were timed."""
     tell = progress or (lambda name, summary: None)
@@ -112,14 +133,17 @@ def _time_apart(
     tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
     prepared: dict[str, Timing | None] = {}
     on_gpu = subject.device.type == "cuda"
-    for name in wanted(baselines, on_gpu):
+    for name in wanted(baselines, on_gpu, job.precision):
         if name == "max-autotune" and not on_gpu and baselines is None:
             prepared[name] = Timing(name, note="not run on the CPU unless asked for")
         else:
             prepared[name] = stands.prepare(name)
         row = prepared[name]
         tell(name, "ready" if row is None else row.note)
-    blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
+    clocks = neighbours.Clocks(subject.device)
+    with alone():
+        blocks = stands.measure([n for n, row in prepared.items() if row is None], seconds)
+    warnings = clocks.told()
     tell("time", f"{len(blocks.readings[CANDIDATE])} rounds of {len(blocks.readings) - 1} variants")
     problems = [f"the candidate fell back {n} times ({why})" for why, n in blocks.fell.items()]
     findings = stands.judge(sets, blocks) if verify_after else []
@@ -129,17 +153,20 @@ def _time_apart(
     floor = roofline.floor_at(work, level, str(stands.about["device"]))
     rows, impossible = refuse_impossible(rows_of(blocks, prepared), floor)
     problems = list(dict.fromkeys([*problems, *impossible, *disbelieved(blocks)]))
+    steps = _time_steps(stands, baselines, step_seconds, tell) if step_seconds else ()
     return Timings(
         model=job.model,
         candidate=job.candidate,
         device=str(stands.about["device"]),
         torch=torch.__version__,
         precision=job.precision,
-        rows=rows,
+        rows=tuple(stands.beside(row, row.name) for row in rows),
         floor_ms=floor.ms,
         floor_why=floor.why,
         verified=_verdict(findings, problems),
         problems=tuple(problems),
+        training=steps,
+        warnings=tuple(warnings),
         conditions={
             **described_sets(sets),
             "mode": "train" if subject.training else "eval",
@@ -152,6 +179,27 @@ def _time_apart(
             "bytes": work.bytes,
         },
     )
+
+
+def _time_steps(
+    stands: Isolated, baselines: Sequence[str] | None, seconds: float, tell: Progress
+) -> tuple[Timing, ...]:
+    """Training steps of eager, torch.compile and the candidate, in turns."""
+    prepared = {name: stands.prepare(name) for name in wanted_steps(baselines)}
+    ready = [name for name, row in prepared.items() if row is None]
+    if not ready:
+        return tuple(named_plainly(row) for row in prepared.values() if row is not None)
+    blocks = stands.measure(ready, seconds)
+    rows = rows_of(blocks, prepared)
+    doubts = disbelieved(blocks)
+    tell("train", f"{len(blocks.readings[ready[0]])} rounds of {len(ready)} training steps")
+    found = [named_plainly(stands.beside(row, row.name)) for row in rows]
+    return tuple(replace(r, note=doubts[0]) if doubts and r.name == CANDIDATE else r for r in found)
+
+
+def named_plainly(row: Timing) -> Timing:
+    """`eager step` is `eager` among steps."""
+    return replace(row, name=row.name.removesuffix(STEP))
 
 
 def _require_weights(subject: Subject) -> None:
@@ -189,10 +237,12 @@ def time_subject(
     seconds: float = 3.0,
     progress: Progress | None = None,
     verify_after: bool = True,
+    train: bool = False,
 ) -> Timings:
     """All of bench but where the model and the candidate come from."""
     tell = progress or (lambda name, summary: None)
     problem = subject.problem
+    warnings = neighbours.before(problem.device)
     with matmul_precision(problem.precision), torch.no_grad(), quiet_warnings():
         candidate = subject.load()
         tell("load", str(problem))
@@ -202,7 +252,13 @@ def time_subject(
         tell("count", f"{work.flops / 1e9:.1f} GFLOP, {work.bytes / 1e6:.1f} MB at the least")
         prepared = prepare(problem, candidate, sets, baselines, tell)
         before = fallbacks_of(candidate) or Counter()
+        clocks = neighbours.Clocks(problem.device)
         rows = measure(prepared, clock, seconds, tell)
+        warnings += clocks.told()
+        rows = beside(rows, prepared, clock, problem.device)
+        steps = prepare_steps(problem, candidate, sets, baselines) if train else []
+        timed = measure(steps, clock, seconds, tell) if train else ()
+        timed = tuple(map(named_plainly, beside(timed, steps, clock, problem.device)))
         fell_back = (fallbacks_of(candidate) or Counter()) - before
         problems = [f"the candidate fell back {n} times ({why})" for why, n in fell_back.items()]
         findings = check(problem, candidate, sets) if verify_after else []
@@ -224,6 +280,8 @@ def time_subject(
         floor_why=floor.why,
         verified=_verdict(findings, problems),
         problems=tuple(problems),
+        training=timed,
+        warnings=tuple(warnings),
         conditions=conditions(problem, sets, clock, work),
     )
 
@@ -265,6 +323,43 @@ def prepare(
         ready.append(prepare_graph(EAGER_GRAPH, problem.module, sets))
         ready.append(prepare_graph(CANDIDATE_GRAPH, candidate, sets))
     return ready
+
+
+def prepare_steps(
+    problem: Problem, candidate: nn.Module, sets: InputSets, baselines: Sequence[str] | None
+) -> list[Variant | Timing]:
+    """Training steps of eager, torch.compile and the candidate, warm."""
+    warmups = 6 if problem.device.type == "cuda" else 2
+    ready = []
+    for name in wanted_steps(baselines):
+        module = candidate if name == CANDIDATE + STEP else problem.module
+        run = module
+        if (mode := MODES.get(name.removesuffix(STEP))) is not None:
+            torch.compiler.reset()
+            run = cast(nn.Module, torch.compile(module, mode=mode, dynamic=False))
+        ready.append(prepare_step(name, module, run, sets, warmups))
+    return ready
+
+
+def beside(
+    rows: tuple[Timing, ...],
+    prepared: list[Variant | Timing],
+    clock: Clock,
+    device: torch.device,
+) -> tuple[Timing, ...]:
+    """The rows with a call that is waited for and with the peak of memory; graphs have theirs."""
+    calls = {v.name: v.calls[0] for v in prepared if isinstance(v, Variant)}
+    found = []
+    for row in rows:
+        if row.median_ms is not None and row.name in calls:
+            count = SYNCHRONOUS if device.type == "cuda" else 0
+            taken = [synchronous_ms(calls[row.name], clock) for _ in range(count)]
+            own = row.name not in (EAGER_GRAPH, CANDIDATE_GRAPH)
+            peak = peak_bytes(calls[row.name], device) if own else None
+            call = statistics.median(taken) if taken else row.median_ms
+            row = replace(row, call_ms=call, peak_bytes=peak)
+        found.append(row)
+    return tuple(found)
 
 
 def measure(

@@ -10,20 +10,24 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from kernelwright.bench import roofline
+from kernelwright.bench.aside import peak_bytes, synchronous_ms
 from kernelwright.bench.clock import Clock, device_name, make_clock
-from kernelwright.bench.context import quiet_warnings, silence
+from kernelwright.bench.context import matmul_precision, quiet_warnings, silence
 from kernelwright.bench.inputs import choice, refill
-from kernelwright.bench.timings import CANDIDATE, CANDIDATE_GRAPH, EAGER_GRAPH, Timing
+from kernelwright.bench.steps import STEP, is_step, prepare_step
+from kernelwright.bench.timings import CANDIDATE, CANDIDATE_GRAPH, EAGER_GRAPH, TF32, Timing
 from kernelwright.bench.turns import turns
 from kernelwright.bench.variants import (
     Variant,
     direct,
+    in_tf32,
+    is_tf32,
     prepare_candidate,
     prepare_compiled,
     prepare_graph,
@@ -99,6 +103,11 @@ class Stand:
         return {"note": None}
 
     def _made(self, name: str, warmups: int) -> Variant | Timing:
+        if is_step(name):
+            return self._step(name, warmups)
+        if is_tf32(name):
+            with matmul_precision("high"):
+                return in_tf32(self._made(name.removesuffix(TF32), warmups), name)
         if name in MODES:
             torch.compiler.reset()
             return prepare_compiled(name, MODES[name], self.module, self.sets, warmups)
@@ -109,6 +118,22 @@ class Stand:
         eager = direct(name, self.module, self.sets)
         warm(eager, warmups)
         return eager
+
+    def _step(self, name: str, warmups: int) -> Variant | Timing:
+        """Training steps; of torch.compile's module the parameters are those of the module."""
+        run = self.module
+        if (mode := MODES.get(name.removesuffix(STEP))) is not None:
+            torch.compiler.reset()
+            run = cast(nn.Module, torch.compile(self.module, mode=mode, dynamic=False))
+        return prepare_step(name, self.module, run, self.sets, warmups)
+
+    def beside(self, request: Request) -> dict[str, Any]:
+        """A call that is waited for, in ms, and the peak of its memory."""
+        call = self.variants[request["name"]].calls[0]
+        with torch.no_grad(), quiet_warnings(), silence():
+            peak = peak_bytes(call, self.device) if request["peak"] else 0
+            taken = [synchronous_ms(call, self.clock) for _ in range(request["count"])]
+        return {"call_ms": taken, "peak_bytes": peak}
 
     def rounds(self, request: Request) -> dict[str, Any]:
         """Rounds of one call for each of some variants; the last result on each set is kept.
@@ -180,6 +205,7 @@ REQUESTS: dict[str, Callable[[Stand, Request], dict[str, Any]]] = {
     "prepare": Stand.prepare,
     "rounds": Stand.rounds,
     "burst": Stand.burst,
+    "beside": Stand.beside,
     "result": Stand.result,
 }
 STANDS.append(Stand)

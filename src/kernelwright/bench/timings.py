@@ -12,7 +12,11 @@ from kernelwright.shown import Shown
 
 @dataclass(frozen=True)
 class Timing:
-    """One variant of the model; without a median, `note` says why it was not measured."""
+    """One variant of the model; without a median, `note` says why it was not measured.
+
+    `call_ms` is a call that is waited for, `compile_s` what it took until it was ready,
+    `peak_bytes` what a call needs at once besides what is there before it.
+    """
 
     name: str
     median_ms: float | None = None
@@ -21,6 +25,9 @@ class Timing:
     host_ms: float | None = None
     runs: int = 0
     note: str = ""
+    call_ms: float | None = None
+    compile_s: float | None = None
+    peak_bytes: int | None = None
 
     @staticmethod
     def of(name: str, device_ms: Sequence[float], host_ms: Sequence[float]) -> Timing:
@@ -38,7 +45,11 @@ class Timing:
 
 @dataclass(frozen=True)
 class Timings(Shown):
-    """All variants of one problem at one precision, measured in turns in the same run."""
+    """All variants of one problem at one precision, measured in turns in the same run.
+
+    `training` are those of a training step (forward, loss, backward), if they were asked for;
+    `warnings` say what disturbed the run.
+    """
 
     model: str
     candidate: str
@@ -51,6 +62,8 @@ class Timings(Shown):
     verified: bool | None
     problems: tuple[str, ...]
     conditions: dict[str, Any]
+    training: tuple[Timing, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def row(self, name: str) -> Timing | None:
         return next((r for r in self.rows if r.name == name), None)
@@ -81,12 +94,20 @@ class Timings(Shown):
             return None
         return eager.median_ms / ours.median_ms
 
+    @property
+    def training_gain(self) -> float | None:
+        """How many times faster a training step is than eager's."""
+        times = {r.name: r.median_ms for r in self.training}
+        eager, ours = times.get("eager"), times.get(CANDIDATE)
+        return eager / ours if eager and ours else None
+
     def to_json(self) -> dict[str, Any]:
         best = self.best_baseline
         return asdict(self) | {
             "best_baseline": best.name if best else None,
             "speedup_over_best_baseline": self.speedup,
             "speedup_over_eager": self.over_eager,
+            "training_gain": self.training_gain,
         }
 
     def __repr__(self) -> str:
@@ -104,5 +125,6 @@ class Timings(Shown):
 
 CANDIDATE = "candidate"
 BASELINES = ("eager", "compile", "max-autotune")
+TF32 = " TF32"  # behind the name of a baseline: the same, with float32 products in TF32
 EAGER_GRAPH = "eager graph"
 CANDIDATE_GRAPH = "candidate graph"

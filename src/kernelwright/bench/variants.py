@@ -11,15 +11,16 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from kernelwright.bench.context import matmul_precision
 from kernelwright.bench.inputs import InputSets
-from kernelwright.bench.timings import Timing
+from kernelwright.bench.timings import TF32, Timing
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
 from kernelwright.failures import build_failure
 from kernelwright.problem import Problem
@@ -87,6 +88,22 @@ def prepare_compiled(
     except Exception as error:
         return Timing(name, note=f"torch.compile failed: {brief(error, 90)}")
     return variant
+
+
+def is_tf32(name: str) -> bool:
+    return name.endswith(TF32)
+
+
+def in_tf32(made: Variant | Timing, name: str) -> Variant | Timing:
+    """The same calls while torch's float32 products may be TF32."""
+
+    def switched(call: Call) -> Any:
+        with matmul_precision("high"):
+            return call()
+
+    if isinstance(made, Timing):
+        return replace(made, name=name)
+    return Variant(name, tuple(functools.partial(switched, call) for call in made.calls))
 
 
 def prepare_graph(name: str, module: nn.Module, sets: InputSets) -> Variant | Timing:

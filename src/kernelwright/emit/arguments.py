@@ -27,6 +27,7 @@ GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
     *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "launch", "empty"),
+    "has_own",
     *("from_batch", "of_pixels"),
     "stamped",
 }

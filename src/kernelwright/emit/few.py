@@ -1,9 +1,10 @@
-"""Products of few rows: the launchers of the kernels that stand beside the library's call."""
+"""The launchers of the kernels that stand beside the library's products."""
 
 from __future__ import annotations
 
+from kernelwright.emit.cpp import fit
 from kernelwright.emit.launchers import c_function, on_device
-from kernelwright.lower.few import FewKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
 
 # From here on all warps have columns of their own; with fewer, those of a block share the depth.
 # (H200, eight rows: 26 us shared and 30 us apart at 4096 x 4096, 81 and 76 at 8192 x 8192.)
@@ -20,8 +21,32 @@ THIN_FIELDS = {
 }
 
 
-def few_launcher(kernel: FewKernel) -> str:
+def few_launcher(kernel: BesideKernel) -> str:
+    if isinstance(kernel, HostKernel):
+        return _host(kernel)
+    assert isinstance(kernel, FewKernel)
     return _thin(kernel) if isinstance(kernel, ThinKernel) else _few_rows(kernel)
+
+
+def _host(kernel: HostKernel) -> str:
+    """A product of any sizes, its operands from where their views begin."""
+    known = {number: f"numbers[{i}]" for i, number in enumerate(kernel.numbers)}
+    n = {name: str(known.get(d, d)) for name, d in kernel.dims.items()}
+    lines = []
+    for place, (side, count) in enumerate((("left", n["rows"]), ("right", n["columns"]))):
+        offset = n[f"{side}_offset"]
+        start = f"static_cast<const float*>(tensors[{place}])" + f" + {offset}" * (offset != "0")
+        strides = f"{n[f'{side}_row']}, {n[f'{side}_depth']}"
+        lines += fit(f"  const kw::Matrix {side}{{{start}, {count}, {strides}}};")
+    for axis in ("outer", "inner"):
+        strides = f"{n[f'left_{axis}']}, {n[f'right_{axis}']}"
+        lines += fit(f"  const kw::BatchAxis {axis}{{{n[axis]}, {strides}}};")
+    bias = "static_cast<const float*>(tensors[2])" if kernel.biased else "nullptr"
+    out = f"static_cast<float*>(tensors[{2 + kernel.biased}])"
+    lines += fit(f"  const kw::Product g{{left, right, {bias}, {out}, {n['depth']}}};")
+    threads = f"static_cast<int>(numbers[{len(known)}])"
+    lines += [f"  kw::multiply(g, outer, inner, {threads});", "  return 0;"]
+    return c_function(f"launch_{kernel.name}", lines)
 
 
 def _few_rows(kernel: FewKernel) -> str:

@@ -20,7 +20,7 @@ from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
 from kernelwright.lower.attention import AttentionKernel
 from kernelwright.lower.convolution import ConvKernel
-from kernelwright.lower.few import FewKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered
 from kernelwright.lower.tail import TailKernel
@@ -31,7 +31,7 @@ SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for them, as those of a Template.
-FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
+FEW_COSTS: dict[type[BesideKernel], int] = {FewKernel: 3, ThinKernel: 4, HostKernel: 3}
 MOST_PLACES = 4
 
 

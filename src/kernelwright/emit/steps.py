@@ -20,6 +20,7 @@ from kernelwright.lower.steps import (
     Step,
 )
 from kernelwright.plan.model import Buffer
+from kernelwright.targets.target import MANY, HostWay
 
 FRIENDLY = {
     "torch.ops.aten.linear.default": "torch.nn.functional.linear",
@@ -41,6 +42,11 @@ DEEPEST = 16  # that of an operand in a way inside of a way
 def on_machine(guard: Guard, device: str) -> str:
     """Whether the device is one that a kernel is made for."""
     return f"_capability({device}) == {guard.capability}"
+
+
+def most(way: HostWay) -> str:
+    """Up to how many rows, as Python."""
+    return "1 << 40" if way.most == MANY else str(way.most)
 
 
 class StepPrinter:
@@ -174,6 +180,10 @@ class StepPrinter:
         """A condition; no weight is frozen where steps run as they are printed."""
         if guard.capability is not None:
             return on_machine(guard, self.names.device_of())
+        if guard.ways:
+            ways = (f'("{w.feature}", {w.fewest}, {most(w)})' for w in guard.ways)
+            rows = self.names.size(guard.size)
+            return f"has_own({rows}, {', '.join(ways)})"
         if guard.kind == "generated":
             return "GENERATED_GEMM"
         limit = str(guard.limit)

@@ -2,7 +2,7 @@
 
 from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel, conv_time
-from kernelwright.lower.few import FewKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered, lower
@@ -13,10 +13,12 @@ from kernelwright.lower.tail import TailKernel
 
 __all__ = [
     "AttentionKernel",
+    "BesideKernel",
     "ConvKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",
+    "HostKernel",
     "Kernel",
     "Lowered",
     "Panel",

@@ -1,20 +1,90 @@
-"""The kernels that make a product of few rows as values."""
+"""The kernels beside a library product, as values.
+
+On a GPU they make products of few rows (few_rows.cuh, thin_sm90.cuh), on a CPU those of any number
+(product.hpp).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.plan.model import Plan, Region
+from kernelwright.graph import Dim
+from kernelwright.plan.model import HostProduct, Plan, Region
 
 
 @dataclass(frozen=True)
-class FewKernel:
-    """A product of up to a few rows with a weight of these sizes, with or without a bias."""
+class BesideKernel:
+    """A product by a kernel of its own, with or without a bias."""
 
     region: Region
+    biased: bool
+
+    @property
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def header(self) -> str:
+        """The file of the library that it needs."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What two kernels must have in common to be one."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class HostKernel(BesideKernel):
+    """A product on the CPU; sizes and strides that are not known are numbers of the launch."""
+
+    product: HostProduct
+
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_by_tiles"
+
+    @property
+    def header(self) -> str:
+        return "product.hpp"
+
+    @property
+    def dims(self) -> dict[str, Dim]:
+        """Every size and stride, by the names that the launcher gives them."""
+        made = self.product
+        dims: dict[str, Dim] = {
+            "outer": made.batch[0],
+            "inner": made.batch[1],
+            "rows": made.rows,
+            "columns": made.columns,
+            "depth": made.depth,
+        }
+        for side, operand in (("left", made.left), ("right", made.right)):
+            dims[f"{side}_offset"] = operand.offset
+            dims[f"{side}_outer"] = operand.outer
+            dims[f"{side}_inner"] = operand.inner
+            dims[f"{side}_row"] = operand.row
+            dims[f"{side}_depth"] = operand.depth
+        return dims
+
+    @property
+    def numbers(self) -> tuple[Dim, ...]:
+        """The dims that a call brings, each once."""
+        return tuple(dict.fromkeys(d for d in self.dims.values() if not isinstance(d, int)))
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        places = {number: f"n{i}" for i, number in enumerate(self.numbers)}
+        dims = tuple(places.get(d, d) for d in self.dims.values())
+        return "host", dims, self.biased
+
+
+@dataclass(frozen=True)
+class FewKernel(BesideKernel):
+    """A product of up to a few rows with a weight of these sizes."""
+
     columns: int
     depth: int
-    biased: bool
 
     @property
     def name(self) -> str:
@@ -26,7 +96,6 @@ class FewKernel:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What two kernels must have in common to be one."""
         return "few_rows", self.columns, self.depth, self.biased
 
 
@@ -50,14 +119,16 @@ class ThinKernel(FewKernel):
         return "thin", self.columns, self.depth, self.biased, self.planes
 
 
-def few_kernels(plan: Plan) -> tuple[FewKernel, ...]:
+def few_kernels(plan: Plan) -> tuple[BesideKernel, ...]:
     """Those of each library product that has such kernels beside it."""
-    found: list[FewKernel] = []
+    found: list[BesideKernel] = []
     for region in plan.library:
+        if region.host is not None:
+            found.append(HostKernel(region, region.bias is not None, region.host))
         if not (region.few or region.thin):
             continue
         columns, depth = (int(str(d)) for d in plan.graph[region.operands[1]].type.shape)
-        sizes = (columns, depth, region.bias is not None)
+        sizes = (region.bias is not None, columns, depth)
         if region.few:
             found.append(FewKernel(region, *sizes))
         if region.thin:

@@ -10,7 +10,7 @@ from kernelwright.graph import Graph
 from kernelwright.lower import in_place
 from kernelwright.lower.attention import attention_kernel
 from kernelwright.lower.convolution import convolution
-from kernelwright.lower.few import FewKernel, few_kernels
+from kernelwright.lower.few import BesideKernel, HostKernel, few_kernels
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.in_place import InPlace
 from kernelwright.lower.kernel import GemmKernel, Kernel, product, rowwise
@@ -36,7 +36,7 @@ class Lowered:
     """
 
     kernels: tuple[Kernel, ...]
-    few: tuple[FewKernel, ...]
+    few: tuple[BesideKernel, ...]
     routines: tuple[Routine, ...]
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
@@ -65,7 +65,9 @@ def lower(
     every = [in_place.stored(plan.graph, kernel, found) for kernel in every]
     few = few_kernels(plan)
     names = shared(plan.graph, [*every, *few])
-    maker = TaskMaker(plan, {k.name: k for k in every}, names, paired, sliced, target, keeps)
+    host = {k.region.name: k for k in few if isinstance(k, HostKernel)}
+    kernels = {k.name: k for k in every}
+    maker = TaskMaker(plan, kernels, names, paired, sliced, target, keeps, host)
     users: dict[str, tuple[Region, ...]] = {}
     regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
     for own, region in regions.items():

@@ -15,7 +15,7 @@ from torch.utils._sympy.functions import FloorDiv
 
 from kernelwright.graph import Call, Dim, as_dim
 from kernelwright.plan.model import Buffer
-from kernelwright.targets.target import Loop
+from kernelwright.targets.target import HostWay, Loop
 
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
@@ -36,7 +36,8 @@ class Guard:
     """A condition: on the machine, on the file's switch, or on a size against a limit.
 
     A machine has a `capability`, the one whose instructions a kernel is made of. For a weight that
-    is `frozen`, the name of its target, the limit is `frozen_limit`.
+    is `frozen`, the name of its target, the limit is `frozen_limit`. A CPU may have one of several
+    `ways` for so many rows.
     """
 
     kind: str
@@ -45,8 +46,11 @@ class Guard:
     frozen: str = ""
     frozen_limit: int = 0
     capability: tuple[int, int] | None = None
+    ways: tuple[HostWay, ...] = ()
 
     def __str__(self) -> str:
+        if self.ways:
+            return f"{self.size} rows of {' or '.join(map(str, self.ways))}"
         if self.capability is not None:
             return f"{self.kind} {self.capability[0]}.{self.capability[1]}"
         return f"{self.size} {self.kind} {self.limit}" if self.limit else self.kind

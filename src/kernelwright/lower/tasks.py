@@ -15,6 +15,7 @@ import torch
 from kernelwright.graph import Dim, product
 from kernelwright.lower.attention import AttentionKernel
 from kernelwright.lower.convolution import ConvKernel
+from kernelwright.lower.few import HostKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.panels import Panel
 from kernelwright.lower.slices import Sliced
@@ -50,7 +51,8 @@ class TaskMaker:
     """Turns the regions of a plan into tasks.
 
     `kernels` are by the name of the region that launches them, `shared` gives for such a name that
-    of the kernel which stands for it and its equals; `keeps` says that weights may be frozen.
+    of the kernel which stands for it and its equals; `keeps` says that weights may be frozen, and
+    `host` are the CPU's own products by region.
     """
 
     def __init__(
@@ -62,12 +64,13 @@ class TaskMaker:
         slices: tuple[Sliced, ...],
         target: Target,
         keeps: bool,
+        host: Mapping[str, HostKernel],
     ) -> None:
         self.plan, self.graph = plan, plan.graph
         self.kernels, self.shared = kernels, shared
         self.panels = {p.product: p for p in panels}
         self.slices = {s.kernels[-1]: s for s in slices}
-        self.target, self.keeps = target, keeps
+        self.target, self.keeps, self.host = target, keeps, host
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -96,7 +99,10 @@ class TaskMaker:
             elif region.name in self.panels:
                 panel = self.panels[region.name]
                 kernel = by_name[panel.kernel]
-                found.append(_task(kernel, self.in_panels(region, kernel, panel.rows)))
+                steps = self.in_panels(region, kernel, panel.rows)
+                if region.name in self.host:
+                    steps = [self.by_host(region, self.plain(kernel), steps)]
+                found.append(_task(kernel, steps))
             elif region.name not in paired:
                 found.append(_task(region, self.carried_out(region)))
         return tuple(found)
@@ -117,6 +123,8 @@ class TaskMaker:
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
+        if region.name in self.host:
+            return [self.by_host(region, [], [step])]
         return [self.few_rows(region, step) if region.few or region.thin else step]
 
     def launch(
@@ -125,6 +133,19 @@ class TaskMaker:
         kernel = self.kernels[name]
         reads = (*operands, *kernel.reads)
         return Launch(self.shared[name], reads, tuple(kernel.writes), sizes)
+
+    # ---- products on the CPU -----------------------------------------------------------------
+
+    def by_host(self, region: Region, then: list[Step], otherwise: list[Step]) -> Step:
+        """A product by a kernel of ours where that is faster, and what follows it."""
+        kernel = self.host[region.name]
+        made = kernel.product
+        reads = (made.left.buffer, made.right.buffer, *([region.bias] if region.bias else []))
+        writes = tuple(b.name for b in region.outputs)
+        launch = Launch(self.shared[kernel.name], reads, writes, kernel.numbers)
+        guard = Guard("rows", made.rows, ways=made.ways)
+        steps = (*map(Alloc, region.outputs), launch, *then)
+        return Choice((GENERATED, guard), steps, tuple(otherwise))
 
     # ---- products of few rows ----------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
+from kernelwright.plan.host import host_products
 from kernelwright.plan.layouts import Layouts, choose, in_channels_last, slow, told, turned_back
 from kernelwright.plan.limits import Limits, limits_of
 from kernelwright.plan.means import from_statistics
@@ -21,6 +22,7 @@ from kernelwright.plan.model import (
     Conv,
     Coordinate,
     Gemm,
+    HostProduct,
     Operand,
     Plan,
     Program,
@@ -52,6 +54,7 @@ __all__ = [
     "ConvTimed",
     "Coordinate",
     "Gemm",
+    "HostProduct",
     "Layouts",
     "Limits",
     "Operand",
@@ -81,6 +84,7 @@ __all__ = [
     "folded",
     "from_statistics",
     "hold_rows",
+    "host_products",
     "in_channels_last",
     "leave_alone",
     "limits_of",

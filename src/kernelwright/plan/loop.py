@@ -43,6 +43,7 @@ from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
+from kernelwright.plan.host import host_products
 from kernelwright.plan.layouts import (
     Layout,
     Layouts,
@@ -322,5 +323,6 @@ def _whole(draft: Draft, context: Context, history: list[Finding]) -> Plan:
         planned = few_rows(planned, context.target, context.precision)
     else:
         planned = leave_alone(planned, opening.front.rewritten, context.policy)
+        planned = host_products(planned, context.target, context.precision, context.batch)
     spec.check_plan(planned)
     return planned

@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets.target import Attending, ConvLoop, Loop
+from kernelwright.targets.target import Attending, ConvLoop, HostWay, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 # How many elements there are.
@@ -450,11 +450,28 @@ class ThinRows:
 
 
 @dataclass(frozen=True)
+class HostProduct:
+    """A product for which the CPU has kernels, by operands as they lie (kernels/product.hpp).
+
+    `batch` products, an outer and an inner number of them. `ways` say for which numbers of rows.
+    """
+
+    left: Operand
+    right: Operand
+    batch: tuple[Dim, Dim]
+    rows: Dim
+    columns: Dim
+    depth: Dim
+    ways: tuple[HostWay, ...]
+
+
+@dataclass(frozen=True)
 class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
     A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
-    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one.
+    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one. On the CPU it
+    may have one, `host`, for some numbers of rows.
     """
 
     name: str
@@ -475,6 +492,7 @@ class Region:
     attention: Attention | None = None
     few: int = 0
     thin: ThinRows | None = None
+    host: HostProduct | None = None
 
     @property
     def is_linear(self) -> bool:

@@ -4,8 +4,11 @@ from kernelwright.report.machine import cache_table, cleaned_table, diagnosis_ta
 from kernelwright.report.output import Output
 from kernelwright.report.tables import (
     checked_table,
+    compared_table,
+    difference_table,
     ledger_table,
     plan_table,
+    profile_table,
     summary_table,
     timings_table,
 )
@@ -15,9 +18,12 @@ __all__ = [
     "cache_table",
     "checked_table",
     "cleaned_table",
+    "compared_table",
     "diagnosis_table",
+    "difference_table",
     "ledger_table",
     "plan_table",
+    "profile_table",
     "size_line",
     "summary_table",
     "timings_table",

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelwright.bench.timings import Timings
 from kernelwright.compiled import Compiled
+from kernelwright.details import plan_record
 from kernelwright.report import notices
 from kernelwright.shown import Shown
 from kernelwright.verify.certificate import Certificate
@@ -35,11 +36,11 @@ class Outcome(Shown):
             "output": str(self.output) if self.output else None,
             "kept": str(self.kept) if self.kept else None,
             "notices": self.notices,
-            "plan": self.compiled.to_json(),
-            "certificate": self.certificate.to_json() if self.certificate else None,
-            "timings": self.timings.to_json() if self.timings else None,
+            "plan": plan_record(self.compiled),
+            "certificate": None if self.certificate is None else self.certificate.to_json(),
+            "timings": None if self.timings is None else self.timings.to_json(),
         }
 
     def __repr__(self) -> str:
-        verdict = self.certificate.verdict if self.certificate else "not certified"
+        verdict = "not certified" if self.certificate is None else self.certificate.verdict
         return f"Outcome({self.output or 'no file'}; {verdict})"

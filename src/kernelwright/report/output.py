@@ -12,7 +12,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from kernelwright import streams
+from kernelwright.errors import KernelwrightError
 from kernelwright.files import write_atomically
+from kernelwright.version import SCHEMA
 
 WIDTH = 100
 
@@ -27,8 +29,11 @@ class _Console(Console):
 class Output:
     """The streams of one command; `quiet` keeps errors and JSON alone."""
 
-    def __init__(self, quiet: bool = False, json_path: str | None = None) -> None:
+    def __init__(
+        self, quiet: bool = False, json_path: str | None = None, command: str = ""
+    ) -> None:
         self.quiet = quiet
+        self._document: dict[str, Any] = {"schema": SCHEMA, "command": command, "error": None}
         self.json_path = json_path
         self._stdout = sys.stdout
         width = None if sys.stdout.isatty() else WIDTH
@@ -63,10 +68,18 @@ class Output:
                     console.print(Text(sentence, "bold black on yellow"), soft_wrap=True)
 
     def json(self, value: dict[str, Any]) -> None:
-        """Write the report to the file asked for, or to stdout for `-`."""
+        """What the report says, once it is written."""
+        self._document |= value
+
+    def close(self, error: KernelwrightError | None = None) -> None:
+        """Write the report to the file asked for, or to stdout for `-`; a failure is in it too."""
         if self.json_path is None:
             return
-        text = json.dumps(value, indent=2, default=str) + "\n"
+        if error is not None:
+            kind, code = type(error).__name__, error.exit_code
+            told = " ".join(str(error).split())
+            self._document["error"] = {"kind": kind, "message": told, "exit_code": code}
+        text = json.dumps(self._document, indent=2, default=str) + "\n"
         if self.json_path == "-":
             with streams.results(self._stdout):
                 self._stdout.write(text)

@@ -7,6 +7,7 @@ never taken for another; it is there whole or not at all, whoever builds beside 
 
 import ctypes
 import fcntl
+import functools
 import hashlib
 import os
 import platform
@@ -74,6 +75,17 @@ def instructions():
         return [platform.processor()]
     with open("/proc/cpuinfo") as info:
         return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
+
+
+@functools.cache
+def features():
+    """The names of the instruction sets, as the system tells them."""
+    return frozenset("".join(instructions()).split())
+
+
+def has_own(rows, *ways):
+    """Whether a product of so many rows has a kernel: for a way's instructions, from and up to."""
+    return any(few <= rows <= many and name in features() for name, few, many in ways)
 
 
 def cache():

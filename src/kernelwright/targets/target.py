@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -123,6 +123,57 @@ class Thin:
         waves = math.ceil(math.ceil(columns / shape.columns) * parts / self.blocks)
         each = self.wave + math.ceil(stages / parts) * shape.step
         return shape.base + waves * each + parts * self.part
+
+
+MANY = 1 << 40  # rows: as many as there are
+
+
+@dataclass(frozen=True)
+class HostWay:
+    """For which rows a processor with an instruction set makes products by a kernel of ours.
+
+    `feature` is the set's name as the system tells it. From `fewest` rows on, up to `most`, the
+    kernel is faster than the library where a weight has `columns`, a `depth` and a `weight` of so
+    many numbers at least and there is `work`, multiplications; if it is for operands that lie
+    `along` the depth, for no others.
+    """
+
+    feature: str
+    text: str
+    fewest: int
+    most: int
+    columns: int
+    depth: int
+    weight: int = 0
+    work: int = 0
+    along: bool = False
+
+    def takes(self, rows: int) -> bool:
+        return self.fewest <= rows <= self.most
+
+    def fits(self, columns: int, depth: int, along: bool) -> bool:
+        large = columns >= self.columns and depth >= self.depth and columns * depth >= self.weight
+        return large and (along or not self.along) and self.fewest <= self.most
+
+    def for_sizes(self, columns: int, depth: int) -> HostWay:
+        """With the rows from which on these sizes are enough work."""
+        return replace(self, fewest=max(self.fewest, -(-self.work // max(1, columns * depth))))
+
+    def __str__(self) -> str:
+        upto = f"{self.fewest} to {self.most}" if self.most < MANY else f"{self.fewest} or more"
+        return f"{upto} rows ({self.text})"
+
+
+@dataclass(frozen=True)
+class HostWays:
+    """The kernels of a processor for products, and the settings that they are for."""
+
+    ways: tuple[HostWay, ...]
+    precisions: tuple[str, ...]
+
+    def fitting(self, columns: int, depth: int, along: bool) -> tuple[HostWay, ...]:
+        found = (way.for_sizes(columns, depth) for way in self.ways)
+        return tuple(way for way in found if way.fits(columns, depth, along))
 
 
 @dataclass(frozen=True)
@@ -464,6 +515,7 @@ class Target:
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
     GPUs of the compute capabilities that begin with `majors` are such machines. `notice` is what a
     user must be told who compiles for this one.
+    `host` says which products a CPU makes by kernels of ours.
     """
 
     name: str
@@ -479,6 +531,7 @@ class Target:
     sums: Sums | None = None
     majors: tuple[int, ...] = ()
     notice: str = ""
+    host: HostWays | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""

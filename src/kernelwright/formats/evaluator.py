@@ -6,17 +6,21 @@ moved to the device, outputs are compared on several random inputs, and then pla
 each followed by a synchronisation. Parameters require gradients and nothing says no_grad, so a
 candidate that is fast under no_grad alone shows no gain here.
 
-founding.py prints a table of such times; tests/cpu/test_kernelbench.py runs it on small models.
+Called as a program, it writes what its results file has of one sample. benchmarks/founding.py
+prints a table of such times; tests/cpu/test_kernelbench.py runs it on small models.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -114,6 +118,12 @@ def synchronous_ms(
     call: Callable[..., Any], inputs: list[Any], device: torch.device, trials: int, grad: bool
 ) -> float:
     """The median of plain calls, each timed from a quiet device to a quiet device."""
+    return statistics.median(synchronous_readings(call, inputs, device, trials, grad))
+
+
+def synchronous_readings(
+    call: Callable[..., Any], inputs: list[Any], device: torch.device, trials: int, grad: bool
+) -> list[float]:
     readings = []
     with contextlib.nullcontext() if grad else torch.no_grad():
         for trial in range(-WARMUPS, trials):
@@ -124,7 +134,7 @@ def synchronous_ms(
             if trial >= 0:
                 readings.append((time.perf_counter() - start) * 1e3)
             del result
-    return statistics.median(readings)
+    return readings
 
 
 def evaluate(
@@ -145,3 +155,54 @@ def evaluate(
 
 def fallbacks(module: nn.Module) -> Counter[str]:
     return Counter(getattr(module, "fallbacks", {}))
+
+
+def sample(original: str, candidate: str, device: torch.device, trials: int) -> dict[str, Any]:
+    """One entry of eval_results.json: was it built, is it right, and the means of its times."""
+    found: dict[str, Any] = {"compiled": False, "correctness": False, "metadata": {}}
+    found |= {"runtime": -1.0, "runtime_stats": {}}
+    try:
+        c = contest(original, candidate, device)
+    except Exception as error:
+        return found | {"metadata": {"compilation_error": f"{type(error).__name__}: {error}"}}
+    found["compiled"] = True
+    try:
+        compared = compare(c)
+    except Exception as error:
+        return found | {"metadata": {"runtime_error": f"{type(error).__name__}: {error}"}}
+    if not compared.correct:
+        return found | {"metadata": {"correctness_issue": compared.why}}
+    inputs = c.inputs(SEED)
+    stats = {
+        name: _stats(synchronous_readings(module, inputs, device, trials, grad=True), device)
+        for name, module in (("ref_runtime", c.model), ("runtime", c.candidate))
+    }
+    found["correctness"] = True
+    for name, figures in stats.items():
+        found |= {name: figures["mean"], f"{name}_stats": figures}
+    return found
+
+
+def _stats(readings: list[float], device: torch.device) -> dict[str, Any]:
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return {
+        "mean": statistics.mean(readings),
+        "std": statistics.stdev(readings) if len(readings) > 1 else 0.0,
+        "min": min(readings),
+        "max": max(readings),
+        "num_trials": len(readings),
+        "hardware": hardware,
+        "device": str(device),
+    }
+
+
+def main() -> None:
+    """ORIGINAL CANDIDATE DEVICE OUT: the texts of two files, judged and timed."""
+    original, candidate, device, out = sys.argv[1:]
+    first, second = (Path(path).read_text(encoding="utf-8") for path in (original, candidate))
+    found = sample(first, second, torch.device(device), TIMED_TRIALS)
+    Path(out).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
