@@ -118,6 +118,9 @@ RowDocument = TypedDict(
         "verdict": NotRequired[str],
         "cases": NotRequired[list[dict[str, Any]]],
         "kept": NotRequired[list[str]],
+        "cpu": NotRequired[float],
+        "alone": NotRequired[float],
+        "peak": NotRequired[int],
     },
 )
 
