@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import nn
 
 import kernelwright
-from kernelwright.bench import Timing, Timings, bench, neighbours, runner, saved
+from kernelwright.bench import Timing, Timings, bench, isolated, neighbours, runner, saved
 from kernelwright.bench.aside import most_at_once, peak_bytes
 from kernelwright.bench.inputs import make_sets
 from kernelwright.bench.isolated import wanted, wanted_steps
@@ -69,6 +69,8 @@ class Rewritten(Net):
 def one_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "Server", lambda: nullcontext(verifying.server()))
     monkeypatch.setattr(neighbours, "before", lambda device: ["Others are at work"])
+    monkeypatch.setattr(isolated, "MAX_ROUNDS", 6)
+    monkeypatch.setattr(isolated, "DOUBT_SECONDS", 0.2)
 
 
 def shown(timings: Timings) -> str:

@@ -187,6 +187,8 @@ def test_invalid_or_slow_timings_are_no_gain(plan: dict[str, Any]) -> None:
     assert (
         invalid is not None and invalid["state"] == "bad" and "it fell back" in invalid["against"]
     )
+    behind = Page(Record(plan, timings=timings(speedup_over_best_baseline=0.9))).gain
+    assert behind is not None and behind["state"] == "none", "faster than eager, but not the best"
     slow = Page(Record(plan, timings=timings(speedup_over_eager=0.5))).gain
     assert slow is not None and slow["state"] == "bad" and slow["value"] == "0.50x"
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kernelwright.report.outcome import Outcome
 
 CLASSES = {True: "good", False: "bad", None: "none"}
+TIE = 0.995  # what rounds to 1.00x is no loss
 OPERATORS = 400  # of a graph that is drawn; what is larger is not readable as a picture
 
 
@@ -168,16 +169,18 @@ class Page:
         t = self.timings
         if t is None or not t.get("speedup_over_eager"):
             return None
-        against = f"{t['speedup_over_best_baseline']:.2f}x over {t['best_baseline']}, the best of "
-        against += "what was timed beside it"
+        eager, best = t["speedup_over_eager"], t["speedup_over_best_baseline"]
+        against = f"{best:.2f}x over {t['best_baseline']}, the best of what was timed beside it"
+        state = "good" if best >= TIE else "none"
+        if t["problems"] or eager < TIE:
+            state = "bad"
         if t["problems"]:
             against = f"not valid: {t['problems'][0]}"
-        slower = bool(t["problems"]) or t["speedup_over_eager"] < 0.995
         return {
-            "value": f"{t['speedup_over_eager']:.2f}x",
+            "value": f"{eager:.2f}x",
             "than": "as fast as eager",
             "against": against,
-            "state": "bad" if slower else "good",
+            "state": state,
         }
 
     @property
