@@ -24,6 +24,7 @@ SUFFIXES = (".py", ".cuh", ".hpp", ".cu", ".cpp")
 IMAGINED = {"model_new.py", "candidate.py", "MODEL_new.py", "NAME.cuh", "NAME.hpp"} | {
     *("net.py", "net_new.py", "use.py", "broken.py", "one.py", "two.py", "file.py"),
     *("blocks.py", "attention_new.py", "old_new.py", "anything.py", "PROBLEM-fast.py"),
+    "level_1_problem_2_sample_0_kernel.py",
 }
 
 
