@@ -25,7 +25,7 @@ from kernelwright.version import __version__
 
 if TYPE_CHECKING:
     from kernelwright.compiled import Compiled
-    from kernelwright.lower.few import FewKernel
+    from kernelwright.lower.few import BesideKernel
     from kernelwright.lower.kernel import Kernel
     from kernelwright.plan.model import Region
     from kernelwright.problem import Problem
@@ -221,11 +221,11 @@ def _own_time(compiled: Compiled, region: Region) -> float | None:
 # ---- kernels --------------------------------------------------------------------------------
 
 
-def _kernels(compiled: Compiled) -> list[Kernel | FewKernel]:
+def _kernels(compiled: Compiled) -> list[Kernel | BesideKernel]:
     return [*compiled.lowered.kernels, *compiled.lowered.few]
 
 
-def _users(compiled: Compiled, kernel: Kernel | FewKernel) -> list[str]:
+def _users(compiled: Compiled, kernel: Kernel | BesideKernel) -> list[str]:
     """The steps that launch it: a product's second kernel belongs to the product's step."""
     launching = {node for region in compiled.lowered.users[kernel.name] for node in region.nodes}
     return [
@@ -235,17 +235,16 @@ def _users(compiled: Compiled, kernel: Kernel | FewKernel) -> list[str]:
     ]
 
 
-def _kernel(compiled: Compiled, kernel: Kernel | FewKernel) -> dict[str, Any]:
+def _kernel(compiled: Compiled, kernel: Kernel | BesideKernel) -> dict[str, Any]:
     from kernelwright.lower.kernel import Kernel
 
     steps = _users(compiled, kernel)
     if not isinstance(kernel, Kernel):
-        sizes = {"columns": kernel.columns, "depth": kernel.depth}
-        why = "a product of few rows, which reads its weight once"
+        sizes, why = kernel.told
         return {
             "name": kernel.name,
-            "template": "few_rows",
-            "config": sizes,
+            "template": kernel.header.partition(".")[0],
+            "config": {name: str(size) for name, size in sizes.items()},
             "why": why,
             "steps": steps,
             "program": "",

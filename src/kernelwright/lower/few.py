@@ -29,6 +29,11 @@ class BesideKernel:
         raise NotImplementedError
 
     @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        """Its sizes and what it is good for, as a report shows them."""
+        raise NotImplementedError
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What two kernels must have in common to be one."""
         raise NotImplementedError
@@ -47,6 +52,12 @@ class HostKernel(BesideKernel):
     @property
     def header(self) -> str:
         return "product.hpp"
+
+    @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        made = self.product
+        sizes: dict[str, Dim] = {"columns": made.columns, "depth": made.depth}
+        return sizes, f"a product by a kernel of ours for {'; '.join(map(str, made.ways))}"
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -93,6 +104,11 @@ class FewKernel(BesideKernel):
     @property
     def header(self) -> str:
         return "few_rows.cuh"
+
+    @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        sizes: dict[str, Dim] = {"columns": self.columns, "depth": self.depth}
+        return sizes, "a product of few rows, which reads its weight once"
 
     @property
     def key(self) -> tuple[object, ...]:
