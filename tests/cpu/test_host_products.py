@@ -164,8 +164,8 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(512, 768)
-        self.second = nn.Linear(768, 512)
-        self.weight = nn.Parameter(torch.randn(512, 320) * 0.05)
+        self.second = nn.Linear(768, 640)
+        self.weight = nn.Parameter(torch.randn(640, 700) * 0.05)
 
     def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = torch.relu(self.first(x)) * 2

@@ -35,17 +35,17 @@ def compiled(
 
 
 def test_a_product_says_for_which_rows_it_has_a_kernel() -> None:
-    made = compiled(512)
+    made = compiled(640)
     products = [r for r in made.planned.regions if r.kind == "contract"]
     assert [r.why.code for r in products] == [Code.HOST] * 2
-    assert "4 to 16 rows (AVX-512), 96 or more rows (AMX)" in str(products[0].why)
+    assert "4 to 16 rows (AVX-512), 62 or more rows (AMX)" in str(products[0].why)
     assert "_has_own(batch, " in made.source
-    assert '("avx512f", 4, 16), ("amx_bf16", 96, 1 << 40)' in made.source
+    assert '("avx512f", 4, 16), ("amx_bf16", 62, 1 << 40)' in made.source
 
 
 def test_equal_products_are_one_kernel() -> None:
-    (kernel,) = compiled(512).lowered.few
-    assert compiled(512).source.count(f"int launch_{kernel.name}(") == 1
+    (kernel,) = compiled(640).lowered.few
+    assert compiled(640).source.count(f"int launch_{kernel.name}(") == 1
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_others_stay_with_the_library(
         (8192, 8192, 16, False, False),
         (8192, 8192, 17, True, True),
         (8192, 8192, 1024, False, True),
-        (512, 512, 40, True, False),
-        (512, 512, 96, True, True),
-        (128, 8192, 512, True, False),
+        (640, 640, 40, True, False),
+        (640, 640, 62, True, True),
+        (549, 5317, 133, True, False),
         (8192, 128, 512, True, False),
     ],
 )

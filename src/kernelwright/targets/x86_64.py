@@ -23,12 +23,12 @@ from kernelwright.targets.target import MANY, HostWay, HostWays
 # AMX, against ATen (benchmarks/cpu_products.py --always --spread log). By dots, 4 to 16 rows: 0.99
 # to 2.4 times as fast from these sizes on; 1 to 3 rows, which take as long as reading the weight,
 # 0.8 to 1.1; small weights 0.5 to 0.9. In thirds on AMX 1.03 to 1.7 with enough work; 0.7 to 1.1
-# where few columns or
+# where few columns (549 of depth 5317: 0.85) or
 # a short depth leave more to packing than to multiplying. At `medium` the library may round.
 HOST = HostWays(
     (
         HostWay("avx512f", "AVX-512", 4, 16, columns=64, depth=96, weight=1 << 17, along=True),
-        HostWay("amx_bf16", "AMX", 17, MANY, columns=288, depth=256, work=24 << 20),
+        HostWay("amx_bf16", "AMX", 17, MANY, columns=576, depth=256, work=24 << 20),
     ),
     precisions=("highest",),
 )
