@@ -4,6 +4,7 @@
 #include "check_programs.cuh"
 #include "pictures.hpp"
 #include "pointwise.hpp"
+#include "product.hpp"
 #include "resident.hpp"
 #include "short_rows.hpp"
 #include "streaming.hpp"
