@@ -1,7 +1,6 @@
 """The kernels beside a library product, as values.
 
-On a GPU they make products of few rows (few_rows.cuh, thin_sm90.cuh), on a CPU those of any number
-(product.hpp).
+On a GPU they make products of few rows, on a CPU those of any number (product.hpp).
 """
 
 from __future__ import annotations
