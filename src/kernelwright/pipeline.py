@@ -56,10 +56,12 @@ from kernelwright.plan import (
     seat,
     sizes_to_hold,
     slow,
+    small_convolutions,
     told,
     turned_back,
     ways,
     with_channels_last,
+    with_direct,
 )
 from kernelwright.problem import Problem
 from kernelwright.rules import ALL_RULES, POOL_FIRST, in_double, unless_folded
@@ -327,7 +329,9 @@ def _planned(
     primitives, laws = from_statistics(primitives, limits_of(machine), products.forms)
     spec.check_graph(primitives, "from_statistics")
     generated, close, layouts = products.generated, products.close(policy), Layouts()
-    again = choose(primitives, generated, close, machine, accuracies, problem.batch, policy)
+    small = small_convolutions(primitives, machine, problem.batch, policy)
+    own = generated.union(small)
+    again = choose(primitives, own, close, machine, accuracies, problem.batch, policy)
     while True:
         layouts |= again
         weights = machine.convolutions is not None and not machine.convolutions.alike
@@ -344,7 +348,7 @@ def _planned(
             )
             again |= {name: chosen[name] for name in unseated if name in chosen}
         if not again:
-            planned = told(planned, layouts, first)
+            planned = with_direct(told(planned, layouts, first), small)
             refusals = dict.fromkeys((*planned.refusals, *attended(planned, products.refusals)))
             named = {old: new for new, old in first.items()}
             about = (replace(v, value=named.get(v.value, v.value)) for v in verdicts)

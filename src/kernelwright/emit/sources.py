@@ -9,6 +9,7 @@ from kernelwright import dropout
 from kernelwright.emit.attention import ResultPrinter, ScorePrinter, attention_launcher
 from kernelwright.emit.convolution import ConvPrinter, conv_launcher
 from kernelwright.emit.cpp import camel, comment, dim, fit
+from kernelwright.emit.direct import DIRECT_HEADER, direct_launcher
 from kernelwright.emit.dropout import MASK_HEADER, MASK_LAUNCHER
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.emit.few import FEW_HEADERS, few_launcher
@@ -21,6 +22,7 @@ from kernelwright.graph import Graph
 from kernelwright.lower import (
     AttentionKernel,
     ConvKernel,
+    DirectKernel,
     FewKernel,
     GemmKernel,
     Kernel,
@@ -36,7 +38,7 @@ TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for a kernel, roughly (nvcc 13.0 and GCC on 3 GHz cores).
 COSTS = {"gemm_sm90": 8, "conv_sm90": 8, "attention": 4}
-FEW_COSTS = {FewKernel: 3, ThinKernel: 4}
+FEW_COSTS = {FewKernel: 3, ThinKernel: 4, DirectKernel: 1}
 ORDINARY = 1
 MOST_PLACES = 4
 
@@ -67,13 +69,13 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
         elif owner == kernel.name or isinstance(kernel, TailKernel):
             launchers = [program, *launchers]
         parts.append((cost, "\n".join([*also, "\n\n".join(launchers)])))
-    parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
+    parts += [(FEW_COSTS[type(kernel)], _beside(kernel)) for kernel in lowered.few]
     masks = dropout.has_masks(graph)
     parts += [(ORDINARY, MASK_LAUNCHER)] if masks else []
     texts = [SHARED, *ahead] if ahead else []
     programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
-    few = dict.fromkeys(FEW_HEADERS[type(kernel)] for kernel in lowered.few)
+    few = dict.fromkeys(_header(kernel) for kernel in lowered.few)
     tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
     headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
     headers += [MASK_HEADER] if masks else []
@@ -86,6 +88,15 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
         headers.append("half.cuh")
     return Sources(programs, flatten(headers, programs, device))
+
+
+def _beside(kernel: FewKernel | DirectKernel) -> str:
+    """What launches a kernel that stands beside the library's call."""
+    return direct_launcher(kernel) if isinstance(kernel, DirectKernel) else few_launcher(kernel)
+
+
+def _header(kernel: FewKernel | DirectKernel) -> str:
+    return DIRECT_HEADER if isinstance(kernel, DirectKernel) else FEW_HEADERS[type(kernel)]
 
 
 def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel, conv_time
+from kernelwright.lower.direct import DirectKernel
 from kernelwright.lower.few import FewKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
@@ -14,6 +15,7 @@ from kernelwright.lower.tail import TailKernel
 __all__ = [
     "AttentionKernel",
     "ConvKernel",
+    "DirectKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",

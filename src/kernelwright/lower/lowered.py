@@ -10,6 +10,7 @@ from kernelwright.graph import Graph
 from kernelwright.lower import in_place
 from kernelwright.lower.attention import attention_kernel
 from kernelwright.lower.convolution import convolution
+from kernelwright.lower.direct import DirectKernel, direct_kernels
 from kernelwright.lower.few import FewKernel, few_kernels
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.in_place import InPlace
@@ -36,7 +37,7 @@ class Lowered:
     """
 
     kernels: tuple[Kernel, ...]
-    few: tuple[FewKernel, ...]
+    few: tuple[FewKernel | DirectKernel, ...]
     routines: tuple[Routine, ...]
     steps: tuple[Step, ...]
     frozen: tuple[Frozen, ...]
@@ -63,11 +64,11 @@ def lower(
     in_turns |= {name for s in sliced for name in (s.product, *s.kernels)}
     found = in_place.find(plan, every, frozenset(in_turns))
     every = [in_place.stored(plan.graph, kernel, found) for kernel in every]
-    few = few_kernels(plan)
+    few: list[FewKernel | DirectKernel] = [*few_kernels(plan), *direct_kernels(plan)]
     names = shared(plan.graph, [*every, *few])
     maker = TaskMaker(plan, {k.name: k for k in every}, names, paired, sliced, target, keeps)
     users: dict[str, tuple[Region, ...]] = {}
-    regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
+    regions = {k.name: k.region for k in every} | {k.name: k.region for k in few}
     for own, region in regions.items():
         users[names[own]] = (*users.get(names[own], ()), region)
     tasks = [in_place.without(task, found) for task in maker.tasks()]

@@ -16,19 +16,18 @@ from kernelwright.expr import Expr, index, inside, load, substitute
 from kernelwright.graph import Graph
 from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel
+from kernelwright.lower.direct import DirectKernel
 from kernelwright.lower.few import FewKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.tail import TailKernel
 from kernelwright.plan import Access, Coordinate, Gemm, Range, element_type
 
 
-def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel]) -> dict[str, str]:
+def shared(graph: Graph, kernels: Iterable[Kernel | FewKernel | DirectKernel]) -> dict[str, str]:
     """The name of each kernel, and that of the first one that is equal to it."""
     first: dict[Hashable, str] = {}
-    return {
-        k.name: first.setdefault(k.key if isinstance(k, FewKernel) else key(graph, k), k.name)
-        for k in kernels
-    }
+    keys = {k.name: key(graph, k) if isinstance(k, Kernel) else k.key for k in kernels}
+    return {name: first.setdefault(found, name) for name, found in keys.items()}
 
 
 def programs(graph: Graph, kernels: Iterable[Kernel], names: dict[str, str]) -> dict[str, str]:

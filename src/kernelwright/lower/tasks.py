@@ -39,7 +39,7 @@ from kernelwright.lower.steps import (
     halves,
     machine_of,
 )
-from kernelwright.plan import Attention, Buffer, Gemm, Operand, Plan, Region
+from kernelwright.plan import Attention, Buffer, Direct, Gemm, Operand, Plan, Region
 from kernelwright.targets import Target
 
 # Up to how many rows, on which machines, and what is done.
@@ -117,6 +117,8 @@ class TaskMaker:
         assert region.call is not None
         contracts = region.kind == "contract" and self.target.lanes is not None
         step = Library(region.outputs[0].name, region.call, contracts)
+        if region.direct is not None:
+            return self.directly(region, region.direct, (), (step,))
         return [self.few_rows(region, step) if region.few or region.thin else step]
 
     def launch(
@@ -125,6 +127,20 @@ class TaskMaker:
         kernel = self.kernels[name]
         reads = (*operands, *kernel.reads)
         return Launch(self.shared[name], reads, tuple(kernel.writes), sizes)
+
+    # ---- small convolutions ------------------------------------------------------------------
+
+    def directly(
+        self, region: Region, direct: Direct, after: tuple[Step, ...], library: tuple[Step, ...]
+    ) -> list[Step]:
+        """A convolution by its own kernel and what comes `after` it, or the library's steps."""
+        reads = tuple(name for name in (*region.operands[:2], region.bias) if name)
+        samples, writes = direct.form.batch, (region.outputs[0].name,)
+        launch = Launch(self.shared[f"{region.name}_direct"], reads, writes, (samples,))
+        made = (*map(Alloc, region.outputs), launch, *after)
+        if isinstance(samples, int):  # the planner has compared it
+            return list(made)
+        return [Choice((Guard("<=", samples, direct.most),), made, library)]
 
     # ---- products of few rows ----------------------------------------------------------------
 
@@ -313,7 +329,13 @@ class TaskMaker:
             tuple(self.launch(kernel.name, ("samples",)) for kernel in group),
         )
         results = tuple(b.name for b in whole)
-        return Task(group[-1].name, (*map(Alloc, whole), step), results)
+        steps: list[Step] = [step]
+        if region.direct is not None:
+            sizes = self.sizes
+            launches = (self.launch(kernel.name, sizes) for kernel in group)
+            after: tuple[Step, ...] = (*map(Alloc, inside), *launches)
+            steps = self.directly(region, region.direct, after, (step,))
+        return Task(group[-1].name, (*map(Alloc, whole), *steps), results)
 
 
 def _task(region: Region, steps: list[Step]) -> Task:

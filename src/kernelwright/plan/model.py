@@ -435,6 +435,14 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Direct:
+    """A kernel of ours for a convolution of up to `most` samples, on the CPU."""
+
+    form: ConvForm
+    most: int
+
+
+@dataclass(frozen=True)
 class ThinRows:
     """Rows for which a product reads its weight once, on tensor cores, by the loop's arithmetic.
 
@@ -454,7 +462,8 @@ class Region:
     """One step of the emitted forward: a generated kernel, or a call that stays with ATen.
 
     A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
-    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one.
+    `few` rows has a kernel of its own beside the call, one of more rows a `thin` one, a small
+    convolution a `direct` one.
     """
 
     name: str
@@ -475,6 +484,7 @@ class Region:
     attention: Attention | None = None
     few: int = 0
     thin: ThinRows | None = None
+    direct: Direct | None = None
 
     @property
     def is_linear(self) -> bool:

@@ -340,6 +340,8 @@ class LibraryConvolutions:
     Where `minds_one`, a single sample takes longer than half of two, and a small one goes to a
     kernel that is many times slower.
     `in_double`: float64 is convolved about as fast as its bytes and operations say.
+    With the channels last a weight takes longer to be brought into the library's own order, by its
+    bytes at `weight_rate`.
     """
 
     turn_rate: float
@@ -355,6 +357,7 @@ class LibraryConvolutions:
     scattered: float = 1.0
     minds_one: bool = False
     in_double: bool = True
+    weight_rate: float = math.inf
 
     def turning_time(self, moved: float, by_steps: bool = False) -> float:
         """What the library takes to turn operand and result, so many bytes together.
@@ -407,6 +410,32 @@ class Sums:
 
 
 @dataclass(frozen=True)
+class SmallConvolutions:
+    """Convolutions on a CPU in a kernel of ours, and the library's small ones: their times.
+
+    In microseconds: ours takes `launch`, its input at `memory` bytes and its operations at `rate`,
+    which is that of a full tile of `filters`. The library takes `library` whatever it computes, or
+    `alone` for a single sample that it does not prepare for, and its operations at `library_rate`.
+    """
+
+    launch: float
+    memory: float
+    rate: float
+    filters: int
+    library: float
+    alone: float
+    library_rate: float
+
+    def time(self, flops: float, moved: float, filters: int) -> float:
+        """`filters` are those of a group, `moved` the bytes of the input."""
+        full = min(1.0, filters / self.filters)
+        return self.launch + moved / self.memory + flops / (self.rate * full)
+
+    def library_time(self, flops: float, prepared: bool) -> float:
+        return (self.library if prepared else self.alone) + flops / self.library_rate
+
+
+@dataclass(frozen=True)
 class Attending:
     """A kernel for whole attentions of a dtype at a precision, and a model of its time.
 
@@ -443,7 +472,8 @@ class Target:
     a CPU keeps rows of up to `row_elements` in the cache of one core. Memory moves `launch_bytes`
     in the time that one more kernel takes to begin and end, and a byte in that of `flops_per_byte`.
     `convolutions` says what the library's convolutions gain from channels_last, if they may.
-    Where convolutions of few channels a group may be `sums` over windows, these have their times.
+    Where convolutions of few channels a group may be `sums` over windows, these have their times,
+    and where there is a kernel for `small` ones, that has its.
     """
 
     name: str
@@ -457,6 +487,7 @@ class Target:
     attending: tuple[Attending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
+    small: SmallConvolutions | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
