@@ -389,9 +389,9 @@ def _seated(
     def planned_by(products: Ways) -> Plan:
         limits, forms = limits_of(machine), products.forms
         planned = plan(primitives, limits, products.generated, problem.batch, forms, apart)
+        planned = attend(planned, machine, problem.precision, problem.batch, policy)
         if machine.lanes is None:
             return planned
-        planned = attend(planned, machine, problem.precision, problem.batch, policy)
         return seat(planned, products, conv_time)
 
     while True:

@@ -110,7 +110,7 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, AttentionKernel):
         scores, results = ScorePrinter(graph, kernel.scores), ResultPrinter(graph, kernel)
         text = "\n\n".join([scores.print(), results.print()])
-        return text, [*_configs(kernel), attention_launcher(scores, results)]
+        return text, [*_configs(kernel), attention_launcher(scores, results, device)]
     if isinstance(kernel, ConvKernel):
         convolution = ConvPrinter(graph, kernel)
         return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]

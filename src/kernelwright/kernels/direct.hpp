@@ -15,36 +15,15 @@
 #include <algorithm>
 #include <new>
 
-#include "scalar.cuh"
+#include "tile.hpp"
 
 namespace kw {
 
-// A tile is so many vectors of places by so many filters: what the registers hold.
-#if defined(__AVX512F__)
-inline constexpr int kPlaceLanes = 16;
-inline constexpr int kPlaceVectors = 4;
-#elif defined(__AVX2__)
-inline constexpr int kPlaceLanes = 8;
-inline constexpr int kPlaceVectors = 2;
-#elif defined(__aarch64__)
-inline constexpr int kPlaceLanes = 4;
-inline constexpr int kPlaceVectors = 4;
-#else
-inline constexpr int kPlaceLanes = 4;
-inline constexpr int kPlaceVectors = 2;
-#endif
-inline constexpr int kTileFilters = 6;
 inline constexpr int kMostTaps = 256;
 inline constexpr int kMostSteps = 16;
 inline constexpr int kTerms = 96;
 // Products for which it pays to wake another thread.
 inline constexpr int64_t kWorthWaking = 100000;
-
-struct PlaceLanes {
-  typedef float type __attribute__((vector_size(kPlaceLanes * sizeof(float))));
-  typedef float anywhere
-      __attribute__((vector_size(kPlaceLanes * sizeof(float)), aligned(sizeof(float)), may_alias));
-};
 
 struct Places {
   int64_t down;
@@ -96,7 +75,7 @@ struct PaddedPlanes {
       int64_t& plane = plane_of[r * g.dilation.across % g.stride.across].across;
       if (plane < 0) plane = planes_across++;
     }
-    constexpr int64_t kFull = kPlaceVectors * kPlaceLanes;
+    constexpr int64_t kFull = kTileWidth;
     together = std::max<int64_t>(1, std::min(g.samples, kFull / (rows * pitch)));
     size = down * planes_across * together * rows * pitch;
     int64_t* next = tap;
@@ -149,8 +128,8 @@ inline void copy_padded(const DirectConv& g, const PaddedPlanes& planes, const f
 template <int F, int P>
 void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, int64_t channels,
               const float* weight, int64_t filter, float* sums) {
-  using Lanes = PlaceLanes::type;
-  using Anywhere = PlaceLanes::anywhere;
+  using Lanes = TileLanes::type;
+  using Anywhere = TileLanes::anywhere;
   Lanes sum[F][P];
   for (int f = 0; f < F; ++f) {
     for (int p = 0; p < P; ++p) sum[f][p] = Lanes{};
@@ -159,7 +138,7 @@ void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, i
     for (int64_t t = 0; t < taps; ++t) {
       Lanes seen[P];
       for (int p = 0; p < P; ++p) {
-        seen[p] = *reinterpret_cast<const Anywhere*>(x + tap[t] + p * kPlaceLanes);
+        seen[p] = *reinterpret_cast<const Anywhere*>(x + tap[t] + p * kTileLanes);
       }
       for (int f = 0; f < F; ++f) {
         const float w = weight[f * filter + t];
@@ -169,7 +148,7 @@ void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, i
   }
   for (int f = 0; f < F; ++f) {
     for (int p = 0; p < P; ++p) {
-      *reinterpret_cast<Anywhere*>(sums + (f * P + p) * kPlaceLanes) += sum[f][p];
+      *reinterpret_cast<Anywhere*>(sums + (f * P + p) * kTileLanes) += sum[f][p];
     }
   }
 }
@@ -188,11 +167,11 @@ SumTile tile_of(int64_t filters) {
 template <int P>
 void convolve_tile(const DirectConv& g, const PaddedPlanes& planes, const float* x, int64_t group,
                    int64_t first, int64_t filters, int64_t place, int64_t span, float* out) {
-  alignas(64) float sums[kTileFilters * P * kPlaceLanes];
+  alignas(64) float sums[kTileRows * P * kTileLanes];
   const int64_t taps = g.window.down * g.window.across;
   const int64_t filter = g.inside * taps;
   const float* weight = g.weight + (group * g.filters + first) * filter;
-  constexpr int64_t kWidth = P * kPlaceLanes;
+  constexpr int64_t kWidth = P * kTileLanes;
   for (int64_t f = 0; f < filters; ++f) {
     const float start = g.bias ? g.bias[group * g.filters + first + f] : 0.0f;
     for (int64_t i = 0; i < kWidth; ++i) sums[f * kWidth + i] = start;
@@ -223,15 +202,15 @@ inline void convolve(const DirectConv& g, int threads) {
   const PaddedPlanes planes(g);
   const int64_t stacks = (g.samples + planes.together - 1) / planes.together;
   const int64_t most = planes.together * planes.rows * planes.pitch;
-  const int64_t tiles = (most + kPlaceVectors * kPlaceLanes - 1) / (kPlaceVectors * kPlaceLanes);
-  const int64_t blocks = (g.filters + kTileFilters - 1) / kTileFilters;
+  const int64_t tiles = (most + kTileWidth - 1) / (kTileWidth);
+  const int64_t blocks = (g.filters + kTileRows - 1) / kTileRows;
   const int64_t places = g.result.down * g.result.across;
   const int64_t channels = g.groups * g.inside;
   const int64_t depth = g.inside * g.window.down * g.window.across;
   const int64_t work = g.samples * g.groups * g.filters * places * depth;
   const int workers = work < kWorthWaking ? 1 : threads;
   // A tile reads whole vectors, beyond the last place of the last channel.
-  constexpr int64_t kBeyond = kPlaceVectors * kPlaceLanes;
+  constexpr int64_t kBeyond = kTileWidth;
   const int64_t all = stacks * channels * planes.size;
   float* const padded = new float[all + kBeyond];
   memset(padded + all, 0, kBeyond * sizeof(float));
@@ -258,19 +237,19 @@ inline void convolve(const DirectConv& g, int threads) {
       const int64_t span = (rows - 1) * planes.pitch + g.result.across;
       const float* x = padded + (stack * channels + group * g.inside) * planes.size;
       float* out = g.out + ((sample * g.groups + group) * g.filters + first) * places;
-      int64_t place = i % tiles * kPlaceVectors * kPlaceLanes;
-      const int64_t end = std::min(span, place + kPlaceVectors * kPlaceLanes);
+      int64_t place = i % tiles * kTileWidth;
+      const int64_t end = std::min(span, place + kTileWidth);
       while (place < end) {
-        const int64_t vectors = (end - place + kPlaceLanes - 1) / kPlaceLanes;
-        if (vectors >= kPlaceVectors) {
-          convolve_tile<kPlaceVectors>(g, planes, x, group, first, filters, place, span, out);
-          place += kPlaceVectors * kPlaceLanes;
+        const int64_t vectors = (end - place + kTileLanes - 1) / kTileLanes;
+        if (vectors >= kTileVectors) {
+          convolve_tile<kTileVectors>(g, planes, x, group, first, filters, place, span, out);
+          place += kTileWidth;
         } else if (vectors >= 2) {
           convolve_tile<2>(g, planes, x, group, first, filters, place, span, out);
-          place += 2 * kPlaceLanes;
+          place += 2 * kTileLanes;
         } else {
           convolve_tile<1>(g, planes, x, group, first, filters, place, span, out);
-          place += kPlaceLanes;
+          place += kTileLanes;
         }
       }
     }

@@ -40,7 +40,7 @@ from kernelwright.lower.steps import (
     machine_of,
 )
 from kernelwright.plan import Attention, Buffer, Direct, Gemm, Operand, Plan, Region
-from kernelwright.targets import Target
+from kernelwright.targets import CoreAttending, Target
 
 # Up to how many rows, on which machines, and what is done.
 Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
@@ -105,7 +105,7 @@ class TaskMaker:
         if region.gemm is not None:
             return [self.product(region, region.gemm)]
         if region.attention is not None:
-            return [self.attention(region, region.attention)]
+            return self.attention(region, region.attention)
         return self.plain(region)
 
     def plain(self, region: Region) -> list[Step]:
@@ -219,15 +219,17 @@ class TaskMaker:
 
     # ---- attentions --------------------------------------------------------------------------
 
-    def attention(self, region: Region, attention: Attention) -> Choice:
-        """Both ways to an attention: one kernel, or its steps apart."""
+    def attention(self, region: Region, attention: Attention) -> list[Step]:
+        """Both ways to an attention: one kernel, or its steps apart on another GPU."""
         kernel = self.kernels[region.name]
         assert isinstance(kernel, AttentionKernel)
         launch = self.launch(region.name, self.sizes, kernel.operands)
+        made: list[Step] = [*map(Alloc, region.outputs), launch]
+        if isinstance(attention.loop, CoreAttending):
+            return made
         apart = [step for r in attention.library for step in self.plain(r)]
         machine = Guard("capability", capability=attention.loop.capability)
-        made: list[Step] = [*map(Alloc, region.outputs), launch]
-        return Choice((GENERATED, machine), tuple(made), tuple(apart))
+        return [Choice((GENERATED, machine), tuple(made), tuple(apart))]
 
     # ---- generated convolutions --------------------------------------------------------------
 

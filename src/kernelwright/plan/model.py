@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets import Attending, ConvLoop, Loop
+from kernelwright.targets import Attending, ConvLoop, CoreAttending, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 # How many elements there are.
@@ -409,7 +409,7 @@ class Attention:
 
     product: str
     mixed: str
-    loop: Attending
+    loop: Attending | CoreAttending
     query: Operand
     key: Operand
     value: Operand

@@ -13,6 +13,7 @@ from kernelwright.targets.sm_90 import SM_90
 from kernelwright.targets.target import (
     Attending,
     ConvLoop,
+    CoreAttending,
     Lanes,
     LibraryConvolutions,
     Loop,
@@ -31,6 +32,7 @@ __all__ = [
     "X86_64",
     "Attending",
     "ConvLoop",
+    "CoreAttending",
     "Lanes",
     "LibraryConvolutions",
     "Loop",

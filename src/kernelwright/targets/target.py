@@ -464,6 +464,36 @@ class Attending:
 
 
 @dataclass(frozen=True)
+class CoreAttending:
+    """A kernel for attentions of a dtype on a CPU, and the times of it and of its steps apart.
+
+    In microseconds: ours takes `launch`, its products at `rate` operations and its scores, of which
+    it weighs so many in one. Apart, each of three steps takes `step`, the products take `library`,
+    and what is written and read of the scores `memory` bytes. Heads have at most `widest` features.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    launch: float
+    rate: float
+    scores: float
+    step: float
+    library: float
+    memory: float
+    widest: int
+    precision: str = ""
+
+    def time(self, flops: float, scores: float) -> float:
+        return self.launch + flops / self.rate + scores / self.scores
+
+    def time_apart(self, flops: float, scores: float) -> float:
+        moved = 4 * self.dtype.itemsize * scores
+        passes = moved / self.memory + scores / self.scores
+        return 3 * self.step + flops / self.library + passes
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
@@ -484,7 +514,7 @@ class Target:
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
     conv_loops: tuple[ConvLoop, ...] = ()
-    attending: tuple[Attending, ...] = ()
+    attending: tuple[Attending | CoreAttending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
     small: SmallConvolutions | None = None
@@ -495,7 +525,7 @@ class Target:
             (p for p in self.conv_loops if p.dtype == dtype and p.accuracy in ("", owed)), None
         )
 
-    def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | None:
+    def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | CoreAttending | None:
         """The kernel for attentions of this type at a float32 matmul precision."""
         return _at(precision, (k for k in self.attending if k.dtype == dtype))
 
@@ -507,7 +537,7 @@ class Target:
         return self.name
 
 
-Precise = TypeVar("Precise", Loop, Attending)
+Precise = TypeVar("Precise", bound=Loop | Attending | CoreAttending)
 
 
 def _at(precision: str, kernels: Iterable[Precise]) -> Precise | None:
