@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelwright import memory
-from kernelwright.graph import SOURCES, Graph, Node, hint, refs
+from kernelwright.graph import SOURCES, Graph, Node, hint, product, refs
 from kernelwright.ledger import homes
 from kernelwright.lower.kernel import GemmKernel
 from kernelwright.problem import describe
+from kernelwright.targets.target import CoreAttending
 from kernelwright.version import __version__
 
 if TYPE_CHECKING:
     from kernelwright.compiled import Compiled
-    from kernelwright.lower.few import FewKernel
+    from kernelwright.lower.few import BesideKernel
     from kernelwright.lower.kernel import Kernel
     from kernelwright.plan.model import Region
     from kernelwright.problem import Problem
@@ -212,20 +213,23 @@ def _own_time(compiled: Compiled, region: Region) -> float | None:
         sizes = (hint(gemm.rows, batch), gemm.columns, gemm.depth, count)
         return gemm.loop.generated_time(tile.columns, *sizes) if tile is not None else None
     moved, flops = hint(region.bytes, batch), hint(region.flops, batch)
-    for generated in (region.conv, region.attention):
-        if generated is not None:
-            return generated.loop.time(flops, moved)
-    return None
+    attention = region.attention
+    if attention is not None and isinstance(attention.loop, CoreAttending):
+        scores = hint(product(attention.batch), batch) * attention.rows * attention.keys
+        return attention.loop.time(flops, scores)
+    if attention is not None:
+        return attention.loop.time(flops, moved)
+    return region.conv.loop.time(flops, moved) if region.conv is not None else None
 
 
 # ---- kernels --------------------------------------------------------------------------------
 
 
-def _kernels(compiled: Compiled) -> list[Kernel | FewKernel]:
+def _kernels(compiled: Compiled) -> list[Kernel | BesideKernel]:
     return [*compiled.lowered.kernels, *compiled.lowered.few]
 
 
-def _users(compiled: Compiled, kernel: Kernel | FewKernel) -> list[str]:
+def _users(compiled: Compiled, kernel: Kernel | BesideKernel) -> list[str]:
     """The steps that launch it: a product's second kernel belongs to the product's step."""
     launching = {node for region in compiled.lowered.users[kernel.name] for node in region.nodes}
     return [
@@ -235,18 +239,16 @@ def _users(compiled: Compiled, kernel: Kernel | FewKernel) -> list[str]:
     ]
 
 
-def _kernel(compiled: Compiled, kernel: Kernel | FewKernel) -> dict[str, Any]:
+def _kernel(compiled: Compiled, kernel: Kernel | BesideKernel) -> dict[str, Any]:
     from kernelwright.lower.kernel import Kernel
 
     steps = _users(compiled, kernel)
     if not isinstance(kernel, Kernel):
-        sizes = {"columns": kernel.columns, "depth": kernel.depth}
-        why = "a product of few rows, which reads its weight once"
         return {
             "name": kernel.name,
-            "template": "few_rows",
-            "config": sizes,
-            "why": why,
+            "template": kernel.header.partition(".")[0],
+            "config": kernel.known,
+            "why": kernel.why,
             "steps": steps,
             "program": "",
         }

@@ -1,7 +1,7 @@
-"""The kernels beside a library product, as values.
+"""The kernels beside a library product or convolution, as values.
 
 On a GPU they make products of few rows (few_rows.cuh, thin_sm90.cuh), on a CPU those of any number
-(product.hpp).
+(product.hpp) and small convolutions (direct.hpp).
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.model import HostProduct, Plan, Region
 
 
 @dataclass(frozen=True)
 class BesideKernel:
-    """A product by a kernel of its own, with or without a bias."""
+    """What a kernel of its own makes, with or without a bias."""
 
     region: Region
     biased: bool
@@ -31,6 +32,16 @@ class BesideKernel:
     @property
     def key(self) -> tuple[object, ...]:
         """What two kernels must have in common to be one."""
+        raise NotImplementedError
+
+    @property
+    def known(self) -> dict[str, int]:
+        """The sizes that it is compiled for."""
+        raise NotImplementedError
+
+    @property
+    def why(self) -> str:
+        """What is to be said for it."""
         raise NotImplementedError
 
 
@@ -78,6 +89,42 @@ class HostKernel(BesideKernel):
         dims = tuple(places.get(d, d) for d in self.dims.values())
         return "host", dims, self.biased
 
+    @property
+    def known(self) -> dict[str, int]:
+        return {name: d for name, d in self.dims.items() if isinstance(d, int)}
+
+    @property
+    def why(self) -> str:
+        return f"a product by {' or '.join(map(str, self.product.ways))}"
+
+
+@dataclass(frozen=True)
+class DirectKernel(BesideKernel):
+    """A convolution of these sizes for any number of samples."""
+
+    form: ConvForm
+
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_direct"
+
+    @property
+    def header(self) -> str:
+        return "direct.hpp"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return "direct", self.form.unnamed, self.biased
+
+    @property
+    def known(self) -> dict[str, int]:
+        form = self.form
+        return {"channels": form.cin, "filters": form.cout, "groups": form.groups}
+
+    @property
+    def why(self) -> str:
+        return "a small convolution, which the library is slow to begin"
+
 
 @dataclass(frozen=True)
 class FewKernel(BesideKernel):
@@ -97,6 +144,14 @@ class FewKernel(BesideKernel):
     @property
     def key(self) -> tuple[object, ...]:
         return "few_rows", self.columns, self.depth, self.biased
+
+    @property
+    def known(self) -> dict[str, int]:
+        return {"columns": self.columns, "depth": self.depth}
+
+    @property
+    def why(self) -> str:
+        return "a product of few rows, which reads its weight once"
 
 
 @dataclass(frozen=True)
@@ -120,11 +175,13 @@ class ThinKernel(FewKernel):
 
 
 def few_kernels(plan: Plan) -> tuple[BesideKernel, ...]:
-    """Those of each library product that has such kernels beside it."""
+    """Those of each library call that has such kernels beside it."""
     found: list[BesideKernel] = []
     for region in plan.library:
         if region.host is not None:
             found.append(HostKernel(region, region.bias is not None, region.host))
+        if region.direct is not None:
+            found.append(DirectKernel(region, region.bias is not None, region.direct.form))
         if not (region.few or region.thin):
             continue
         columns, depth = (int(str(d)) for d in plan.graph[region.operands[1]].type.shape)
