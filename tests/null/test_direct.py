@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from written import Written
 
+from kernelwright.details import plan_record
 from kernelwright.lower.steps import Choice, Guard, Launch
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.problem import problem_from_module
@@ -74,3 +75,23 @@ def test_what_lies_otherwise_is_left_to_the_library() -> None:
     problem = problem_from_module(module.eval(), (torch.randn(4, 5, 6, 7),))
     made = compile_problem(problem, target=X86_64)
     assert all(region.direct is None for region in made.planned.regions)
+
+
+def test_a_report_shows_the_kernels_beside_the_library() -> None:
+    """A small convolution, a product by tiles and an attention, each with what it is estimated."""
+
+    def forward(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        tokens = m.conv(x).flatten(2).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(*([tokens[:, None]] * 3))[:, 0]
+        return torch.relu(m.linear(mixed.flatten(1)))
+
+    conv, linear = nn.Conv2d(8, 16, 3, padding=1), nn.Linear(1024, 512)
+    module = Written(forward, conv=conv, linear=linear).eval()
+    problem = problem_from_module(module, (torch.randn(4, 8, 8, 8),))
+    found = plan_record(compile_problem(problem, target=X86_64))["details"]
+    whys = {kernel["template"]: kernel["why"] for kernel in found["kernels"]}
+    assert {"direct", "product", "attention"} <= whys.keys()
+    assert "AVX-512" in whys["product"] and "small convolution" in whys["direct"]
+    assert all(kernel["config"] and kernel["steps"] for kernel in found["kernels"])
+    (attention,) = (step for step in found["steps"] if step["kind"] == "attention")
+    assert 0 < attention["model_us"] < 100

@@ -1,8 +1,5 @@
 import torch
 
-_KW_GENERATED_GEMM = True  # False: every product is the library's
-
-
 class ModelNew(Model):
     """Where each operator of Model.forward went.
 
