@@ -19,9 +19,9 @@ from kernelwright import errors
 from kernelwright.bench.timings import Timings
 from kernelwright.cache import Cleaned, Entry
 from kernelwright.check import Checked
+from kernelwright.compiled import RegionRow
 from kernelwright.doctor import Diagnosis
 from kernelwright.ledger import LedgerRow
-from kernelwright.pipeline import RegionRow
 from kernelwright.sweep.task import STATUSES
 from kernelwright.verify.certificate import Certificate
 from kernelwright.version import SCHEMA
@@ -56,7 +56,21 @@ PlanDocument = of(
     regions=list[RegionRow],
     shared=list[str],
     refusals=list[str],
+    again=list[str],
     kernels=list[str],
+    details=dict[str, Any],
+)
+ProfileDocument = of(
+    "Profile",
+    model=str,
+    device=str,
+    precision=str,
+    calls=int,
+    call_us=float,
+    ceilings=dict[str, Any],
+    notices=list[str],
+    spent=list[dict[str, Any]],
+    steps=list[dict[str, Any]],
 )
 EntryDocument = of("Entry", Entry, path=str, days=float)
 GroupDocument = of(
@@ -118,6 +132,9 @@ RowDocument = TypedDict(
         "verdict": NotRequired[str],
         "cases": NotRequired[list[dict[str, Any]]],
         "kept": NotRequired[list[str]],
+        "cpu": NotRequired[float],
+        "alone": NotRequired[float],
+        "peak": NotRequired[int],
     },
 )
 
@@ -133,6 +150,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "explain": {**get_type_hints(PlanDocument), "notices": list[str]},
     "verify": get_type_hints(CertificateDocument),
     "bench": {**get_type_hints(TimingsDocument), "notices": list[str]},
+    "profile": {
+        **get_type_hints(ProfileDocument),
+        "a": ProfileDocument,
+        "b": ProfileDocument,
+        "difference": list[dict[str, Any]],
+    },
+    "report": {"output": str, "lacks": list[str]},
     "check": {"path": str, "package": str, "findings": get_type_hints(Checked)["findings"]},
     "doctor": {**get_type_hints(Diagnosis), "healthy": bool},
     "cache": {

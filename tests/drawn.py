@@ -38,6 +38,8 @@ ONE_OF = {
     "cpu/test_fuzz.py": 4,
     "cpu/test_fuzz.py::test_models_that_failed_once_are_right": 8,
     "cpu/test_fuzz.py::test_random_models_are_right": 8,
+    "cpu/test_host_products.py": 4,
+    "cpu/test_host_products.py::test_the_sanitizers_find_nothing": 4,
     "cpu/test_hostile.py": 12,
     "cpu/test_in_place.py": 5,
     "cpu/test_known_calls.py": 3,

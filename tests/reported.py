@@ -10,6 +10,7 @@ from typing import Any
 
 import kernelwright
 from kernelwright.bench.timings import Timing, Timings
+from kernelwright.details import plan_record
 from kernelwright.report.record import Record
 from kernelwright.verify.certificate import Certificate, Check
 
@@ -41,7 +42,7 @@ def plan(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"{name}.py")
         path.write_text(source(name))
-        text = json.dumps(kernelwright.explain(path, device="cpu").to_json())
+        text = json.dumps(plan_record(kernelwright.explain(path, device="cpu")))
     found: dict[str, Any] = json.loads(text)
     return found
 

@@ -244,11 +244,12 @@ def _kernel(compiled: Compiled, kernel: Kernel | BesideKernel) -> dict[str, Any]
 
     steps = _users(compiled, kernel)
     if not isinstance(kernel, Kernel):
+        sizes, why = kernel.told
         return {
             "name": kernel.name,
             "template": kernel.header.partition(".")[0],
-            "config": kernel.known,
-            "why": kernel.why,
+            "config": {name: str(size) for name, size in sizes.items()},
+            "why": why,
             "steps": steps,
             "program": "",
         }

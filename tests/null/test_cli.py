@@ -19,7 +19,7 @@ import pytest
 import torch
 import verifying
 
-from kernelwright import commands, pipeline
+from kernelwright import commands, details, pipeline
 from kernelwright.bench import runner
 from kernelwright.cli import main
 from kernelwright.errors import BuildError, UnsupportedError
@@ -85,6 +85,12 @@ def fake_verify(passed: bool) -> Any:
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache folder of the test's own."""
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(autouse=True)
+def no_details(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled here has no graphs to tell of."""
+    monkeypatch.setattr(details, "details", lambda compiled: {})
 
 
 @pytest.fixture(autouse=True)

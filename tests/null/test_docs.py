@@ -23,7 +23,8 @@ SUFFIXES = (".py", ".cuh", ".hpp", ".cu", ".cpp")
 # Files that a reader is to think of, not to find.
 IMAGINED = {"model_new.py", "candidate.py", "MODEL_new.py", "NAME.cuh", "NAME.hpp"} | {
     *("net.py", "net_new.py", "use.py", "broken.py", "one.py", "two.py", "file.py"),
-    *("blocks.py", "attention_new.py"),
+    *("blocks.py", "attention_new.py", "old_new.py", "anything.py", "PROBLEM-fast.py"),
+    "level_1_problem_2_sample_0_kernel.py",
 }
 
 

@@ -23,6 +23,7 @@ PACKAGE = ROOT / "src" / "kernelwright"
 EXTRAS = {"report", "cluster"}
 HOSTS = {"pytest_plugin.py": "pytest"}  # loaded by that library and by nobody else
 WRITTEN = {"live_worker"}  # modules that tests write
+CALLED = {"PIL": "pillow", "yaml": "pyyaml"}  # distributions, where one is not installed here
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,9 @@ def test_everything_imported_is_declared() -> None:
                 continue
             if HOSTS.get(path.name) == module:
                 continue
-            names = {n.lower().replace("_", "-") for n in known.get(module, [module])}
+            names = {
+                n.lower().replace("_", "-") for n in known.get(module, [CALLED.get(module, module)])
+            }
             allowed = always if at_once else always.union(*extras.values())
             assert names & allowed, f"{path.relative_to(ROOT)} imports {module}"
 
@@ -168,7 +171,10 @@ def test_everything_the_tests_import_is_declared() -> None:
             for module, _ in imports(path):
                 if module in sys.stdlib_module_names | own | {"kernelwright"}:
                     continue
-                names = {n.lower().replace("_", "-") for n in known.get(module, [module])}
+                names = {
+                    n.lower().replace("_", "-")
+                    for n in known.get(module, [CALLED.get(module, module)])
+                }
                 assert names & allowed, f"{path.relative_to(ROOT)} imports {module}"
 
 

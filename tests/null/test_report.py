@@ -63,7 +63,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plan(model: Path) -> dict[str, Any]:
     compiled = kernelwright.explain(model, device="cpu")
-    value: dict[str, Any] = json.loads(json.dumps(compiled.to_json()))
+    value: dict[str, Any] = json.loads(json.dumps(plan_record(compiled)))
     return value
 
 

@@ -37,7 +37,7 @@ def test_what_a_task_does_costs_its_own_alone(tmp_path: Path) -> None:
     assert {statuses(out)[name] for name in ("good", "z", "shut")} == {"passed"}
     kept = {row["problem"]: row for row in rows(out)}
     assert kept["half"]["certified"] and kept["half"]["verdict"] == "PASSED: 3 checks"
-    assert kept["eat"]["peak"] > 400 << 20
+    assert kept["eat"]["peak"] > 400 << 20 and kept["eat"]["cpu"] > 0
     deadline = time.monotonic() + 20
     left = [pid for _, pid in started(log)]
     while any(map(alive, left)) and time.monotonic() < deadline:

@@ -6,6 +6,7 @@
 #include "direct.hpp"
 #include "pictures.hpp"
 #include "pointwise.hpp"
+#include "product.hpp"
 #include "resident.hpp"
 #include "short_rows.hpp"
 #include "streaming.hpp"

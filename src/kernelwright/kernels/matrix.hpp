@@ -9,10 +9,6 @@
 #include <cstdint>
 #include <new>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "across.hpp"
 
 namespace kw {
@@ -177,7 +173,11 @@ inline float one_product(const Matrix& left, int64_t i, const Matrix& right, int
   return static_cast<float>(sum);
 }
 
+// Declared here: a file that is compiled without OpenMP may have no header of it.
 #ifdef _OPENMP
+extern "C" int omp_get_thread_num();
+extern "C" int omp_get_num_threads();
+
 inline int team_part() {
   return omp_get_thread_num();
 }

@@ -14,7 +14,7 @@ namespace kw {
 inline constexpr int kVectors = kRegisters == 32 ? 4 : 2;
 inline constexpr int kBroadcasts = 6;
 inline constexpr int64_t kWidth = kVectors * kLanes;
-inline constexpr int64_t kTileDepth = 256;
+inline constexpr int64_t kTileDepth = 64;
 inline constexpr int64_t kTileChunk = 4 * kWidth;        // packed rows at once
 inline constexpr int64_t kTilePanel = 16 * kBroadcasts;  // of the other side
 

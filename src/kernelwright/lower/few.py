@@ -30,18 +30,13 @@ class BesideKernel:
         raise NotImplementedError
 
     @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        """Its sizes and what it is good for, as a report shows them."""
+        raise NotImplementedError
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What two kernels must have in common to be one."""
-        raise NotImplementedError
-
-    @property
-    def known(self) -> dict[str, int]:
-        """The sizes that it is compiled for."""
-        raise NotImplementedError
-
-    @property
-    def why(self) -> str:
-        """What is to be said for it."""
         raise NotImplementedError
 
 
@@ -58,6 +53,12 @@ class HostKernel(BesideKernel):
     @property
     def header(self) -> str:
         return "product.hpp"
+
+    @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        made = self.product
+        sizes: dict[str, Dim] = {"columns": made.columns, "depth": made.depth}
+        return sizes, f"a product by a kernel of ours for {'; '.join(map(str, made.ways))}"
 
     @property
     def dims(self) -> dict[str, Dim]:
@@ -89,14 +90,6 @@ class HostKernel(BesideKernel):
         dims = tuple(places.get(d, d) for d in self.dims.values())
         return "host", dims, self.biased
 
-    @property
-    def known(self) -> dict[str, int]:
-        return {name: d for name, d in self.dims.items() if isinstance(d, int)}
-
-    @property
-    def why(self) -> str:
-        return f"a product by {' or '.join(map(str, self.product.ways))}"
-
 
 @dataclass(frozen=True)
 class DirectKernel(BesideKernel):
@@ -113,17 +106,14 @@ class DirectKernel(BesideKernel):
         return "direct.hpp"
 
     @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        form = self.form
+        sizes: dict[str, Dim] = {"channels": form.cin, "filters": form.cout, "groups": form.groups}
+        return sizes, "a small convolution, which the library is slow to begin"
+
+    @property
     def key(self) -> tuple[object, ...]:
         return "direct", self.form.unnamed, self.biased
-
-    @property
-    def known(self) -> dict[str, int]:
-        form = self.form
-        return {"channels": form.cin, "filters": form.cout, "groups": form.groups}
-
-    @property
-    def why(self) -> str:
-        return "a small convolution, which the library is slow to begin"
 
 
 @dataclass(frozen=True)
@@ -142,16 +132,13 @@ class FewKernel(BesideKernel):
         return "few_rows.cuh"
 
     @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        sizes: dict[str, Dim] = {"columns": self.columns, "depth": self.depth}
+        return sizes, "a product of few rows, which reads its weight once"
+
+    @property
     def key(self) -> tuple[object, ...]:
         return "few_rows", self.columns, self.depth, self.biased
-
-    @property
-    def known(self) -> dict[str, int]:
-        return {"columns": self.columns, "depth": self.depth}
-
-    @property
-    def why(self) -> str:
-        return "a product of few rows, which reads its weight once"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from kernelwright.embedded.launches import LAUNCHER
 from kernelwright.errors import InputError
 from kernelwright.live import adopt
 from kernelwright.problem import in_mode, load_problem, load_source
-from kernelwright.profile.events import CALL, Spent, calls, spent
+from kernelwright.profile.events import CALL, LAUNCH, Spent, calls, spent
 from kernelwright.profile.predict import ceilings, predicted
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.inputs import Inputs, forward
@@ -117,7 +117,7 @@ def profile(
     compiled = compile_problem(problem, progress)
     own = getattr(load_source(Path(path)), "ModelNew", None)
     module = adopt(own, problem.module) if own is not None else compiled.instantiate()
-    notices = [] if _noted(module) else [UNTOLD]
+    notices = [] if _noted(module) or not compiled.fused else [UNTOLD]
     sets = make_sets(problem.inputs, settings.batch, 0, problem.kwargs)
     with _threads(settings.threads), matmul_precision(problem.precision), quiet_warnings():
         limits = ceilings(problem.device, problem.precision)
@@ -183,14 +183,22 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 class _Ranges:
-    """Compiled kernels, each inside of a range of the profiler."""
+    """Compiled kernels, each inside of a range of the profiler: as functions, or by address."""
 
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
         self.kept: dict[str, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.compiled, name)
+        found = getattr(self.compiled, name)
+        if not name.startswith(LAUNCH):
+            return found
+
+        def run(*given: Any) -> Any:
+            with torch.profiler.record_function(name):
+                return found(*given)
+
+        return run
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
@@ -212,12 +220,12 @@ def _noted(module: nn.Module) -> bool:
     """
     space = vars(type(module))["forward"].__globals__.values()
     library = next((v for v in space if hasattr(v, "compiled") and hasattr(v, "watchers")), None)
-    fusion = next((v for v in space if hasattr(v, "kinds") and hasattr(v, "kernels")), None)
-    if library is None or fusion is None:
-        return not any(hasattr(v, "load_library") for v in space)
+    if library is None:
+        return False
     if not isinstance(library.compiled, _Ranges):
         library.compiled = _Ranges(library.compiled)
-    fusion.kinds.clear()
+    for fusion in (v for v in space if hasattr(v, "kinds") and hasattr(v, "kernels")):
+        fusion.kinds.clear()
     vars(module)["_kernelwright"] = None
     return True
 

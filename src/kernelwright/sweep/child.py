@@ -65,7 +65,7 @@ def attempt(task: Task, place: Place) -> Row:
         kept = keep(folder / KEPT, place.artefacts, task.key)
         told = {name: value for name, value in found.items() if name not in ("status", "reason")}
         told |= {"kept": kept} if kept else {}
-        told |= {name: ended[name] for name in ("peak", "used") if name in ended}
+        told |= {name: ended[name] for name in ("peak", "used", "cpu") if name in ended}
         return row_of(task, status, reason, **told, seconds=round(time.monotonic() - started, 3))
 
 

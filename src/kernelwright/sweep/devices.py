@@ -14,6 +14,7 @@ import glob
 import os
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -48,6 +49,7 @@ class Device:
         self._door: IO[str] = (folder / f"{safe}.door").open("w")
         self._room: IO[str] = (folder / f"{safe}.room").open("w")
         self._told = told or (lambda word: None)
+        self.seconds = 0.0  # that it was had alone
 
     def enter(self) -> None:
         """To use it with others: nobody times meanwhile."""
@@ -63,9 +65,11 @@ class Device:
         """To time on it; then with others again."""
         fcntl.flock(self._room, fcntl.LOCK_UN)  # two that kept their place would wait for ever
         self._through(fcntl.LOCK_EX)
+        since = time.monotonic()
         try:
             yield
         finally:
+            self.seconds += time.monotonic() - since
             fcntl.flock(self._room, fcntl.LOCK_SH)
 
     def _through(self, how: int) -> None:

@@ -92,6 +92,8 @@ def main():
     end_all(process)
     if alive:
         found = {name: getattr(watch, name) for name in ("why", "stage", "used", "peak", "wrote")}
+        below = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found["cpu"] = round(below.ru_utime + below.ru_stime, 3)
         print(json.dumps({**found, "code": process.returncode}), flush=True)
 
 

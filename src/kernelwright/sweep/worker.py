@@ -95,7 +95,7 @@ def main() -> int:
         except Exception as error:
             failure = unexpected(error, None)
             status, reason = STATUS_OF[type(failure)], " ".join(str(failure).split())
-        bench.write(status=status, reason=reason)
+        bench.write(status=status, reason=reason, alone=round(device.seconds, 3))
     return 0
 
 

@@ -20,15 +20,15 @@ from kernelwright.targets.target import MANY, HostWay, HostWays, SmallConvolutio
 # Windows of one place with the channels first leave one of two cores idle: 64 to 128 channels over
 # 56 x 56 take 3.0 ms, with them last 1.9, as a product of matrices 1.6 (docs/layouts.md).
 # 200 products of 1 to 512 rows, 64 to 8192 deep and wide, log-uniform, on two cores of a Xeon with
-# AMX, against ATen (benchmarks/cpu_products.py --always). By dots, 4 to 16 rows: 0.99 to 2.4 times
-# as fast from these sizes on; 1 to 3 rows, which take as long as reading the weight, 0.8 to 1.1;
-# small weights 0.5 to 0.9. In thirds on AMX 1.03 to 1.7 with enough work; 0.7 to 1.1 where few
-# columns or a short depth leave more to packing than to multiplying. At `medium` the library may
-# round.
+# AMX, against ATen (benchmarks/cpu_products.py --always --spread log). By dots, 4 to 16 rows: 0.99
+# to 2.4 times as fast from these sizes on; 1 to 3 rows, which take as long as reading the weight,
+# 0.8 to 1.1; small weights 0.5 to 0.9. In thirds on AMX 1.03 to 1.7 with enough work; 0.7 to 1.1
+# where few columns (549 of depth 5317: 0.85) or a short depth leave more to packing than to
+# multiplying. At `medium` the library may round.
 HOST = HostWays(
     (
         HostWay("avx512f", "AVX-512", 4, 16, columns=64, depth=96, weight=1 << 17, along=True),
-        HostWay("amx_bf16", "AMX", 17, MANY, columns=288, depth=256, work=24 << 20),
+        HostWay("amx_bf16", "AMX", 17, MANY, columns=576, depth=256, work=24 << 20),
     ),
     precisions=("highest",),
 )
