@@ -94,7 +94,8 @@ def emit(
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
     generated = any(r.gemm or r.conv or r.attention for r in writer.plan.regions)
-    switched = generated or bool(writer.lowered.few)
+    # On a CPU there is one way to each of them, which nothing switches.
+    switched = writer.device == "cuda" and (generated or bool(writer.lowered.few))
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
         products.SWITCH if switched else "",
