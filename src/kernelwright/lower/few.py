@@ -1,7 +1,7 @@
 """The kernels beside a library product or convolution, as values.
 
-On a GPU they make products of few rows (few_rows.cuh, thin_sm90.cuh), on a CPU those of any number
-(product.hpp) and small convolutions (direct.hpp).
+On a GPU they make products of few rows (few_rows.cuh, and what a target names), on a CPU those of
+any number (product.hpp) and small convolutions (direct.hpp).
 """
 
 from __future__ import annotations
