@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernelwright import memory
-from kernelwright.graph import SOURCES, Graph, Node, hint, refs
+from kernelwright.graph import SOURCES, Graph, Node, hint, product, refs
 from kernelwright.ledger import homes
 from kernelwright.lower.kernel import GemmKernel
 from kernelwright.problem import describe
+from kernelwright.targets.target import CoreAttending
 from kernelwright.version import __version__
 
 if TYPE_CHECKING:
@@ -212,10 +213,13 @@ def _own_time(compiled: Compiled, region: Region) -> float | None:
         sizes = (hint(gemm.rows, batch), gemm.columns, gemm.depth, count)
         return gemm.loop.generated_time(tile.columns, *sizes) if tile is not None else None
     moved, flops = hint(region.bytes, batch), hint(region.flops, batch)
-    for generated in (region.conv, region.attention):
-        if generated is not None:
-            return generated.loop.time(flops, moved)
-    return None
+    attention = region.attention
+    if attention is not None and isinstance(attention.loop, CoreAttending):
+        scores = hint(product(attention.batch), batch) * attention.rows * attention.keys
+        return attention.loop.time(flops, scores)
+    if attention is not None:
+        return attention.loop.time(flops, moved)
+    return region.conv.loop.time(flops, moved) if region.conv is not None else None
 
 
 # ---- kernels --------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ def _attention_faults(region: Region, attention: Attention) -> Iterator[str]:
         if missing := {a.buffer for a in loads} - {*region.reads, value}:
             yield f"a program reads {sorted(missing)[0]}, which the region does not"
     yield from _program_faults(attention.scores)
-    if {*region.outputs} != {*attention.library[-1].outputs}:
+    if attention.library and {*region.outputs} != {*attention.library[-1].outputs}:
         yield "the steps apart give other results"
 
 

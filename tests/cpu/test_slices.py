@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import checking
@@ -17,7 +18,7 @@ from kernelwright.emit import steps
 from kernelwright.lower import slices
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module
-from kernelwright.targets import CPU
+from kernelwright.targets import CPU, target_for
 
 Forward = Callable[[Any, Tensor], Any]
 CONV = {"conv": lambda: nn.Conv2d(3, 6, 3, padding=1)}
@@ -70,7 +71,8 @@ def test_slices_give_what_eager_gives(
     monkeypatch.setattr(slices, "WEIGHTS", 0)
     module = Written(forward, **{name: make() for name, make in parts.items()}).eval()
     problem = problem_from_module(module, (torch.randn(4, 3, 9, 8),))
-    compiled = compile_problem(problem, target=target)
+    library = replace(target_for(target), small=None)
+    compiled = compile_problem(problem, target=library)
     assert [len(s.kernels) for s in compiled.lowered.slices] == ([count] if count else [])
     fused = compiled.instantiate()
     for batch in (1, 2, 5, 0):

@@ -214,11 +214,33 @@ def test_wide_heads_do_not_fit() -> None:
     assert Code.SCORES_WIDE in codes(found)
 
 
-@pytest.mark.parametrize("target", ["cpu", "sm_80"])
-def test_targets_without_the_kernel_leave_torchs_function_whole(target: str) -> None:
-    assert not attentions(compiled(by_hand, target=target))
-    found = compiled(by_torch(), target=target)
+def test_targets_without_the_kernel_leave_torchs_function_whole() -> None:
+    assert not attentions(compiled(by_hand, target="sm_80"))
+    found = compiled(by_torch(), target="sm_80")
     assert "scaled_dot_product_attention" in [row.op for row in found.ledger if row.fate == "aten"]
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_a_cpu_has_the_kernel_too(name: str) -> None:
+    """Without steps apart: the file is for no other machine."""
+    found = compiled(ONE_KERNEL[name], target="cpu")
+    (made,) = attentions(found)
+    assert (made.loop.name, made.library) == ("cores", ())
+    assert {o.buffer for o in made.operands} == {"qkv"}
+    assert "kw::attend<" in found.source and "_KW_GENERATED_GEMM" not in found.source
+    module = found.problem.module.double()
+    x = torch.randn(3, TOKENS, WIDTH * HEADS, dtype=torch.float64)
+    torch.testing.assert_close(run_plan(found.planned, module, (x,)), module(x))
+
+
+def test_what_torch_takes_by_steps_on_a_cpu_stays_with_it() -> None:
+    """Heads of two widths overflow where its one kernel does not."""
+
+    def two_widths(m: Attending, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v[..., :8]).repeat(1, 1, 1, 3)
+
+    assert not attentions(compiled(two_widths, target="cpu"))
+    assert attentions(compiled(two_widths))
 
 
 def test_precision_says_how_it_multiplies() -> None:

@@ -51,7 +51,7 @@ class ResultPrinter(GivenPrinter):
         yield self.store_elements()
 
 
-def attention_launcher(scores: ScorePrinter, results: ResultPrinter) -> str:
+def attention_launcher(scores: ScorePrinter, results: ResultPrinter, device: str) -> str:
     kernel, attention = results.kernel, results.kernel.attention
     pointers = [f"tensors[{i}]" for i in range(len(attention.operands))]
     fields = {
@@ -64,7 +64,8 @@ def attention_launcher(scores: ScorePrinter, results: ResultPrinter) -> str:
     fields["rows"] = dim(attention.rows)
     given = members(scores, scores.kernel.reads, len(pointers))
     struct, storage = camel(kernel.name), results.storage(attention.query.buffer)
-    template = ", ".join((storage, scores.struct, struct, f"{struct}Config"))
+    names = (scores.struct, struct, f"{struct}Config")
+    template = ", ".join((storage, *names) if device == "cuda" else names)
     lines = [
         *arguments(results, len(kernel.operands)),
         f"  const {scores.struct}::Args scores{{",
@@ -73,7 +74,13 @@ def attention_launcher(scores: ScorePrinter, results: ResultPrinter) -> str:
         "  const kw::AttentionOperands g{",
         *(f"      {field},  // {name}" for name, field in fields.items()),
         "  };",
-        *on_device(len(results.symbols())),
-        *fit(f"  return kw::attend<{template}>(g, scores, a, on);"),
     ]
+    sizes = len(results.symbols())
+    if device == "cuda":
+        lines += on_device(sizes)
+        lines += fit(f"  return kw::attend<{template}>(g, scores, a, on);")
+    else:
+        threads = f"static_cast<int>(numbers[{sizes}])"
+        lines += fit(f"  kw::attend<{template}>(g, scores, a, {threads});")
+        lines.append("  return 0;")
     return c_function(f"launch_{kernel.name}", lines)

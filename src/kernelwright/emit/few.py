@@ -1,10 +1,11 @@
-"""The launchers of the kernels that stand beside the library's products."""
+"""The launchers of the kernels that stand beside the library's products and convolutions."""
 
 from __future__ import annotations
 
 from kernelwright.emit.cpp import fit
+from kernelwright.emit.direct import direct_launcher
 from kernelwright.emit.launchers import c_function, on_device
-from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, DirectKernel, FewKernel, HostKernel, ThinKernel
 
 # From here on all warps have columns of their own; with fewer, those of a block share the depth.
 # (H200, eight rows: 26 us shared and 30 us apart at 4096 x 4096, 81 and 76 at 8192 x 8192.)
@@ -24,6 +25,8 @@ THIN_FIELDS = {
 def few_launcher(kernel: BesideKernel) -> str:
     if isinstance(kernel, HostKernel):
         return _host(kernel)
+    if isinstance(kernel, DirectKernel):
+        return direct_launcher(kernel)
     assert isinstance(kernel, FewKernel)
     return _thin(kernel) if isinstance(kernel, ThinKernel) else _few_rows(kernel)
 

@@ -107,13 +107,14 @@ def emit(
 
 def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
     """Everything in Python that was written for this model alone."""
-    generated = any(r.gemm or r.conv or r.attention for r in writer.plan.regions)
-    switched = generated or bool(writer.lowered.few)
+    model = _model(writer, ledger, products.freezing(writer, writer.lowered.frozen))
+    functions = _functions(writer)
+    switched = "GENERATED_GEMM" in used("\n".join(functions))
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
         products.SWITCH if switched else "",
-        _model(writer, ledger, products.freezing(writer, writer.lowered.frozen)),
-        *_functions(writer),
+        model,
+        *functions,
         "\n".join(_constants(writer.plan)),
         _fusion(writer, switched, compiles),
     ]

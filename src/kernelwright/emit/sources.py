@@ -20,7 +20,7 @@ from kernelwright.emit.windows import WindowsPrinter
 from kernelwright.graph import Graph
 from kernelwright.lower.attention import AttentionKernel
 from kernelwright.lower.convolution import ConvKernel
-from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, DirectKernel, FewKernel, HostKernel, ThinKernel
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered
 from kernelwright.lower.tail import TailKernel
@@ -31,7 +31,12 @@ SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
 LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
 # The seconds that a compiler takes for them, as those of a Template.
-FEW_COSTS: dict[type[BesideKernel], int] = {FewKernel: 3, ThinKernel: 4, HostKernel: 3}
+FEW_COSTS: dict[type[BesideKernel], int] = {
+    FewKernel: 3,
+    ThinKernel: 4,
+    HostKernel: 3,
+    DirectKernel: 1,
+}
 MOST_PLACES = 4
 
 
@@ -93,7 +98,7 @@ def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str
     if isinstance(kernel, AttentionKernel):
         scores, results = ScorePrinter(graph, kernel.scores), ResultPrinter(graph, kernel)
         text = "\n\n".join([scores.print(), results.print()])
-        return text, [*_configs(kernel), attention_launcher(scores, results)]
+        return text, [*_configs(kernel), attention_launcher(scores, results, device)]
     if isinstance(kernel, ConvKernel):
         convolution = ConvPrinter(graph, kernel)
         return convolution.print(), [*_configs(kernel), conv_launcher(convolution)]

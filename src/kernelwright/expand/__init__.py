@@ -44,9 +44,10 @@ def expand(
     """Lower every node; names of captured values survive, so origins and outputs stay valid.
 
     `attends` says of which query, key and value torch's own attention is taken apart, `drops` that
-    there is a kernel for the masks of live dropout, `flat` that lines are convolved as planes.
+    there is a kernel for the masks of live dropout, `flat` that the machine is a CPU, where lines
+    are convolved as planes and torch's attention is another one.
     """
-    lowerings = LOWERINGS | (attention.lowering(attends) if attends is not None else {})
+    lowerings = LOWERINGS | (attention.lowering(attends, flat) if attends is not None else {})
     lowerings |= dropout.LOWERINGS if drops else {}
     lowerings |= planes.LOWERINGS if flat else {}
     return lay_out(Builder(graph).run(lowerings, shapes.LOWERINGS))

@@ -2,6 +2,10 @@
 
 In: scaled_dot_product_attention. Out: what people write by hand, which plan/attention.py finds
 again. Where nobody would put it together, the call stays whole: the library has a kernel for it.
+
+On a CPU it follows the kernel that torch has there for heads of one width: a mask of truths is
+added as zeros and -inf, so a score that is no number stays none behind it, and a query with nothing
+but scores of -inf has no weights, whatever they come from.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ INF = float("inf")
 Attends = Callable[[TensorType, TensorType, TensorType], bool]
 
 
-def lowering(attends: Attends) -> dict[str, Lowering]:
+def lowering(attends: Attends, on_cores: bool) -> dict[str, Lowering]:
     """`attends` says of query, key and value whether it is worth it."""
 
     def lower(builder: Builder, node: Node) -> str | None:
@@ -34,14 +38,16 @@ def lowering(attends: Attends) -> dict[str, Lowering]:
         heads = {t.shape[:-2] for t in types}
         if dropout != 0.0 or grouped or len(heads) != 1 or not attends(*types):
             return None
+        if on_cores and not _is_torchs_own(*types):
+            return None
         if mask is not None and not _fits(builder, mask.name, types[0].shape, types[1].shape):
             return None
         scores = _scores(builder, query.name, key.name, scale)
         if mask is not None:
-            scores = _masked(builder, scores, mask.name)
+            scores = _masked(builder, scores, mask.name, added=on_cores)
         if causal:
             scores = _causal(builder, scores)
-        weights = _weights(builder, scores, masked=mask is not None)
+        weights = _weights(builder, scores, masked=on_cores or mask is not None)
         return _product(builder, weights, value.name)
 
     return {OP: lower}
@@ -65,17 +71,24 @@ def _scores(builder: Builder, query: str, key: str, scale: float | None) -> str:
     return builder.apply("mul", product, by, label="scores")
 
 
+def _is_torchs_own(query: TensorType, key: TensorType, value: TensorType) -> bool:
+    """Whether torch has one kernel for it on a CPU; by steps it overflows elsewhere."""
+    return len(query.shape) == 4 and key.shape == value.shape
+
+
 def _fits(builder: Builder, mask: str, query: Shape, key: Shape) -> bool:
     known = builder.type(mask).dtype is torch.bool or builder.floating(mask)
     scores = (*query[:-1], key[-2])
     return known and broadcast(builder.shape(mask), scores) == scores
 
 
-def _masked(builder: Builder, scores: str, mask: str) -> str:
+def _masked(builder: Builder, scores: str, mask: str, added: bool) -> str:
     """A mask of truths says where to look, any other is added."""
     if builder.type(mask).dtype is not torch.bool:
         return builder.apply("add", scores, mask, label="masked")
     seen = call("where", load(1), load(0), -INF)
+    if added:
+        seen = call("add", load(0), call("where", load(1), 0.0, -INF))
     return builder.map(seen, [scores, mask], builder.type(scores), "masked")
 
 

@@ -2,7 +2,7 @@
 
 from kernelwright.lower.attention import AttentionKernel, ScoreKernel
 from kernelwright.lower.convolution import ConvKernel, conv_time
-from kernelwright.lower.few import BesideKernel, FewKernel, HostKernel, ThinKernel
+from kernelwright.lower.few import BesideKernel, DirectKernel, FewKernel, HostKernel, ThinKernel
 from kernelwright.lower.gemm import Tile
 from kernelwright.lower.kernel import GemmKernel, Kernel
 from kernelwright.lower.lowered import Lowered, lower
@@ -15,6 +15,7 @@ __all__ = [
     "AttentionKernel",
     "BesideKernel",
     "ConvKernel",
+    "DirectKernel",
     "FewKernel",
     "Frozen",
     "GemmKernel",

@@ -1,8 +1,8 @@
 """A planned attention becomes a kernel: its tile, and the two programs inside of it.
 
-A block has up to eight warps of 16 queries each and walks over the keys in tiles. Keys and values
-of a tile are in shared memory, split; queries, scores and results of a warp in registers, and these
-decide how many keys a tile has.
+On a GPU a block has up to eight warps of 16 queries each and walks over the keys in tiles. Keys and
+values of a tile are in shared memory, split; queries, scores and results of a warp in registers,
+and these decide how many keys a tile has. On a CPU a thread walks over blocks of a head's queries.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sympy
 
 from kernelwright.expr import Expr, load
 from kernelwright.graph import Graph
-from kernelwright.lower.config import Config, vector_width
+from kernelwright.lower.config import Config, core_lanes, vector_width
 from kernelwright.lower.kernel import Kernel, Template
 from kernelwright.lower.schedule import schedule
 from kernelwright.plan.model import Attention, Operand, Program, Region
+from kernelwright.targets.target import Attending, CoreAttending
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,11 @@ class AttentionKernel(Kernel):
 
 def attention_kernel(graph: Graph, region: Region, attention: Attention) -> AttentionKernel:
     assert region.program is not None
-    config = _config(graph, attention, region.program)
+    loop = attention.loop
+    if isinstance(loop, CoreAttending):
+        config = _on_cores(attention, region.program)
+    else:
+        config = _config(graph, attention, loop, region.program)
     template, scores = Template(config.shape, seconds=4), attention.scores
     score, result = (
         next(load(a) for a in program.loads if a.buffer == product)
@@ -92,8 +97,26 @@ def attention_kernel(graph: Graph, region: Region, attention: Attention) -> Atte
     )
 
 
-def _config(graph: Graph, attention: Attention, program: Program) -> Config:
-    loop, features = attention.loop, (attention.depth, attention.columns)
+def _on_cores(attention: Attention, program: Program) -> Config:
+    vec, run = core_lanes(attention.scores)
+    out_vec, out_run = core_lanes(program)
+    constants = {
+        "kVec": vec,
+        "kRun": run,
+        "kOutVec": out_vec,
+        "kOutRun": out_run,
+        "kAllKeys": attention.keys,
+        "kDepth": attention.depth,
+        "kColumns": attention.columns,
+        "kBounded": int(attention.horizon is not None),
+        "kHorizon": attention.horizon or 0,
+    }
+    why = f"{attention.keys} keys of a head, packed once for its queries"
+    return Config("attention", tuple(constants.items()), why)
+
+
+def _config(graph: Graph, attention: Attention, loop: Attending, program: Program) -> Config:
+    features = (attention.depth, attention.columns)
     fit = next(f for f in FITS if max(features) <= f.features)
     strips = math.ceil(attention.rows / (loop.warps * loop.rows))
     warps = math.ceil(attention.rows / strips / loop.rows)

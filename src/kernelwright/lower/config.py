@@ -319,9 +319,7 @@ def _cpu(graph: Graph, program: Program, cached: int) -> Config:
         return _walk(picture_of(graph, program, CPU_LINE), at_once=4)
     run = program.count(program.lanes)
     elements = program.count(program.elements)
-    vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
-    if program.ranges:
-        vec = next(v for v in WIDTHS if v <= vec and (v == 1 or _uniform(program, v)))
+    vec, known = core_lanes(program)
     if program.strided:
         return _cpu_strided(program, run, vec, _interior(program))
     if not program.stages:
@@ -329,7 +327,7 @@ def _cpu(graph: Graph, program: Program, cached: int) -> Config:
     if not isinstance(run, int) and run != elements:
         why = "runs of a length that is only known at launch end inside of the row"
         return Config("streaming", (("kVec", 1), ("kRun", 1)), why)
-    constants = (("kVec", vec), ("kRun", run if isinstance(run, int) else 0))
+    constants = (("kVec", vec), ("kRun", known))
     if isinstance(elements, int) and elements <= cached:
         again = cost(*(stage.expr for stage in program.stages))
         if elements > LONG_ROW and again <= LITTLE and not program.segmented:
@@ -337,6 +335,15 @@ def _cpu(graph: Graph, program: Program, cached: int) -> Config:
             return Config("streaming", constants, why)
         return Config("resident", constants, f"a row of {elements} elements stays in the cache")
     return Config("streaming", constants, "the row is too long, or of unknown length, to stay")
+
+
+def core_lanes(program: Program) -> tuple[int, int]:
+    """The lanes of a vector on a CPU, and the length of a run of neighbours; 0: it is not known."""
+    run = program.count(program.lanes)
+    vec = min(CPU_LANES, run) if isinstance(run, int) else CPU_LANES
+    if program.ranges:
+        vec = next(v for v in WIDTHS if v <= vec and (v == 1 or _uniform(program, v)))
+    return vec, run if isinstance(run, int) else 0
 
 
 def _cpu_strided(program: Program, run: Dim, vec: int, interior: tuple[int, int] | None) -> Config:

@@ -1,6 +1,7 @@
-"""The kernels beside a library product, as values.
+"""The kernels beside a library product or convolution, as values.
 
-On a GPU they make products of few rows, on a CPU those of any number (product.hpp).
+On a GPU they make products of few rows (few_rows.cuh, and what a target names), on a CPU those of
+any number (product.hpp) and small convolutions (direct.hpp).
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim
+from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.model import HostProduct, Plan, Region
 
 
 @dataclass(frozen=True)
 class BesideKernel:
-    """A product by a kernel of its own, with or without a bias."""
+    """What a kernel of its own makes, with or without a bias."""
 
     region: Region
     biased: bool
@@ -90,6 +92,31 @@ class HostKernel(BesideKernel):
 
 
 @dataclass(frozen=True)
+class DirectKernel(BesideKernel):
+    """A convolution of these sizes for any number of samples."""
+
+    form: ConvForm
+
+    @property
+    def name(self) -> str:
+        return f"{self.region.name}_direct"
+
+    @property
+    def header(self) -> str:
+        return "direct.hpp"
+
+    @property
+    def told(self) -> tuple[dict[str, Dim], str]:
+        form = self.form
+        sizes: dict[str, Dim] = {"channels": form.cin, "filters": form.cout, "groups": form.groups}
+        return sizes, "a small convolution, which the library is slow to begin"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return "direct", self.form.unnamed, self.biased
+
+
+@dataclass(frozen=True)
 class FewKernel(BesideKernel):
     """A product of up to a few rows with a weight of these sizes."""
 
@@ -135,11 +162,13 @@ class ThinKernel(FewKernel):
 
 
 def few_kernels(plan: Plan) -> tuple[BesideKernel, ...]:
-    """Those of each library product that has such kernels beside it."""
+    """Those of each library call that has such kernels beside it."""
     found: list[BesideKernel] = []
     for region in plan.library:
         if region.host is not None:
             found.append(HostKernel(region, region.bias is not None, region.host))
+        if region.direct is not None:
+            found.append(DirectKernel(region, region.bias is not None, region.direct.form))
         if not (region.few or region.thin):
             continue
         columns, depth = (int(str(d)) for d in plan.graph[region.operands[1]].type.shape)

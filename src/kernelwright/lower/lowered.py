@@ -69,7 +69,7 @@ def lower(
     kernels = {k.name: k for k in every}
     maker = TaskMaker(plan, kernels, names, paired, sliced, target, keeps, host)
     users: dict[str, tuple[Region, ...]] = {}
-    regions = {**{k.name: k.region for k in every}, **{k.name: k.region for k in few}}
+    regions = {k.name: k.region for k in every} | {k.name: k.region for k in few}
     for own, region in regions.items():
         users[names[own]] = (*users.get(names[own], ()), region)
     tasks = [in_place.without(task, found) for task in maker.tasks()]

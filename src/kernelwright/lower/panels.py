@@ -45,7 +45,7 @@ def panels(plan: Plan) -> tuple[Panel, ...]:
 
 def _panel_rows(graph: Graph, tail: Tail) -> int | None:
     node = graph[tail.product.nodes[0]]
-    if not tail.product.is_linear:
+    if not tail.product.is_linear or tail.kernel.attention is not None:
         return None
     if len(tail.product.nodes) != 1 or not _walks_batch(graph, node, tail.program):
         return None

@@ -40,8 +40,8 @@ from kernelwright.lower.steps import (
     halves,
     machine_of,
 )
-from kernelwright.plan.model import Attention, Buffer, Gemm, Operand, Plan, Region
-from kernelwright.targets.target import Target
+from kernelwright.plan.model import Attention, Buffer, Direct, Gemm, Operand, Plan, Region
+from kernelwright.targets.target import CoreAttending, Target
 
 # Up to how many rows, on which machines, and what is done.
 Way: TypeAlias = "tuple[int, tuple[Guard, ...], tuple[Step, ...]]"
@@ -111,7 +111,7 @@ class TaskMaker:
         if region.gemm is not None:
             return [self.product(region, region.gemm)]
         if region.attention is not None:
-            return [self.attention(region, region.attention)]
+            return self.attention(region, region.attention)
         return self.plain(region)
 
     def plain(self, region: Region) -> list[Step]:
@@ -125,6 +125,8 @@ class TaskMaker:
         step = Library(region.outputs[0].name, region.call, contracts)
         if region.name in self.host:
             return [self.by_host(region, [], [step])]
+        if region.direct is not None:
+            return self.directly(region, region.direct, (), (step,))
         return [self.few_rows(region, step) if region.few or region.thin else step]
 
     def launch(
@@ -146,6 +148,20 @@ class TaskMaker:
         guard = Guard("rows", made.rows, ways=made.ways)
         steps = (*map(Alloc, region.outputs), launch, *then)
         return Choice((GENERATED, guard), steps, tuple(otherwise))
+
+    # ---- small convolutions ------------------------------------------------------------------
+
+    def directly(
+        self, region: Region, direct: Direct, after: tuple[Step, ...], library: tuple[Step, ...]
+    ) -> list[Step]:
+        """A convolution by its own kernel and what comes `after` it, or the library's steps."""
+        reads = tuple(name for name in (*region.operands[:2], region.bias) if name)
+        samples, writes = direct.form.batch, (region.outputs[0].name,)
+        launch = Launch(self.shared[f"{region.name}_direct"], reads, writes, (samples,))
+        made = (*map(Alloc, region.outputs), launch, *after)
+        if isinstance(samples, int):  # the planner has compared it
+            return list(made)
+        return [Choice((Guard("<=", samples, direct.most),), made, library)]
 
     # ---- products of few rows ----------------------------------------------------------------
 
@@ -224,15 +240,17 @@ class TaskMaker:
 
     # ---- attentions --------------------------------------------------------------------------
 
-    def attention(self, region: Region, attention: Attention) -> Choice:
-        """Both ways to an attention: one kernel, or its steps apart."""
+    def attention(self, region: Region, attention: Attention) -> list[Step]:
+        """Both ways to an attention: one kernel, or its steps apart on another GPU."""
         kernel = self.kernels[region.name]
         assert isinstance(kernel, AttentionKernel)
         launch = self.launch(region.name, self.sizes, kernel.operands)
+        made: list[Step] = [*map(Alloc, region.outputs), launch]
+        if isinstance(attention.loop, CoreAttending):
+            return made
         apart = [step for r in attention.library for step in self.plain(r)]
         machine = Guard("capability", capability=attention.loop.capability)
-        made: list[Step] = [*map(Alloc, region.outputs), launch]
-        return Choice((GENERATED, machine), tuple(made), tuple(apart))
+        return [Choice((GENERATED, machine), tuple(made), tuple(apart))]
 
     # ---- generated convolutions --------------------------------------------------------------
 
@@ -334,7 +352,13 @@ class TaskMaker:
             tuple(self.launch(kernel.name, ("samples",)) for kernel in group),
         )
         results = tuple(b.name for b in whole)
-        return Task(group[-1].name, (*map(Alloc, whole), step), results)
+        steps: list[Step] = [step]
+        if region.direct is not None:
+            sizes = self.sizes
+            launches = (self.launch(kernel.name, sizes) for kernel in group)
+            after: tuple[Step, ...] = (*map(Alloc, inside), *launches)
+            steps = self.directly(region, region.direct, after, (step,))
+        return Task(group[-1].name, (*map(Alloc, whole), *steps), results)
 
 
 def _task(region: Region, steps: list[Step]) -> Task:

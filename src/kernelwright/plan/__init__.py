@@ -8,6 +8,7 @@ from kernelwright.plan.conv_seats import ConvTimed, folded
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
+from kernelwright.plan.direct import small_convolutions, with_direct
 from kernelwright.plan.epilogue import Seat, decompose, needs_whole_tiles
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
@@ -21,6 +22,7 @@ from kernelwright.plan.model import (
     Buffer,
     Conv,
     Coordinate,
+    Direct,
     Gemm,
     HostProduct,
     Operand,
@@ -53,6 +55,7 @@ __all__ = [
     "ConvForm",
     "ConvTimed",
     "Coordinate",
+    "Direct",
     "Gemm",
     "HostProduct",
     "Layouts",
@@ -94,6 +97,7 @@ __all__ = [
     "seat",
     "sizes_to_hold",
     "slow",
+    "small_convolutions",
     "stage_of_mean",
     "tails",
     "tiled",
@@ -102,4 +106,5 @@ __all__ = [
     "walk",
     "ways",
     "with_channels_last",
+    "with_direct",
 ]

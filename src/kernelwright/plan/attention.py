@@ -39,7 +39,7 @@ from kernelwright.plan.operands import Form, form_of
 from kernelwright.plan.policy import Policy
 from kernelwright.plan.reasons import Code, Reason, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
-from kernelwright.targets.target import Attending, Loop, Target
+from kernelwright.targets.target import Attending, CoreAttending, Loop, Target
 
 STEP = 8  # columns and depth of one product of the tensor cores
 FULL = {torch.float32}
@@ -79,6 +79,18 @@ def times(kernel: Attending, loop: Loop, sizes: Sizes, moved: float) -> Times:
     return Times(ours, apart)
 
 
+def times_on(
+    target: Target, kernel: Attending | CoreAttending, precision: str, sizes: Sizes, moved: float
+) -> Times | None:
+    """By the model of the target; None: it has no products to compare with."""
+    if isinstance(kernel, CoreAttending):
+        scores = float(sizes.batch * sizes.rows * sizes.keys)
+        flops = 2.0 * scores * (sizes.depth + sizes.columns)
+        return Times(kernel.time(flops, scores), kernel.time_apart(flops, scores))
+    loop = target.loop_for(kernel.dtype, precision)
+    return None if loop is None else times(kernel, loop, sizes, moved)
+
+
 def _up(n: int, unit: int) -> int:
     return -(-n // unit) * unit
 
@@ -92,8 +104,7 @@ def attends(target: Target, precision: str, batch: int, policy: Policy) -> Atten
 
     def worth(query: TensorType, key: TensorType, value: TensorType) -> bool:
         kernel = target.attending_for(query.dtype, precision)
-        loop = target.loop_for(query.dtype, precision)
-        if kernel is None or loop is None or {t.dtype for t in (query, key, value)} != FULL:
+        if kernel is None or {t.dtype for t in (query, key, value)} != FULL:
             return False
         rows, depth, keys, columns = query.shape[-2], query.shape[-1], *value.shape[-2:]
         known = (rows, keys, depth, columns)
@@ -101,8 +112,8 @@ def attends(target: Target, precision: str, batch: int, policy: Policy) -> Atten
             return False
         sizes = Sizes(hint(product(query.shape[:-2]), batch), *(hint(n) for n in known))
         moved = sum(hint(t.numel, batch) * t.dtype.itemsize for t in (query, query, key, value))
-        found = times(kernel, loop, sizes, moved)
-        return policy.generate_always or found.ours < found.apart
+        found = times_on(target, kernel, precision, sizes, moved)
+        return found is not None and (policy.generate_always or found.ours < found.apart)
 
     return worth
 
@@ -225,9 +236,8 @@ class _Attending:
         """The chain from a product on as one region, and the steps that it takes the place of."""
         node = self.graph[first.product.nodes[0]]
         kernel = self.target.attending_for(node.type.dtype, self.precision)
-        loop = self.target.loop_for(node.type.dtype, self.precision)
         keys = node.type.shape[-1] if node.type.shape else None
-        if kernel is None or loop is None or not isinstance(keys, int):
+        if kernel is None or not isinstance(keys, int):
             raise Unfit(Code.WALKS)
         softmax = softmax_of(first.program, first.product.outputs[0].name, keys)
         second = self.reader(first.kernel)
@@ -239,7 +249,7 @@ class _Attending:
         if max(depth, columns) > kernel.widest:
             raise Unfit(Code.SCORES_WIDE, depth=max(depth, columns))
         value = second.outputs[0].name
-        after = self.epilogue(second, columns, loop)
+        after = self.epilogue(second, columns)
         steps = [first.product, first.kernel, second, *([after.kernel] if after else [])]
         shape = self.graph[second.nodes[0]].type.shape
         made = Attention(
@@ -254,12 +264,12 @@ class _Attending:
             softmax.scores,
             softmax.weight,
             softmax.horizon(rows),
-            tuple(steps),
+            tuple(steps) if isinstance(kernel, Attending) else (),
         )
         if {element_type(self.graph, o.buffer) for o in made.operands} != {kernel.dtype}:
             raise Unfit(Code.SCORES_SCATTERED, why="its operands have different types")
         program = after.program if after else stored(value, shape, columns)
-        return self.region(made, program, steps, loop), steps
+        return self.region(made, program, steps), steps
 
     def reader(self, softmax: Region) -> Region:
         """The product that is alone in reading the weights."""
@@ -287,7 +297,7 @@ class _Attending:
             raise Unfit(Code.SCORES_SCATTERED, why="its operands lie in no two strides")
         return form
 
-    def epilogue(self, second: Region, columns: int, loop: Loop) -> Tail | None:
+    def epilogue(self, second: Region, columns: int) -> Tail | None:
         """What follows, if it works on single elements, over the rows of the second product."""
         tail = self.tails.get(id(second))
         if tail is None or tail.program.stages:
@@ -296,12 +306,12 @@ class _Attending:
         try:
             if tail.program.count((*tail.program.rows, *tail.program.elements)) != own.numel:
                 raise Unfit(Code.WALKS)
-            program = fit(tail.program, second.outputs[0].name, columns, loop)
+            program = fit(tail.program, second.outputs[0].name, columns, ())
         except Unfit:
             return None
         return replace(tail, program=program)
 
-    def region(self, made: Attention, program: Program, steps: list[Region], loop: Loop) -> Region:
+    def region(self, made: Attention, program: Program, steps: list[Region]) -> Region:
         nodes = tuple(n for step in steps for n in step.nodes)
         loads = [*made.scores.loads, *program.loads]
         reads = [o.buffer for o in made.operands]
@@ -310,7 +320,9 @@ class _Attending:
         moved = self.bytes(made, loads, steps)
         numbers = (made.rows, made.keys, made.depth, made.columns)
         sizes = Sizes(hint(product(made.batch), self.batch), *numbers)
-        found = times(made.loop, loop, sizes, hint(moved, self.batch))
+        found = times_on(self.target, made.loop, self.precision, sizes, hint(moved, self.batch))
+        if found is None:
+            raise Unfit(Code.WALKS)
         if found.ours >= found.apart and not self.policy.generate_always:
             raise Unfit(Code.SCORES_APART, ours=found.ours, apart=found.apart)
         return Region(

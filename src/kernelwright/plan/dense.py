@@ -130,6 +130,11 @@ def _as_rows(tensor: torch.Tensor) -> bool:
         return False
 
 
+def is_dense(graph: Graph, name: str) -> bool:
+    """Whether a kernel can read a value as it lies."""
+    return _served(graph, Copy(name, torch.Tensor.is_contiguous))
+
+
 # ---- where it is stored --------------------------------------------------------------------------
 
 

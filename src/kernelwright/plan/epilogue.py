@@ -29,7 +29,6 @@ from kernelwright.plan.model import (
     stage_of_mean,
 )
 from kernelwright.plan.reasons import Code
-from kernelwright.targets.target import Loop
 
 # The lanes that share a row of the accumulators hold eight neighbours between them.
 SEGMENT_MULTIPLE = 8
@@ -59,8 +58,11 @@ class Seat:
 # ---- does it fit -----------------------------------------------------------------------------
 
 
-def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
-    """The program over the rows and columns of the product `value`, which it reads as it lies."""
+def fit(program: Program, value: str, columns: int, widths: tuple[int, ...]) -> Program:
+    """The program over the rows and columns of the product `value`, which it reads as it lies.
+
+    `widths` are those of the tiles that whole segments, or rows, must fit.
+    """
     rows, inside = axes_of(program, value, columns)
     spans = [program.inner if s.segment else program.elements for s in program.stages]
     narrow = [set(s) for s in spans if set(s) != set(inside)]
@@ -84,7 +86,7 @@ def fit(program: Program, value: str, columns: int, loop: Loop) -> Program:
         stores=tuple(replace(s, level=levels[s.access.atoms]) for s in program.stores),
         strided=False,
     )
-    _check(fitted, loop)
+    _check(fitted, widths)
     return fitted
 
 
@@ -136,7 +138,7 @@ def axes_of(program: Program, value: str, columns: int) -> tuple[tuple[int, ...]
     return rows, inside
 
 
-def _check(program: Program, loop: Loop) -> None:
+def _check(program: Program, widths: tuple[int, ...]) -> None:
     """Nothing that a tile does may wait for a result of the whole row."""
     stages = program.stages
     waiting = {i for i, s in enumerate(stages) if _row_results(program, s.expr)}
@@ -146,12 +148,12 @@ def _check(program: Program, loop: Loop) -> None:
         raise Unfit(Code.WHOLE_ROW)
     if len(stored_early) < len(program.stores) and all(s.segment for s in stages):
         raise Unfit(Code.WHOLE_ROW)
-    fills = any(_columns(program) % w == 0 for w in loop.widths)
+    fills = any(_columns(program) % w == 0 for w in widths)
     if needs_whole_tiles(program) and (program.segmented or not fills):
         raise Unfit(Code.WHOLE_ROW)
     if program.segmented:
         segment = int(str(program.count(program.inner)))
-        if segment % SEGMENT_MULTIPLE or not any(w % segment == 0 for w in loop.widths):
+        if segment % SEGMENT_MULTIPLE or not any(w % segment == 0 for w in widths):
             raise Unfit(Code.SEGMENTS, segment=segment)
 
 

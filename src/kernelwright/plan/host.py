@@ -27,7 +27,7 @@ def host_products(plan: Plan, target: Target, precision: str, batch: int) -> Pla
 
 
 def _with(graph: Graph, region: Region, ways: HostWays, batch: int) -> Region:
-    if region.kind != "contract" or region.contraction is None:
+    if region.kind != "contract" or region.contraction is None or region.direct is not None:
         return region
     node = graph[region.nodes[0]]
     types = [graph[name].type for name in region.operands]

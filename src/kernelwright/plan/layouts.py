@@ -159,6 +159,7 @@ class _Choice:
         turned -= self.library.weight_overhead
         if self.library.alike:
             product = self.library.pixels_as_products and is_of_pixels(self.graph, node)
+            turned -= self.bytes(node.inputs[1]) / self.library.weight_rate
             return 0.0 if product else turned
         groups, inside, outside = _groups(contraction)
         if groups > 1 and inside == outside == 1:

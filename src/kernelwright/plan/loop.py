@@ -41,6 +41,7 @@ from kernelwright.plan.context import Context
 from kernelwright.plan.conv_seats import folded
 from kernelwright.plan.dense import copies, dense
 from kernelwright.plan.depthwise import as_windows
+from kernelwright.plan.direct import small_convolutions, with_direct
 from kernelwright.plan.few import few_rows
 from kernelwright.plan.fuse import plan
 from kernelwright.plan.host import host_products
@@ -85,13 +86,17 @@ class Front:
 
 @dataclass(frozen=True)
 class Opening:
-    """What is decided of the primitives before their order and their regions."""
+    """What is decided of the primitives before their order and their regions.
+
+    `small` are the convolutions with a kernel of their own for up to so many samples.
+    """
 
     front: Front
     primitives: Graph
     rewrites: tuple[Rewrite, ...]
     verdicts: tuple[Shared, ...]
     products: Ways
+    small: Mapping[str, int]
     layouts: Layouts
 
 
@@ -208,15 +213,17 @@ def _opened(front: Front, known: Constraints, context: Context) -> Opening:
     products = ways(primitives, target, context.precision, batch, policy, front.accuracies)
     primitives, rewrites = from_statistics(primitives, limits_of(target), products.forms)
     spec.check_graph(primitives, "from_statistics")
-    opening = Opening(front, primitives, rewrites, verdicts, products, {})
+    small = small_convolutions(primitives, target, batch, policy)
+    opening = Opening(front, primitives, rewrites, verdicts, products, small, {})
     return replace(opening, layouts=_layouts(opening, products.generated, context))
 
 
 def _layouts(opening: Opening, generated: frozenset[str], context: Context) -> Layouts:
-    """The orders of the convolutions that are not `generated`, or that may follow a chain."""
+    """The orders of the convolutions without kernels of ours, or that may follow a chain."""
+    own = generated.union(opening.small)
     close = opening.products.close(context.policy)
     of = (opening.front.accuracies, context.batch, context.policy)
-    return choose(opening.primitives, generated, close, context.target, *of)
+    return choose(opening.primitives, own, close, context.target, *of)
 
 
 def _ordered(opening: Opening, layouts: Layouts, context: Context) -> Order:
@@ -239,9 +246,9 @@ def _regions(order: Order, products: Ways, layouts: Layouts, context: Context) -
     def planned_by(products: Ways) -> Plan:
         limits, forms = limits_of(target), products.forms
         planned = plan(order.graph, limits, products.generated, context.batch, forms, apart)
+        planned = attend(planned, target, context.precision, context.batch, context.policy)
         if not context.on_gpu:
             return planned
-        planned = attend(planned, target, context.precision, context.batch, context.policy)
         return seat(planned, products, context.conv_time)
 
     return hold_rows(planned_by(products), products, context.conv_time, planned_by)
@@ -328,6 +335,7 @@ def _whole(draft: Draft, context: Context, history: list[Finding]) -> Plan:
         planned = few_rows(planned, context.target, context.precision)
     else:
         planned = leave_alone(planned, opening.front.rewritten, context.policy)
+        planned = with_direct(planned, opening.small)
         planned = host_products(planned, context.target, context.precision, context.batch)
     spec.check_plan(planned)
     return planned

@@ -18,7 +18,7 @@ from kernelwright.expr import Expr, cost, leaves, postorder, show
 from kernelwright.graph import Call, Contraction, Dim, Graph, as_dim, hint, never_negative, product
 from kernelwright.plan.convolutions import ConvForm
 from kernelwright.plan.reasons import Reason, Refusal, Shared
-from kernelwright.targets.target import Attending, ConvLoop, HostWay, Loop
+from kernelwright.targets.target import Attending, ConvLoop, CoreAttending, HostWay, Loop
 
 # What whoever needs it computes on the way, unless a region has it; what is a step of its own.
 # How many elements there are.
@@ -409,7 +409,7 @@ class Attention:
 
     product: str
     mixed: str
-    loop: Attending
+    loop: Attending | CoreAttending
     query: Operand
     key: Operand
     value: Operand
@@ -432,6 +432,14 @@ class Attention:
         operands = "\n".join(f"{name} {operand}" for name, operand in names)
         weights = f"weights: exp(score - largest) * {show(self.weight)}"
         return f"{operands}\nscores: {self.scores}\n{weights}"
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A kernel of ours for a convolution of up to `most` samples, on the CPU."""
+
+    form: ConvForm
+    most: int
 
 
 @dataclass(frozen=True)
@@ -471,7 +479,7 @@ class Region:
 
     A call may carry out a `contraction` of two `operands` and add a `bias`; a product of up to
     `few` rows has a kernel of its own beside the call, one of more rows a `thin` one. On the CPU it
-    may have one, `host`, for some numbers of rows.
+    may have one, `host`, for some numbers of rows, and a small convolution a `direct` one.
     """
 
     name: str
@@ -493,6 +501,7 @@ class Region:
     few: int = 0
     thin: ThinRows | None = None
     host: HostProduct | None = None
+    direct: Direct | None = None
 
     @property
     def is_linear(self) -> bool:

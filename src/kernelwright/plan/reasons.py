@@ -36,6 +36,7 @@ class Code(Enum):
     FEW = "{rest}; a kernel of its own for up to {most} rows"
     THIN = "{rest}; one on tensor cores that reads the weight once for up to {most}"
     HOST = "{rest}; a kernel of its own for {ways}"
+    DIRECT = "{rest}; a kernel of its own for up to {most} samples"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
     MASK = (
         "a kernel draws the random numbers of eager's {op} into a mask, which others multiply by;"

@@ -272,7 +272,7 @@ class _Seating:
         try:
             if tail.program.count((*tail.program.rows, *tail.program.elements)) != own.type.numel:
                 raise Unfit(Code.WALKS)
-            program = fit(tail.program, value, int(str(way.form.columns)), way.loop)
+            program = fit(tail.program, value, int(str(way.form.columns)), way.loop.widths)
         except Unfit as unfit:
             self.refuse(contraction, unfit.code, region=kernel.name, **unfit.numbers)
             return None

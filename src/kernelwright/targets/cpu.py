@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernelwright.targets.target import LibraryConvolutions, Sums, Target
+import torch
+
+from kernelwright.targets.target import CoreAttending, LibraryConvolutions, Sums, Target
 
 # A parallel region of OpenMP takes a few microseconds, and a core moves some 10 bytes a nanosecond.
 # In that time it does some 20 of the operations that functions are counted in (GELU, which counts
@@ -35,6 +37,18 @@ CONVOLUTIONS = LibraryConvolutions(
     alike=True,
     ranks=(4,),
 )
+ATTENDING = CoreAttending(
+    "cores",
+    "float32",
+    torch.float32,
+    launch=3.0,
+    rate=1.2e5,
+    scores=1.0e3,
+    step=6.0,
+    library=9.0e4,
+    memory=1.0e4,
+    widest=256,
+)
 CPU = Target(
     "cpu",
     "cpu",
@@ -43,4 +57,5 @@ CPU = Target(
     row_elements=1 << 18,
     convolutions=CONVOLUTIONS,
     sums=SUMS,
+    attending=(ATTENDING,),
 )

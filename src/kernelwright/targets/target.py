@@ -408,6 +408,8 @@ class LibraryConvolutions:
     Where `minds_one`, a single sample takes longer than half of two, and a small one goes to a
     kernel that is many times slower.
     `in_double`: float64 is convolved about as fast as its bytes and operations say.
+    With the channels last a weight takes longer to be brought into the library's own order, by its
+    bytes at `weight_rate`.
     """
 
     turn_rate: float
@@ -423,6 +425,7 @@ class LibraryConvolutions:
     scattered: float = 1.0
     minds_one: bool = False
     in_double: bool = True
+    weight_rate: float = math.inf
 
     def turning_time(self, moved: float, by_steps: bool = False) -> float:
         """What the library takes to turn operand and result, so many bytes together.
@@ -475,6 +478,32 @@ class Sums:
 
 
 @dataclass(frozen=True)
+class SmallConvolutions:
+    """Convolutions on a CPU in a kernel of ours, and the library's small ones: their times.
+
+    In microseconds: ours takes `launch`, its input at `memory` bytes and its operations at `rate`,
+    which is that of a full tile of `filters`. The library takes `library` whatever it computes, or
+    `alone` for a single sample that it does not prepare for, and its operations at `library_rate`.
+    """
+
+    launch: float
+    memory: float
+    rate: float
+    filters: int
+    library: float
+    alone: float
+    library_rate: float
+
+    def time(self, flops: float, moved: float, filters: int) -> float:
+        """`filters` are those of a group, `moved` the bytes of the input."""
+        full = min(1.0, filters / self.filters)
+        return self.launch + moved / self.memory + flops / (self.rate * full)
+
+    def library_time(self, flops: float, prepared: bool) -> float:
+        return (self.library if prepared else self.alone) + flops / self.library_rate
+
+
+@dataclass(frozen=True)
 class Attending:
     """A kernel for whole attentions of a dtype at a precision, and a model of its time.
 
@@ -504,6 +533,36 @@ class Attending:
 
 
 @dataclass(frozen=True)
+class CoreAttending:
+    """A kernel for attentions of a dtype on a CPU, and the times of it and of its steps apart.
+
+    In microseconds: ours takes `launch`, its products at `rate` operations and its scores, of which
+    it weighs so many in one. Apart, each of three steps takes `step`, the products take `library`,
+    and what is written and read of the scores `memory` bytes. Heads have at most `widest` features.
+    """
+
+    name: str
+    text: str
+    dtype: torch.dtype
+    launch: float
+    rate: float
+    scores: float
+    step: float
+    library: float
+    memory: float
+    widest: int
+    precision: str = ""
+
+    def time(self, flops: float, scores: float) -> float:
+        return self.launch + flops / self.rate + scores / self.scores
+
+    def time_apart(self, flops: float, scores: float) -> float:
+        moved = 4 * self.dtype.itemsize * scores
+        passes = moved / self.memory + scores / self.scores
+        return 3 * self.step + flops / self.library + passes
+
+
+@dataclass(frozen=True)
 class Target:
     """An architecture. `device` is torch's word for the kind of device that it is.
 
@@ -515,7 +574,8 @@ class Target:
     Where convolutions of few channels a group may be `sums` over windows, these have their times.
     GPUs of the compute capabilities that begin with `majors` are such machines. `notice` is what a
     user must be told who compiles for this one.
-    `host` says which products a CPU makes by kernels of ours.
+    `host` says which products a CPU makes by kernels of ours. Where there is a kernel for `small`
+    convolutions, that has its times.
     """
 
     name: str
@@ -526,12 +586,13 @@ class Target:
     row_elements: int = 0
     loops: tuple[Loop, ...] = ()
     conv_loops: tuple[ConvLoop, ...] = ()
-    attending: tuple[Attending, ...] = ()
+    attending: tuple[Attending | CoreAttending, ...] = ()
     convolutions: LibraryConvolutions | None = None
     sums: Sums | None = None
     majors: tuple[int, ...] = ()
     notice: str = ""
     host: HostWays | None = None
+    small: SmallConvolutions | None = None
 
     def conv_loop_for(self, dtype: torch.dtype, owed: str) -> ConvLoop | None:
         """The main loop for convolutions of this type, of the accuracy that is owed to float32."""
@@ -539,7 +600,7 @@ class Target:
             (p for p in self.conv_loops if p.dtype == dtype and p.accuracy in ("", owed)), None
         )
 
-    def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | None:
+    def attending_for(self, dtype: torch.dtype, precision: str) -> Attending | CoreAttending | None:
         """The kernel for attentions of this type at a float32 matmul precision."""
         return _at(precision, (k for k in self.attending if k.dtype == dtype))
 
@@ -551,7 +612,7 @@ class Target:
         return self.name
 
 
-Precise = TypeVar("Precise", Loop, Attending)
+Precise = TypeVar("Precise", bound=Loop | Attending | CoreAttending)
 
 
 def _at(precision: str, kernels: Iterable[Precise]) -> Precise | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelwright.targets.cpu import CONVOLUTIONS, CPU
-from kernelwright.targets.target import MANY, HostWay, HostWays
+from kernelwright.targets.target import MANY, HostWay, HostWays, SmallConvolutions
 
 # Fifty convolutions at batch 4 in both orders, two cores of a Xeon with AVX-512 (Cascade Lake).
 # What oneDNN turns costs it less than ATen's copies cost on AArch64: it moves 5 to 12 bytes of
@@ -32,9 +32,26 @@ HOST = HostWays(
     ),
     precisions=("highest",),
 )
+# A large weight is turned at 5 to 9 bytes a nanosecond more slowly for channels_last: 3x3, 512 to
+# 512 channels over 2 x 2, two samples: 0.9 ms with the channels first, 2.1 with them last; 256 to
+# 256 over 4 x 4: 0.4 and 0.7 (Sapphire Rapids).
+# Thirteen small convolutions at batch 1, 2, 3 and 8 on two cores of a Xeon (Sapphire Rapids): the
+# library takes 34 to 60 us for any of them, 8 for a single sample that it unfolds, and makes 320
+# operations a nanosecond with all it has; ours takes 3 us and makes 180 to 240. (3x3, 16 to 16
+# channels over 16 x 16, three samples: 28 us and 53; 64 to 64: 345 and 303.)
+SMALL = SmallConvolutions(
+    launch=3.0,
+    memory=1.0e4,
+    rate=2.1e5,
+    filters=6,
+    library=33.0,
+    alone=7.0,
+    library_rate=3.2e5,
+)
 X86_64 = replace(
     CPU,
     name="x86_64",
+    small=SMALL,
     convolutions=replace(
         CONVOLUTIONS,
         turn_rate=1.3e4,
@@ -42,6 +59,7 @@ X86_64 = replace(
         store_rate=6.0e3,
         scattered=2.0,
         ranks=(4, 5),
+        weight_rate=8.0e3,
         minds_one=True,
         in_double=False,
         pixels_as_products=True,

@@ -16,16 +16,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (tanh_2,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (tanh_2,) = _KW_FUSION.run(memo, (x,))
         return tanh_2
 
     @property
@@ -34,29 +29,23 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x, conv_weight, conv_bias):
+def _kw_fused(x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    x_channels = run.empty((batch, 9, 9, 4), torch.float32)
-    run.launch("channels_last", [x, x_channels], batch)
-    tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
+    x_channels = _kw_empty((batch, 9, 9, 4), torch.float32)
+    _kw_launch("channels_last", [x, x_channels], batch)
+    tanh_2 = _kw_empty((batch, 1, 7, 7), torch.float32)
     samples = max(1, batch if batch <= 3566 else round(2097152 * torch.get_num_threads() / 1176))
     slices = min(-(-batch // samples), batch)
+    del samples
     for part in range(slices):
         start = batch * part // slices
         stop = batch * (part + 1) // slices
-        conv_product_last = run.call(
-            lambda x_channels, conv_weight: torch.nn.functional.conv2d(
-                x_channels.permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1), 1
-            ).permute(0, 2, 3, 1),
-            x_channels[start:stop],
-            conv_weight,
-        )
-        run.launch(
-            "bias_min_tanh",
-            [conv_product_last, conv_bias, tanh_2[start:stop]],
-            stop - start,
-        )
+        conv_product_last = torch.nn.functional.conv2d(
+            x_channels[start:stop].permute(0, 3, 1, 2), conv_weight, None, (1, 1), (0, 0), (1, 1),
+            1,
+        ).permute(0, 2, 3, 1)
+        _kw_launch("bias_min_tanh", [conv_product_last, conv_bias, tanh_2[start:stop]], stop - start)
     return (tanh_2,)
 
 
@@ -135,29 +124,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_conv2d_min_tanh_tanh",
-        device="cpu",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

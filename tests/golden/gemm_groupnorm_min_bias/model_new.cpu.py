@@ -17,16 +17,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (add,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (add,) = _KW_FUSION.run(memo, (x,))
         return add
 
     @property
@@ -35,21 +30,16 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
+def _kw_fused(x, bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    min_value_values = run.empty((batch, 1), torch.float32)
-    gemm_product = run.empty((min(batch, 4096), 256), torch.float32)
+    min_value_values = _kw_empty((batch, 1), torch.float32)
+    gemm_product = _kw_empty((min(batch, 4096), 256), torch.float32)
     for start in range(0, batch, 4096):
         stop = min(start + 4096, batch)
         panel = gemm_product[: stop - start]
-        run.call(
-            lambda rows, weight, out: torch.mm(rows, weight.t(), out=out),
-            x[start:stop],
-            gemm_weight,
-            panel,
-        )
-        run.launch(
+        torch.mm(x[start:stop], gemm_weight.t(), out=panel)
+        _kw_launch(
             "bias_group_norm_min",
             [
                 panel, gemm_bias, group_norm_weight, group_norm_bias,
@@ -57,8 +47,9 @@ def _kw_fused(run, x, bias, gemm_weight, gemm_bias, group_norm_weight, group_nor
             ],
             stop - start,
         )
-    add = run.empty((1, 256, batch, 1), torch.float32)
-    run.launch("add", [min_value_values, bias, add], batch)
+    del gemm_product
+    add = _kw_empty((1, 256, batch, 1), torch.float32)
+    _kw_launch("add", [min_value_values, bias, add], batch)
     return (add,)
 
 
@@ -137,29 +128,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_gemm_groupnorm_min_bias",
-        device="cpu",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -18,16 +18,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (norm_2_affine,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (norm_2_affine,) = _KW_FUSION.run(memo, (x,))
         return norm_2_affine
 
     @property
@@ -37,16 +32,16 @@ class ModelNew(Model):
 
 
 def _kw_fused(
-    run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
     norm_running_var, norm_num_batches_tracked,
 ):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    linear_product = run.call(torch.nn.functional.linear, x, linear_weight)
-    norm_2_affine = run.empty((batch, 24), torch.float32)
-    norm_2_running_mean = run.empty((24,), torch.float32)
-    norm_2_running_var = run.empty((24,), torch.float32)
-    run.launch(
+    linear_product = torch.nn.functional.linear(x, linear_weight)
+    norm_2_affine = _kw_empty((batch, 24), torch.float32)
+    norm_2_running_mean = _kw_empty((24,), torch.float32)
+    norm_2_running_var = _kw_empty((24,), torch.float32)
+    _kw_launch(
         "bias_mul_batch_norm",
         [
             linear_product, linear_bias, scale, norm_weight, norm_bias, norm_running_mean,
@@ -54,14 +49,11 @@ def _kw_fused(
         ],
         batch,
     )
-    run.call(
-        lambda *both: torch._foreach_copy_(both[:2], both[2:]),
-        norm_running_mean,
-        norm_running_var,
-        norm_2_running_mean,
-        norm_2_running_var,
+    torch._foreach_copy_(
+        [norm_running_mean, norm_running_var],
+        [norm_2_running_mean, norm_2_running_var],
     )
-    run.call(lambda *counters: torch._foreach_add_(counters, 1), norm_num_batches_tracked)
+    torch._foreach_add_([norm_num_batches_tracked], 1)
     return (norm_2_affine,)
 
 
@@ -156,29 +148,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_linear_multiply_batch_norm_train",
-        device="cpu",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5)],
-        rewritten=[6, 7, 8],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

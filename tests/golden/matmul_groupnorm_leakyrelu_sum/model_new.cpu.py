@@ -20,16 +20,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (add,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (add,) = _KW_FUSION.run(memo, (x,))
         return add
 
     @property
@@ -38,21 +33,16 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+def _kw_fused(x, fc_weight, fc_bias, norm_weight, norm_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    add = run.empty((batch, 256), torch.float32)
-    fc_product = run.empty((min(batch, 4096), 256), torch.float32)
+    add = _kw_empty((batch, 256), torch.float32)
+    fc_product = _kw_empty((min(batch, 4096), 256), torch.float32)
     for start in range(0, batch, 4096):
         stop = min(start + 4096, batch)
         panel = fc_product[: stop - start]
-        run.call(
-            lambda rows, weight, out: torch.mm(rows, weight.t(), out=out),
-            x[start:stop],
-            fc_weight,
-            panel,
-        )
-        run.launch(
+        torch.mm(x[start:stop], fc_weight.t(), out=panel)
+        _kw_launch(
             "bias_group_norm_leaky_relu_add",
             [panel, fc_bias, norm_weight, norm_bias, add[start:stop]],
             stop - start,
@@ -139,29 +129,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_matmul_groupnorm_leakyrelu_sum",
-        device="cpu",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )
