@@ -1024,9 +1024,9 @@ class _kw_Precision:
 
 
 # --------------------------------------------------------------------------------------------------
-# 5. The library, in Python: what this file uses of embedded/ of kernelwright 0.1.0
+# 5. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 a1c6d662ef4f5d42e59f4c6ebbcbce14ca67f1223d78a0b513032d1e96a1066a
+# sha256 1b51d3a6772d2748fe5d5736989436684b07755ed37449327224d3bbeb1e0d08
 # --------------------------------------------------------------------------------------------------
 
 
@@ -1119,6 +1119,46 @@ def _kw_product_launch(rows, batch, rule, processors, frozen):
             return _kw_ProductLaunch(2, half, early, f"{why}; two tiles at once take {turns} wave(s)")
         why = f"{why}; one tile at once, since two would take {turns} wave(s) instead of {waves}"
     return _kw_ProductLaunch(1, clusters, early, why or f"{waves} wave(s) of tiles")
+
+
+# What kernels can be given: tensors that are their memory, while nobody looks on.
+
+def _kw_is_ordinary(value):
+    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
+        return False
+    if value.layout is not torch.strided or value.is_nested:
+        return False
+    return torch.compiler.is_compiling() or not _kw_is_lazy(value)  # an operator is given resolved ones
+
+
+def _kw_is_lazy(tensor):
+    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
+    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def _kw_transformed(untraceable):
+    """Why tensors are not what they seem, or None: inside vmap or jvp they wrap others.
+
+    An operator is given tensors alone, so a traced call that draws random numbers, or that has
+    arguments of other kinds, is left to the original forward.
+    """
+    if torch.compiler.is_compiling():
+        return untraceable
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func is active"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode differentiation is active"
+    return untraceable if torch._C._len_torch_dispatch_stack() > 0 else None
+
+
+def _kw_is_traced(inputs):
+    """Whether a dispatch mode, the JIT's tracer or fake tensors stand between us and the memory."""
+    return (
+        torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or isinstance(inputs[0], FakeTensor)
+    )
 
 
 # What tracing took for granted: the tree of modules, their classes and their plain attributes.
@@ -1274,7 +1314,7 @@ def _kw_other_attributes(module, dot, plain, others):
     return None
 
 
-# The kernels inside an autograd function; its backward runs the original forward once more.
+# Gradients of a call of the kernels: the original forward runs once more.
 #
 # The kernels keep no activations. If gradients are asked for, the original forward runs on the
 # tensors of the call, and autograd differentiates that: values, double backward and what is unused
@@ -1386,6 +1426,8 @@ def _kw_own(results, alone):
             for i, x in enumerate(results)
         )
 
+
+# The kernels inside an autograd function, as calls.cpp and the tape know them.
 
 class _kw_Recorded(torch.autograd.Function):
     """The kernels as one node of autograd's graph."""
@@ -1553,12 +1595,6 @@ class _kw_Glance:
         """Nothing to count: the tracer follows the original forward instead."""
 
 
-class _kw_Unfrozen:
-    """The record of no module in particular."""
-
-    frozen = {}  # noqa: RUF012
-
-
 class _kw_Operator:
     """An operator for the kernels of one file.
 
@@ -1590,7 +1626,7 @@ class _kw_Operator:
         """The results, and what buffers become: tracers want operators that change nothing."""
         rewritten = self.fusion.rewritten
         given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
-        results = self.fusion.steps(_kw_Unfrozen, given).run(_kw_Unfrozen, given)
+        results = self.fusion.compute(given)
         return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):
@@ -1962,6 +1998,12 @@ class _kw_Kind:
         self.cause, self.types, self.steps = cause, types, None
 
 
+class _kw_Unfrozen:
+    """The record of no module in particular."""
+
+    frozen = {}  # noqa: RUF012
+
+
 class _kw_Fusion:
     """All that the emitted functions of one model are to the code around them.
 
@@ -2105,6 +2147,10 @@ class _kw_Fusion:
             return kind.steps.precisely(self.record, call, *tensors)
         return kind.steps.run(memo, tensors)
 
+    def compute(self, tensors):
+        """The results, for no module in particular."""
+        return self.steps(_kw_Unfrozen, tensors).run(_kw_Unfrozen, tensors)
+
     def traced(self, tensors):
         """The results of a call that is traced.
 
@@ -2148,44 +2194,6 @@ def _kw_is_watched(device):
 
 def _kw_is_dense(tensor):
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-
-
-def _kw_is_ordinary(value):
-    """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
-    if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
-        return False
-    if value.layout is not torch.strided or value.is_nested:
-        return False
-    return torch.compiler.is_compiling() or not _kw_is_lazy(value)  # an operator is given resolved ones
-
-
-def _kw_is_lazy(tensor):
-    """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
-    return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
-
-
-def _kw_is_traced(inputs):
-    """Whether a dispatch mode, the JIT's tracer or fake tensors stand between us and the memory."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or isinstance(inputs[0], FakeTensor)
-    )
-
-
-def _kw_transformed(untraceable):
-    """Why tensors are not what they seem, or None: inside vmap or jvp they wrap others.
-
-    An operator is given tensors alone, so a traced call that draws random numbers, or that has
-    arguments of other kinds, is left to the original forward.
-    """
-    if torch.compiler.is_compiling():
-        return untraceable
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return "a transform of torch.func is active"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward-mode differentiation is active"
-    return untraceable if torch._C._len_torch_dispatch_stack() > 0 else None
 
 
 # What calls the kernels, in C++.
@@ -3282,7 +3290,7 @@ PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
 """
 
 
-# A call of the kernels in autograd's graph, in C++.
+# A call in autograd's graph, in C++.
 
 _KW_NODE = r"""
 // The node that a call of the kernels is in autograd's graph.
@@ -3492,7 +3500,7 @@ extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
 # --------------------------------------------------------------------------------------------------
 # 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 ed7413f33b954ece18354f7b05f8666424c82e84db705ecbdcd120b0100ab79e
+# sha256 bebd4753f937c1066c4d49d34d3b9255302048e718c78872486b3372158d6127
 # --------------------------------------------------------------------------------------------------
 
 
@@ -3508,7 +3516,7 @@ _KW_HEADERS = r"""
 // ---- scalar.cuh ---------------------------------------------------------------------------------
 // The float32 scalar functions of the expression IR, one definition for device and host.
 //
-// Each follows the torch function of its name, special values included: NaN in, NaN out (except
+// Each follows the torch function of its name, special values included: NaN in, NaN out (but for
 // sign, where torch says 0), and infinities where eager puts them. Truth values are 1.0f and 0.0f.
 //
 // On the device (sm_80 and later) exp, log and their like are CUDA's accurate functions, and those

@@ -76,7 +76,7 @@ def compile_problem(
     laws = tuple(str(r) for r in found.rewrites)
     refused = tuple(str(r) for r in refusals(front.rewritten, front.rules))
     return Compiled(
-        *(problem, front.captured, front.primitives, machine, planned, lowered),
+        *(problem, front.captured, found.primitives, machine, planned, lowered),
         *(laws, refused, rows, source),
     )
 

@@ -21,10 +21,11 @@ import pytest
 from kernelwright import cache, commands, interrupts
 from kernelwright.cli import main
 from kernelwright.errors import BuildError, InputError
+from kernelwright.failures import BUILDERS
 from kernelwright.files import put, staged, write_atomically
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import load_problem
-from kernelwright.verify.candidate import BUILDERS, candidate_class
+from kernelwright.verify.candidate import candidate_class
 
 COMMAND = [sys.executable, "-m", "kernelwright"]
 REPORT = ["cache", "size", "--quiet", "--json"]

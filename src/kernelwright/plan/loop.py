@@ -130,9 +130,13 @@ class Draft:
 
 @dataclass(frozen=True)
 class Settled:
-    """The plan that stands, the graphs that it was made from, and how many were made."""
+    """The plan that stands, the graphs that it was made from, and how many were made.
+
+    `primitives` have the copies that the plan asked for.
+    """
 
     front: Front
+    primitives: Graph
     rewrites: tuple[Rewrite, ...]
     plan: Plan
     plans: int
@@ -154,7 +158,8 @@ def settle(front_of: Callable[[Constraints], Front], context: Context) -> Settle
         history += findings
         for finding in findings:
             known |= finding
-    return Settled(draft.opening.front, draft.rewrites, _whole(draft, context, history), plans)
+    whole = _whole(draft, context, history)
+    return Settled(draft.opening.front, draft.plan.graph, draft.rewrites, whole, plans)
 
 
 def plan_graph(primitives: Graph, context: Context, accuracies: Accuracies) -> Plan:

@@ -15,6 +15,7 @@ import jinja2
 from markupsafe import Markup
 
 from kernelwright.bench.timings import CANDIDATE, Timing, Timings
+from kernelwright.details import plan_record
 from kernelwright.report import figures, notices
 from kernelwright.report.figures import Box, Mark, Point, Span
 from kernelwright.report.record import Found, Record
@@ -68,7 +69,7 @@ def _microseconds(value: float) -> str:
 
 
 def compiled_html(compiled: Compiled) -> str:
-    page = Page(Record(compiled.to_json()))
+    page = Page(Record(plan_record(compiled)))
     return _render("compiled.html.j2", page=page, notices=notices.of_compiled(compiled))
 
 
