@@ -209,8 +209,9 @@ KW_FN void weigh(const typename S::Args& args, int64_t row, int64_t keys, float*
 
 // Queries [first, last) of a head, at most kQueries.
 template <class S, class P, class C>
-void attend_block(const AttentionOperands& g, const typename S::Args& scores,
-                  const typename P::Args& a, int64_t first, int64_t last, AttentionRoom<C>& room) {
+inline void attend_block(const AttentionOperands& g, const typename S::Args& scores,
+                         const typename P::Args& a, int64_t first, int64_t last,
+                         AttentionRoom<C>& room) {
   using Room = AttentionRoom<C>;
   const int64_t rows = last - first;
   const int64_t before = room.head * g.rows + first;
