@@ -108,12 +108,6 @@ def refused(module: nn.Module) -> str | None:
     return capture(problem_from_module(module, (torch.randn(3, 4),))).contract.refused
 
 
-@pytest.fixture(autouse=True)
-def settings_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own test utilities, where another test has imported them, freeze some."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
-
-
 @pytest.mark.parametrize("probed", [True, False], ids=["probed", "traced alone"])
 @pytest.mark.parametrize("name", EFFECTS)
 def test_an_effect_is_named_and_undone(name: str, probed: bool) -> None:
