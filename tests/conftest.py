@@ -81,12 +81,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-@pytest.fixture(autouse=True)
-def settings_may_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own test utilities freeze settings, in a process where a test imports them."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
-
-
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """`golden(name, text)` compares with tests/golden/<name>, or writes it with the switch."""

@@ -14,6 +14,8 @@ import warnings
 from functools import cache
 from typing import Any
 
+import torch
+
 
 @cache
 def databases() -> tuple[list[Any], list[Any]]:
@@ -26,6 +28,8 @@ def databases() -> tuple[list[Any], list[Any]]:
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
         from torch.testing._internal.common_modules import module_db
+    # That import forbids to set a few of torch's settings, in this process, for everybody.
+    torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.testing._internal.") and hasattr(module, "wrapper_set_seed"):
             module.wrapper_set_seed = _called

@@ -18,6 +18,7 @@ from typing import Any
 from kernelwright.sweep.task import Row, passed
 
 FAST = (0.0, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0)
+EXAMPLES = 3
 WORST = 10
 CHANGED = 10
 BASELINE, OURS = "eager", "candidate"
@@ -77,6 +78,10 @@ class Group:
         }
 
 
+def _name(row: Row) -> tuple[str, str]:
+    return str(row["problem"]), str(row["candidate"])
+
+
 @dataclass
 class Summary:
     """All tasks, by class, by status, the best of each problem, and the worst."""
@@ -114,9 +119,9 @@ class Summary:
         few = {name: row.get(name) for name in ("problem", "candidate", "status", "reason")}
         few["speedup"] = row.get("speedup") if passed(row) else None
         if not passed(row):
-            examples = self.reasons.setdefault(row["status"], [])
-            if len(examples) < 3:
-                examples.append(few)
+            # Whoever ended first: the same sweep on other machines has the same table.
+            examples = [*self.reasons.get(row["status"], []), few]
+            self.reasons[row["status"]] = sorted(examples, key=_name)[:EXAMPLES]
         heapq.heappush(self._worst, (_Last(_rank(few)), self.whole.tasks, few))
         if len(self._worst) > WORST:
             heapq.heappop(self._worst)
