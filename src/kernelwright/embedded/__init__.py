@@ -1,16 +1,13 @@
-"""Python that every emitted file carries: real modules here, pasted there as they stand.
+"""What files for a GPU carry beside runtime/: a call is recorded once for each kind of call.
 
 In a file that stands alone they share one namespace, so each begins with its imports, and what they
 import from each other is left out when they are pasted (emit/paste.py). Words that KernelBench's
 checker refuses must not occur in them.
 
     products.py   how a generated product is launched
-    orders.py     in which order of memory the library's convolutions get their operands
     dropout.py    which elements a dropout keeps, as eager's own would
-    baked.py      what tracing took for granted, described so that a change can be seen
     recorded.py   the kernels inside an autograd function
     memo.py       what a module remembers between calls
-    traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
     launches.py   kernels in a row, as a table of numbers; steps run by Python
     steps.py      the steps of a call, recorded once for each kind of call
     fusion.py     which of these ways a call takes
