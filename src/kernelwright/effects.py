@@ -44,6 +44,7 @@ NAMES = {
 SEEDED = ("manual_seed", "seed", "set_state", "set_offset")
 # Functions of Python by their code, and torch's that set what its own functions read.
 TELLING: dict[types.CodeType, str] = {
+    logging.Logger._log.__code__: "logs",  # before a library's own kind of record asks for the time
     logging.Logger.handle.__code__: "logs",
     **{
         inspect.unwrap(function).__code__: f"calls torch.{function.__name__}"

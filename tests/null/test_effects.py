@@ -121,6 +121,23 @@ def test_an_effect_is_named_and_undone(name: str, probed: bool) -> None:
         assert changed() is None and torch.is_grad_enabled()
 
 
+def test_records_of_a_librarys_own_kind_are_logged_all_the_same() -> None:
+    before = logging.getLogRecordFactory()
+
+    def timed(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        record.at = time.time_ns()
+        return record
+
+    act, words = EFFECTS["log"]
+    problem = problem_from_module(Model(act, True), (torch.ones(3, 4),))
+    logging.setLogRecordFactory(timed)
+    try:
+        assert (capture(problem).contract.refused or "").startswith(f"the forward {words}")
+    finally:
+        logging.setLogRecordFactory(before)
+
+
 @pytest.mark.parametrize("name", NONE)
 def test_what_computes_alone_has_no_effect(name: str) -> None:
     assert refused(Model(NONE[name])) in (None, "nobody reads what aten.dropout.default draws")
