@@ -24,6 +24,7 @@ from kernelwright.emit import library
 from kernelwright.toolchain import compiler, nvcc
 
 FUNCTION = re.compile(r'extern "C" ((?:const )?\w+\*?) (\w+)\(')
+LIBRARY = re.compile(r"\b_kw\d*_library\((?=\")")
 INCLUDE = re.compile(r"^#include <.*>$", re.MULTILINE)
 CPU_FLAGS = ["-O1", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-w"]
 CUDA_FLAGS = ["-O3", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-w"]
@@ -106,7 +107,7 @@ def load(source: str, built: Any) -> types.ModuleType:
     """An emitted file as a module over a library that exists."""
     module = types.ModuleType("emitted")
     module.__dict__["built"] = lambda *texts: built
-    source = source.replace("Library(_kw_library(", "Library(built(")  # of a file for the CPU
+    source = LIBRARY.sub("built(", source)  # of a file for the CPU
     with _building(built):
         exec(compile(source, "<emitted>", "exec", dont_inherit=True), module.__dict__)
     return module
