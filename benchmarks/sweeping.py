@@ -76,6 +76,7 @@ def options(seconds: float = 0.2) -> Options:
 def workers(asked: argparse.Namespace, folder: Path) -> None:
     problems = write_problems(folder / "problems", asked.problems)
     for jobs in asked.jobs:
+        os.environ["XDG_CACHE_HOME"] = str(folder / f"cache{jobs}")  # nobody finds another's builds
         started = time.perf_counter()
         out = folder / f"run{jobs}"
         swept = sweep(Corpus(problems, options=options()), Plan(out, jobs=jobs, quiet=True))

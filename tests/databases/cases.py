@@ -20,7 +20,6 @@ from zoo.checks import seed
 
 from databases.sources import databases
 
-SAMPLES = {"module": 2, "op": 2}  # of one entry, at most
 LOOKED_AT = 200  # samples of one entry, of which some are picked
 # Of one other dtype than float32 that an operator takes, the first by a hash of its name.
 OTHERS = ("complex64", "int64", "bool", "bfloat16", "float16", "int32", "uint8", "float64")

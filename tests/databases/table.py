@@ -26,7 +26,7 @@ as many samples; with gradients and without. A sample is
 - *wrong* or *crashed* if there is a bug.
 
 Of each entry there are float32 and one other type, of a module both modes; of the samples of an
-entry those that differ most in structure.
+entry all that differ in structure from those before.
 
 This page is written by
 

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import torch
 
-from databases.cases import SAMPLES, Entry, samples
+from databases.cases import LOOKED_AT, Entry, samples
 from databases.judge import judged, undefined_of
 
 
@@ -30,7 +30,7 @@ def serve(device: str, count: int) -> None:
 
 def _judge(entry: Entry, done: int, device: str, count: int, answers: TextIO) -> None:
     undefined = undefined_of(entry.name)
-    for number, sample in enumerate(samples(entry, device, count or SAMPLES[entry.kind])):
+    for number, sample in enumerate(samples(entry, device, count or LOOKED_AT)):
         if number < done:
             continue
         _say(answers, sample=number, about=sample.about)
