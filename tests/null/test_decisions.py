@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import nn
 
-from kernelwright.embedded.products import ProductRule, can_pair, product_launch
+from kernelwright.runtime.products import ProductRule, can_pair, product_launch
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.lower import GemmKernel
 from kernelwright.pipeline import compile_problem

@@ -1,6 +1,6 @@
 """What the launches of a generated product are decided by: all that is known before a call.
 
-embedded/products.py decides, here for the example's sizes and in the emitted file for those of each
+runtime/products.py decides, here for the example's sizes and in the emitted file for those of each
 call: the one function is the other.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.embedded.products import ProductRule, product_launch
+from kernelwright.runtime.products import ProductRule, product_launch
 from kernelwright.graph import Dim
 from kernelwright.plan.model import Gemm
 

@@ -74,6 +74,7 @@ class Memo:
         self.fusion = fusion
         self.namespace = vars(module)
         self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}  # the halves of weights, by their places
         self.look()
 
     def __reduce__(self):

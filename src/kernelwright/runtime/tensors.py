@@ -3,6 +3,8 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+ALIGNMENT = 16  # bytes that a kernel on a GPU loads at once
+
 
 def is_ordinary(value):
     """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
@@ -16,6 +18,12 @@ def is_ordinary(value):
 def is_lazy(tensor):
     """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def ready(tensor):
+    """Memory as kernels need it, dense and aligned on a GPU: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def is_channels_last(tensor):
