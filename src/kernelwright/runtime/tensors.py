@@ -3,7 +3,7 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-ALIGNMENT = 16  # bytes that a kernel on a GPU loads at once
+ALIGNMENT = 16  # bytes that a kernel loads at once
 
 
 def is_ordinary(value):
@@ -21,9 +21,9 @@ def is_lazy(tensor):
 
 
 def ready(tensor):
-    """Memory as kernels need it, dense and aligned on a GPU: the tensor itself, or a copy."""
+    """Memory as kernels need it, dense and aligned: the tensor itself, or a copy."""
     tensor = tensor.contiguous()
-    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % ALIGNMENT else tensor
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def is_channels_last(tensor):
