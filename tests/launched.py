@@ -60,7 +60,9 @@ class Straw:
         self.started: list[Started] = []
         self.handed: list[list[Tensor]] = []
         self.fails = ""
-        text = re.sub(r"device = \w+\.device$", 'device = torch.device("cpu", 0)', source, flags=re.M)
+        text = re.sub(
+            r"device = \w+\.device$", 'device = torch.device("cpu", 0)', source, flags=re.M
+        )
         with mock.patch.object(torch.cuda, "is_available", lambda: False):
             self.module: Any = types.ModuleType("emitted")
             exec(compile(text, "emitted", "exec"), vars(self.module))

@@ -86,7 +86,9 @@ def compare(runs: Straw, apart: Straw) -> None:
         (s.kernel, s.sizes) for s in apart.started
     ]
     bytes = [[t.numel() * t.itemsize for t in of] for of in apart.handed]
-    rooms = [(t.data_ptr(), t.data_ptr() + t.numel() * t.itemsize) for of in runs.handed for t in of]
+    rooms = [
+        (t.data_ptr(), t.data_ptr() + t.numel() * t.itemsize) for of in runs.handed for t in of
+    ]
     last: dict[int, tuple[int, int]] = {}  # one by one: who wrote at an address
     there: list[tuple[int, int, tuple[int, int]]] = []  # in runs: from, to, who wrote
     pairs = zip(runs.started, apart.started, bytes, strict=True)
@@ -121,9 +123,7 @@ def emitted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     path = request.param
     if path in checking.EXAMPLES:
         path = checking.reduced_example(path, folder)
-    return paired(
-        compile_problem(load_problem(path, "cpu"), target="cuda", policy=ALWAYS), folder
-    )
+    return paired(compile_problem(load_problem(path, "cpu"), target="cuda", policy=ALWAYS), folder)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_transformer_is_one_run(layers: Pair) -> None:
     names = layers.check(layers.tensors())
     assert len(names) >= 3 * 2 and len(layers.runs.handed) == 1
     source = layers.compiled.source
-    assert source.count('_kw_run(\n') == 1 and "};  // is over" not in source
+    assert source.count("_kw_run(\n") == 1 and "};  // is over" not in source
     assert ";  // is over" in source
 
 

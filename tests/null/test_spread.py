@@ -39,7 +39,9 @@ def test_a_vector_is_shared_by_all_blocks(name: str) -> None:
     assert room.shape == (1, len(kernel.program.stages), floats * BLOCKS)
     bytes = len(kernel.program.stages) * floats * BLOCKS * 4
     assert f"void* const sums = run.take({bytes});" in compiled.source
-    assert f'run.launch("launch_{kernel.name}", launch_{kernel.name}, {{sums, x_, ' in compiled.source
+    assert (
+        f'run.launch("launch_{kernel.name}", launch_{kernel.name}, {{sums, x_, ' in compiled.source
+    )
     assert "static_cast<float*>(tensors[0]), on);" in compiled.source
     assert "static_cast<const float*>(tensors[1])," in compiled.source
 

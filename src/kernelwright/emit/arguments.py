@@ -27,7 +27,8 @@ GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
     *("KERNEL_LIBRARY", "placed", "capability", "processors", "product_launch", "launch", "empty"),
-    *("has_own", "from_batch", "of_pixels", "run", "keep_mask", "halves_of", "stamped"),
+    *("has_own", "from_batch", "of_pixels", "run", "keep_mask", "halves_of", "stamped", "unlike"),
+    "fits",
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 ANY = inspect.signature(lambda *args, **kwargs: None)

@@ -73,17 +73,7 @@ class ForwardWriter(Names):
         for name, leaf in self.leaves.items():
             lines += self._input_checks(self.graph[name], leaf.place)
         lines += self._symbol_checks()
-        first = self.leaves[self.first].place
-        if self.state():
-            lines += [
-                f"    for tensor, (dtype, shape, device) in zip({state}, STATE_TYPES):",
-                "        if tensor.dtype != dtype or tensor.shape != shape:",
-                '            return "a parameter has another type or shape"',
-                f"        if tensor.device != {first}.device and tensor.device.type != device:",
-                '            return "a parameter is on another device"',
-                "        if not is_ordinary(tensor):",
-                '            return "a parameter is not a plain tensor"',
-            ]
+        lines += self._state_checks() if self.state() else []
         if self.graph.contract.random and any(
             len(n.type.shape) in CHANNELS_LAST for n in self.state()
         ):
@@ -93,6 +83,25 @@ class ForwardWriter(Names):
             )
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
         return [*lines, *self._ways(), "    return None"]
+
+    def _state_checks(self) -> list[str]:
+        """Parameters and buffers, where they are not as they were when they fitted."""
+        words = ("place", "unknown", "tensor", "dtype", "shape", "device")
+        place, unknown, tensor, dtype, shape, device = (self.local[word] for word in words)
+        state = self.local["state"]
+        return [
+            f"    {place} = {self.leaves[self.first].place}.device",
+            f"    {unknown} = unlike({state}, {place})",
+            f"    for {tensor}, ({dtype}, {shape}, {device}) in zip({unknown}, STATE_TYPES):",
+            f"        if {tensor}.dtype != {dtype} or {tensor}.shape != {shape}:",
+            '            return "a parameter has another type or shape"',
+            f"        if {tensor}.device != {place} and {tensor}.device.type != {device}:",
+            '            return "a parameter is on another device"',
+            f"        if not is_ordinary({tensor}):",
+            '            return "a parameter is not a plain tensor"',
+            f"    if {unknown}:",
+            f"        fits({state}, {place})",
+        ]
 
     def _ways(self) -> list[str]:
         """Where results lie otherwise while other gradients are recorded, and nobody knows how."""

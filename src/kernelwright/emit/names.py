@@ -40,6 +40,7 @@ from kernelwright.scalars import as_python
 
 OWN = (
     *("memo", "state", "cause", "module", "otherwise", "device", "kept", "how"),
+    *("place", "unknown", "tensor", "dtype", "shape"),
     *("panel", "samples", "slices", "part", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *WORKSPACE)

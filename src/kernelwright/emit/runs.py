@@ -1,8 +1,8 @@
 """The way that a call like the example takes: kernels in runs, each one function of C++.
 
-In: the steps of a call, and the example's sizes. Out: for every stretch of kernels between two calls
-that only torch can make a Run, as C++ and as the line of Python that starts it; the steps around
-them; and the conditions under which a call goes this way. Any other call takes the steps one by one.
+In: the steps of a call, and the example's sizes. Out: for every stretch of kernels between two
+calls that only torch can make a Run, as C++ and as the line of Python that starts it; the steps
+around them; and the conditions under which a call goes this way. Any other takes one step by one.
 
 What only the kernels of a run see lies in memory that the run takes for itself; values of one size
 make room for each other there. Routines are functions in C++ as they are in Python.
@@ -108,7 +108,9 @@ class RunWriter:
                 step = replace(step, buffer=replace(step.buffer, name=again[name]))
             elif isinstance(step, Launch):
                 reads = tuple(again.get(n, n) for n in step.reads)
-                step = replace(step, reads=reads, writes=tuple(again.get(n, n) for n in step.writes))
+                step = replace(
+                    step, reads=reads, writes=tuple(again.get(n, n) for n in step.writes)
+                )
             found.steps.append(step)
         return found
 
@@ -295,8 +297,10 @@ class RunWriter:
     def is_plain(self, run: Run) -> bool:
         """Whether this is one kernel, and all memory Python's."""
         (first, *others) = run.steps
-        return not others and isinstance(first, Launch) and not any(
-            self.is_inside(self.base(n)) for n in self.seen(first)
+        return (
+            not others
+            and isinstance(first, Launch)
+            and not any(self.is_inside(self.base(n)) for n in self.seen(first))
         )
 
     def operands(self, run: Run) -> list[str]:
@@ -411,7 +415,9 @@ class RunWriter:
         """The function that Python calls."""
         operands, kept = self.operands(run), self.kept(run)
         sizes, decisions = self.sizes(run), self.decisions(run)
-        lines = [f"  void* const {self.pointer(n)} = run.given({i});" for i, n in enumerate(operands)]
+        lines = [
+            f"  void* const {self.pointer(n)} = run.given({i});" for i, n in enumerate(operands)
+        ]
         memory = len(operands) + 2 * len(kept)
         lines += [f"  const int64_t {s} = numbers[{i}];" for i, s in enumerate(sizes)]
         for i, name in enumerate(decisions):

@@ -49,7 +49,7 @@ class Sources:
 
 
 def source(graph: Graph, lowered: Lowered, device: str, host: str = "") -> Sources:
-    """For each kernel its program, its configuration and its launcher; then `host`: who starts them.
+    """For each kernel its program, its configuration and its launcher; then its `host` program.
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
     Programs that several kernels run stand before all of them, and are in every unit.

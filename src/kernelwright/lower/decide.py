@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.runtime.products import ProductRule, product_launch
 from kernelwright.graph import Dim
 from kernelwright.plan.model import Gemm
+from kernelwright.runtime.products import ProductRule, product_launch
 
 VECTOR = 4  # elements of a row that are read at once when it is split on the way
 

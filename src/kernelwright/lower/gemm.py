@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as every
 
-from kernelwright.runtime.products import can_pair
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph, hint, product
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.decide import decided
 from kernelwright.plan.epilogue import needs_whole_tiles
 from kernelwright.plan.model import Gemm, Program
+from kernelwright.runtime.products import can_pair
 from kernelwright.targets.target import Tiling
 
 # What memory costs a tile, as if it had more columns: for each row of the left operand that its

@@ -1,4 +1,4 @@
-"""How kernels are started on a GPU: one alone, or all between two calls that only torch can make."""
+"""How kernels are started on a GPU: alone, or all between two calls that only torch can make."""
 
 import ctypes
 import functools

@@ -5,7 +5,7 @@ import torch
 from kernelwright.runtime.autograd import is_recomputing
 from kernelwright.runtime.memo import Memo
 from kernelwright.runtime.recorded import Recorded, recording
-from kernelwright.runtime.tensors import is_traced, ready
+from kernelwright.runtime.tensors import State, is_traced, ready
 from kernelwright.runtime.traced import Glance, Operator
 
 
@@ -67,7 +67,7 @@ class Fusion:
             mine = memo is not None and memo.module is module
             memo = Memo(module, self, memo if mine else None)
         elif self.globals and memo.cause is None:
-            memo.state = self.state(module)
+            memo.state = State(self.state(module))
         return memo
 
     def look(self, module, *arguments):
