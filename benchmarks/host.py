@@ -121,6 +121,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     ),
     "residual block": (Residual, (ROWS, WIDTH)),
     "GPT of 6 layers": (Gpt, (4, ROWS)),
+    "GPT, 16 samples": (Gpt, (16, ROWS)),
 }
 
 

@@ -37,11 +37,9 @@ def test_a_vector_is_shared_by_all_blocks(name: str) -> None:
     (room,) = kernel.room
     floats = 2 if name == "variance" else 1  # the sum behind its mean is a double
     assert room.shape == (1, len(kernel.program.stages), floats * BLOCKS)
-    bytes = len(kernel.program.stages) * floats * BLOCKS * 4
-    assert f"void* const sums = run.take({bytes});" in compiled.source
-    assert (
-        f'run.launch("launch_{kernel.name}", launch_{kernel.name}, {{sums, x_, ' in compiled.source
-    )
+    fused = compiled.source.split("def _kw_fused", 1)[1]
+    assert f"sums = _kw_empty((1, {len(kernel.program.stages)}, {floats * BLOCKS})" in fused
+    assert f'_kw_launch("{kernel.name}", device, [sums, x, ' in fused
     assert "static_cast<float*>(tensors[0]), on);" in compiled.source
     assert "static_cast<const float*>(tensors[1])," in compiled.source
 

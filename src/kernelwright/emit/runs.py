@@ -160,7 +160,7 @@ class RunWriter:
     # ---- runs --------------------------------------------------------------------------------
 
     def divide(self) -> None:
-        """The steps as runs, and those that only torch can make between them."""
+        """The steps as runs, and those between them; a kernel that is alone is Python's."""
         run = Run()
         made: set[str] = set()
         for step in self.straight(self.lowered.steps).steps:
@@ -172,7 +172,7 @@ class RunWriter:
             )
             reads = self.reads(step)
             if not alone or any(not self.lies(n) and self.base(n) in made for n in reads):
-                self.pieces += [run] if run.steps else []
+                self.finish(run)
                 run, made = Run(), set()
             if not alone:
                 self.pieces.append(step)
@@ -180,9 +180,20 @@ class RunWriter:
             assert isinstance(step, Launch | Invoke)
             run.steps.append(step)
             made |= {*(step.writes if isinstance(step, Launch) else step.results)}
+        self.finish(run)
+
+    def finish(self, run: Run) -> None:
+        kernels = 0
+        for step in run.steps:
+            one = isinstance(step, Launch)
+            kernels += 1 if one else len(self.alone[step.routine].only(Launch))
+        if kernels < 2:
+            self.pieces += run.steps
+            return
+        self.pieces.append(run)
+        for step in run.steps:
             if isinstance(step, Invoke):
                 self.buffers |= dict(self.left(step))
-        self.pieces += [run] if run.steps else []
 
     def reads(self, step: Step) -> list[str]:
         if isinstance(step, Launch):
@@ -237,11 +248,6 @@ class RunWriter:
                 found |= dict.fromkeys(texts if taken else [f"not ({' and '.join(texts)})"])
         return sorted(found, key=lambda text: text != "GENERATED_GEMM")
 
-    @property
-    def invoked(self) -> set[str]:
-        """The routines that are functions of Python on this way."""
-        return {p.routine for p in self.pieces if isinstance(p, Invoke)}
-
     # ---- as Python ---------------------------------------------------------------------------
 
     def python(self) -> list[str]:
@@ -262,13 +268,10 @@ class RunWriter:
     def is_inside(self, name: str) -> bool:
         """Whether only the kernels of one run see a value."""
         at = self.touched.get(name, [-1])
-        return name in self.buffers and at[0] == at[-1] < len(self.pieces)
+        only = at[0] == at[-1] < len(self.pieces)
+        return name in self.buffers and only and isinstance(self.pieces[at[0]], Run)
 
     def started(self, run: Run) -> list[str]:
-        if self.is_plain(run):
-            (launch,) = run.steps
-            assert isinstance(launch, Launch)
-            return self.printer.step(launch)
         operands = [*map(self.printer.operand, self.operands(run))]
         for step in self.kept(run):
             found = ", ".join(self.printer.halves_of(step))
@@ -293,15 +296,6 @@ class RunWriter:
             lines += filled(f"{opening}product_launch(", given, ")[:3]", margin=DEEPEST)
             lines[-1] += "" if len(found) == 1 else ","
         return lines if len(found) < 2 else [f"{how} = (", *indented(lines), ")"]
-
-    def is_plain(self, run: Run) -> bool:
-        """Whether this is one kernel, and all memory Python's."""
-        (first, *others) = run.steps
-        return (
-            not others
-            and isinstance(first, Launch)
-            and not any(self.is_inside(self.base(n)) for n in self.seen(first))
-        )
 
     def operands(self, run: Run) -> list[str]:
         """What comes from outside or goes there, by the names under which it is first seen."""
@@ -356,8 +350,8 @@ class RunWriter:
     # ---- as C++ ------------------------------------------------------------------------------
 
     def cxx(self) -> str:
-        """The functions of all runs; nothing where each kernel is started alone."""
-        runs = [p for p in self.pieces if isinstance(p, Run) and not self.is_plain(p)]
+        """The functions of all runs, and what tells of them."""
+        runs = [p for p in self.pieces if isinstance(p, Run)]
         steps = [s for run in runs for s in run.steps]
         used = dict.fromkeys(s.routine for s in steps if isinstance(s, Invoke))
         functions = [self.function(self.routines[name]) for name in used]
