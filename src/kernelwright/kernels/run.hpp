@@ -1,8 +1,8 @@
-// The kernels of a call one after another: what C++ does between two calls that only torch can make.
+// The kernels of a call one after another: what C++ does between two calls that only torch makes.
 //
-// A run is straight-line code over a Run: it takes memory for what only its kernels see, and launches
-// these. The memory is one piece, that Python brings; how much there must be the very same code says,
-// run without tensors, when it starts nothing and counts what is taken.
+// A run is straight-line code over a Run: it takes memory for what only its kernels see, and starts
+// these. The memory is one piece, which Python brings; how much there must be is what the same code
+// says when it is run without tensors: then it starts nothing and counts what is taken.
 #pragma once
 
 #include <cstddef>
