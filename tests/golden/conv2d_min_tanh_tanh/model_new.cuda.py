@@ -52,10 +52,6 @@ def _kw_fused(x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
     device = x.device
-    if _KW_GENERATED_GEMM and _kw_capability(device) == (9, 0):
-        tanh_2 = _kw_empty((batch, 1, 7, 7), torch.float32, device)
-        _kw_run("forward", device, [x, conv_weight, conv_bias, tanh_2], batch)
-        return (tanh_2,)
     tanh_2 = _kw_conv2d_min_tanh(batch, device, x, conv_weight, conv_bias)
     return (tanh_2,)
 
@@ -75,13 +71,17 @@ def _kw_outside(state, x):
         return "x is not of shape batch x 4 x 9 x 9"
     if _kw_is_channels_last(x):
         return "x is in channels_last order"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None

@@ -312,26 +312,3 @@ extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers
 // ---- A unit of its own, if need be. Cost: 1
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
-
-extern "C" int launch_conv2d_min_tanh(void* const* tensors, const int64_t* numbers);
-
-// tanh at conv2d_min_tanh_tanh.py:14.
-static void start_conv2d_min_tanh(kw::Run& run, int64_t batch, void* x, void* conv_weight,
-    void* conv_bias, void* tanh_2) {
-  const kw::Inside inside(run);
-  void* const packed_weight = run.take(1536);
-  void* const weight_scales = run.take(64);
-  run.launch("launch_conv2d_min_tanh", launch_conv2d_min_tanh, {x, conv_weight, packed_weight,
-      weight_scales, conv_bias, tanh_2}, batch, 0);
-}
-
-extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t* room) {
-  kw::Run run(tensors, 4, numbers + 1);
-  void* const x_ = run.given(0);
-  void* const conv_weight = run.given(1);
-  void* const conv_bias = run.given(2);
-  void* const tanh_2 = run.given(3);
-  const int64_t batch = numbers[0];
-  start_conv2d_min_tanh(run, batch, x_, conv_weight, conv_bias, tanh_2);
-  return run.ended(room);
-}
