@@ -7,7 +7,7 @@ PYTHON ?= python3
 VENV := .venv
 PY ?= $(VENV)/bin/python
 JOBS ?= 3
-KERNELS := $(shell find src/kernelwright/kernels src/kernelwright/embedded -name '*.cu*' -o -name '*.[ch]pp' 2>/dev/null)
+KERNELS := $(shell find src/kernelwright/kernels -name '*.cu*' -o -name '*.[ch]pp' 2>/dev/null)
 
 CLANG_FORMAT := $(if $(filter $(VENV)/%,$(PY)),$(VENV)/bin/clang-format,clang-format)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from kernelwright.pipeline import compile_problem
 from kernelwright.problem import problem_from_module, resolve_device
 
-WIDTH, ROWS = 256, 64
+WIDTH, ROWS, HEADS, LAYERS = 256, 64, 4, 6
 BURSTS = 60
 COLUMNS = ("model", "eager", "ours", "eager, no_grad", "ours, no_grad")
 
@@ -61,6 +61,44 @@ class Residual(nn.Module):
         return x + self.outer(F.gelu(self.inner(self.norm(x))))
 
 
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(x).split(WIDTH, dim=2)
+        q, k, v = (p.view(*x.shape[:2], HEADS, -1).transpose(1, 2) for p in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.attention = nn.LayerNorm(WIDTH), Attention()
+        self.second = nn.LayerNorm(WIDTH)
+        self.inner, self.outer = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.first(x))
+        return x + self.outer(F.gelu(self.inner(self.second(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(1000, WIDTH), nn.Embedding(ROWS, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 1000, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
 def _layers(*modules: nn.Module) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(*modules)
 
@@ -82,6 +120,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         (ROWS, WIDTH),
     ),
     "residual block": (Residual, (ROWS, WIDTH)),
+    "GPT of 6 layers": (Gpt, (4, ROWS)),
+    "GPT, 16 samples": (Gpt, (16, ROWS)),
 }
 
 
@@ -99,6 +139,7 @@ def main() -> None:
     for name in options.cases:
         make, shape = CASES[name]
         module, x = make().to(device), torch.randn(shape, device=device)
+        x = x.abs().long() if make is Gpt else x
         cases[name] = compile_problem(problem_from_module(module, (x,))), module, x
     build(compiled.source for compiled, _, _ in cases.values())
     sheet = Sheet("Host time of a call, us", COLUMNS)

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from kernelwright.embedded.products import product_launch
+from kernelwright.runtime.products import product_launch
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "cuda" / "products.cu"

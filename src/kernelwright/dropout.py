@@ -2,7 +2,7 @@
 
 In: how large a dropped value is, its type and the rate. Out: the operator by which a graph of
 primitives asks for the mask, true where an element is kept. On CUDA the mask is eager's own, bit
-for bit: a kernel draws the numbers that ATen's would (kernels/dropout.cuh, embedded/dropout.py). So
+for bit: a kernel draws the numbers that ATen's would (kernels/dropout.cuh, runtime/dropout.py). So
 the mask is a value like any other, and whatever kernel computes x multiplies by it on the way.
 """
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kernelwright.embedded.dropout import KeepMask, draws_alike
 from kernelwright.pipeline import compile_problem
 from kernelwright.plan import ALWAYS
 from kernelwright.problem import problem_from_module
+from kernelwright.runtime.dropout import KeepMask, draws_alike
 
 CUDA = torch.device("cuda", 0)
 TYPES = [torch.float32, torch.float16, torch.bfloat16]

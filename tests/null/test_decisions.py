@@ -10,12 +10,12 @@ import sympy
 import torch
 from torch import nn
 
-from kernelwright.embedded.products import ProductRule, can_pair, product_launch
 from kernelwright.emit.epilogue import EpiloguePrinter, product_launchers
 from kernelwright.lower import GemmKernel
 from kernelwright.pipeline import compile_problem
 from kernelwright.plan import ALWAYS, Operand
 from kernelwright.problem import problem_from_module
+from kernelwright.runtime.products import ProductRule, can_pair, product_launch
 
 PAIRS, WIDE, ALONE = (128, 2, 8), (256, 2, 8), (64, 1, 8)
 CHIP = 132

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from written import Written
 
 from kernelwright import dropout
-from kernelwright.embedded import dropout as embedded
 from kernelwright.graph import Call
 from kernelwright.lower import ConvKernel, GemmKernel
 from kernelwright.pipeline import Compiled, compile_problem
 from kernelwright.plan import ALWAYS
 from kernelwright.plan.reasons import Code
 from kernelwright.problem import load_problem, problem_from_module
+from kernelwright.runtime.dropout import KeepMask
 
 CHAIN = Path(__file__).parents[2] / "benchmarks" / "corpus" / "conv2d_dropout_relu_max_pool.py"
 Forward = Callable[..., object]
@@ -196,16 +196,17 @@ def test_a_mask_takes_its_numbers_from_the_generator(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: chip)
     generator, launched = Generator(40), []
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
-    monkeypatch.setattr(embedded, "start_now", lambda *given: launched.append(given))
-    mask = embedded.KeepMask(None, torch.device("cuda", 0), (count,), dtype, 0.2)
+    library = SimpleNamespace(launch=lambda *given: launched.append(given))
+    mask = KeepMask(library, torch.device("cuda", 0), (count,), dtype, 0.2)
     monkeypatch.setattr(mask, "empty", lambda: None)
     mask.by_kernel()
     grid = min(-(-count // 256), 132 * 8)
     assert generator.offset == 40 + ((count - 1) // (256 * grid * 4) + 1) * 4
     keep = struct.unpack("I", struct.pack("f", 1.0 - 0.2))[0]
-    ((_, name, _, _, numbers),) = launched
-    assert name == f"launch_{dropout.KERNEL}"
-    assert numbers == (2**63 + 5, 10, count, grid, keep, vec)
+    ((name, _, _, *numbers),) = launched
+    assert name == dropout.KERNEL
+    signed = 2**63 + 5 - 2**64  # as C takes it
+    assert numbers == [signed, 10, count, grid, keep, vec]
 
 
 def test_scales_are_rounded_as_aten_rounds_them() -> None:

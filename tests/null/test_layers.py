@@ -15,7 +15,7 @@ HOME = Path(kernelwright.__file__).parent
 # From the lowest to the highest; what stands in the root of the package by its name.
 LAYERS: dict[str, tuple[str, ...]] = {
     "base": (
-        *("cache", "completion", "embedded", "errors", "failures", "files", "interrupts"),
+        *("cache", "completion", "errors", "failures", "files", "interrupts"),
         *("loading", "modes", "notebook", "positions", "runtime", "shown", "spawn", "streams"),
         *("toolchain", "twins", "units", "version", "walk"),
     ),
@@ -103,7 +103,7 @@ def test_no_imports_go_in_a_circle() -> None:
 def test_the_layers_are_those_of_the_house() -> None:
     """No name in LAYERS has been forgotten there."""
     tops = {module.partition(".")[0] for module in imports()}
-    assert HEIGHT.keys() - tops <= {"embedded", "runtime"}
+    assert HEIGHT.keys() - tops <= {"runtime"}
 
 
 def test_an_import_is_seen_wherever_it_stands() -> None:

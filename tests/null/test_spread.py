@@ -38,8 +38,8 @@ def test_a_vector_is_shared_by_all_blocks(name: str) -> None:
     floats = 2 if name == "variance" else 1  # the sum behind its mean is a double
     assert room.shape == (1, len(kernel.program.stages), floats * BLOCKS)
     fused = compiled.source.split("def _kw_fused", 1)[1]
-    assert f"sums = run.empty((1, {len(kernel.program.stages)}, {floats * BLOCKS})" in fused
-    assert f'run.launch("{kernel.name}", [sums, x, ' in fused
+    assert f"sums = _kw_empty((1, {len(kernel.program.stages)}, {floats * BLOCKS})" in fused
+    assert f'_kw_launch("{kernel.name}", device, [sums, x, ' in fused
     assert "static_cast<float*>(tensors[0]), on);" in compiled.source
     assert "static_cast<const float*>(tensors[1])," in compiled.source
 

@@ -25,7 +25,7 @@ from kernelwright.errors import BuildError, InputError, KernelwrightError, Verif
 from kernelwright.failures import build_failure
 from kernelwright.problem import Problem
 from kernelwright.structures import in_classes_of
-from kernelwright.verify.candidate import candidate_class, construct, settle
+from kernelwright.verify.candidate import candidate_class, construct
 from kernelwright.verify.inputs import Inputs, forward
 
 Call = Callable[[], Any]
@@ -59,7 +59,6 @@ def direct(name: str, module: Callable[..., Any], sets: InputSets) -> Variant:
 
 def prepare_candidate(name: str, module: nn.Module, sets: InputSets, warmups: int) -> Variant:
     """Warm up; a candidate that raises is a failed one."""
-    settle(type(module))
     own = [Inputs(*in_classes_of(module, (i.args, i.kwargs))) for i in sets]
     variant = direct(name, module, own)
     try:

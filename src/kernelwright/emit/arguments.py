@@ -26,10 +26,9 @@ EMPTY = inspect.Parameter.empty
 GLOBALS = {
     *("torch", "FUSION", "DEFAULTS", "Model", "outside", "GENERATED_GEMM", "STATE_TYPES"),
     *("described", "transformed", "asking", "laid", "is_ordinary", "is_channels_last", "in_order"),
-    *("KERNEL_LIBRARY", "_on", "_capability", "_processors", "product_launch", "launch", "empty"),
-    "has_own",
-    *("from_batch", "of_pixels"),
-    "stamped",
+    *("KERNEL_LIBRARY", "placed", "capability", "processors", "product_launch", "launch", "empty"),
+    *("has_own", "from_batch", "of_pixels", "run", "keep_mask", "halves_of", "stamped", "unlike"),
+    "fits",
 }
 POSITIONAL, KEYWORD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 ANY = inspect.signature(lambda *args, **kwargs: None)
@@ -116,36 +115,6 @@ class Arguments:
     def handed_on(self) -> str:
         """The same arguments in a call of the original forward."""
         return ", ".join(_handed(p, p.name) for p in self.parameters)
-
-    @property
-    def starred(self) -> bool:
-        return any(p.kind in (POSITIONAL, KEYWORD) for p in self.parameters)
-
-    def flat(self, names: Mapping[str, str]) -> list[str]:
-        """The values of a call one by one, with the number of `*args` and the names in `**kwargs`.
-
-        `names` are those of the parameters where this text stands, which may hide builtins.
-        """
-        stars: dict[Any, list[str]] = {
-            POSITIONAL: ["{0}.__len__()", "*{0}"],
-            KEYWORD: ["*{0}", "*{0}.values()"],
-        }
-        texts = [(names[p.name], stars.get(p.kind, ["{0}"])) for p in self.parameters]
-        return [text.format(name) for name, of in texts for text in of]
-
-    @property
-    def given(self) -> tuple[int, ...] | None:
-        """Which of the flat values the tensors are; None where one is inside of a value."""
-        places: list[str] = []
-        for p in self.parameters:
-            inside = values.parts(self.bound.arguments.get(p.name, ())) or []
-            own = [p.name + place for place, _ in inside]
-            heads = {POSITIONAL: [""], KEYWORD: [""] * len(own)}
-            places += [*heads[p.kind], *own] if p.kind in heads else [p.name]
-        names = [leaf.given for leaf in self.leaves]
-        if self.constants or not set(names) <= set(places):
-            return None
-        return tuple(places.index(name) for name in names)
 
     # ---- values ------------------------------------------------------------------------------
 

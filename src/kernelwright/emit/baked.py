@@ -1,4 +1,4 @@
-"""The table of what tracing took for granted, as text; embedded/baked.py reads it again."""
+"""The table of what tracing took for granted, as text; runtime/baked.py reads it again."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from kernelwright.dropout import KERNEL
 from kernelwright.emit.launchers import c_function, on_device
 
 MASK_HEADER = "dropout.cuh"
-# What embedded/dropout.py gives, behind the mask: numbers are 64 bits wide, so the probability
+# What runtime/dropout.py gives, behind the mask: numbers are 64 bits wide, so the probability
 # comes as the bits of a float.
 FIELDS = {
     "out": "static_cast<bool*>(tensors[0])",

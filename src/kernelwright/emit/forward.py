@@ -1,4 +1,4 @@
-"""The functions of one model: guards, the recorded steps, the original, forward around them."""
+"""The functions of one model: guards, the steps, the original, forward around them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from torch.utils._sympy.printers import PythonPrinter
 from kernelwright.emit import values
 from kernelwright.emit.apart import prefixed
 from kernelwright.emit.cpp import comment
+from kernelwright.emit.device_steps import DevicePrinter, printer_for
 from kernelwright.emit.freed import freed
 from kernelwright.emit.lines import filled, indented, listed
 from kernelwright.emit.names import Names, permuted
 from kernelwright.emit.routines import RoutineWriter
+from kernelwright.emit.runs import RunWriter
 from kernelwright.emit.steps import StepPrinter
-from kernelwright.emit.taped import TapedPrinter
 from kernelwright.emit.values import python
 from kernelwright.expr import leaves
 from kernelwright.graph import (
@@ -31,7 +32,7 @@ from kernelwright.graph import (
     smallest_batch,
 )
 from kernelwright.lower.lowered import Lowered
-from kernelwright.lower.steps import Invoke, Step
+from kernelwright.lower.steps import Invoke, Library, Step, every
 from kernelwright.memory import apart, chain, may_be_view
 from kernelwright.places import is_place, look_up
 from kernelwright.plan.model import Plan
@@ -72,17 +73,7 @@ class ForwardWriter(Names):
         for name, leaf in self.leaves.items():
             lines += self._input_checks(self.graph[name], leaf.place)
         lines += self._symbol_checks()
-        first = self.leaves[self.first].place
-        if self.state():
-            lines += [
-                f"    for tensor, (dtype, shape, device) in zip({state}, STATE_TYPES):",
-                "        if tensor.dtype != dtype or tensor.shape != shape:",
-                '            return "a parameter has another type or shape"',
-                f"        if tensor.device != {first}.device and tensor.device.type != device:",
-                '            return "a parameter is on another device"',
-                "        if not is_ordinary(tensor):",
-                '            return "a parameter is not a plain tensor"',
-            ]
+        lines += self._state_checks() if self.state() else []
         if self.graph.contract.random and any(
             len(n.type.shape) in CHANNELS_LAST for n in self.state()
         ):
@@ -92,6 +83,25 @@ class ForwardWriter(Names):
             )
         lines += _when(f'torch.is_autocast_enabled("{self.device}")', "autocast is on")
         return [*lines, *self._ways(), "    return None"]
+
+    def _state_checks(self) -> list[str]:
+        """Parameters and buffers, where they are not as they were when they fitted."""
+        words = ("place", "unknown", "tensor", "dtype", "shape", "device")
+        place, unknown, tensor, dtype, shape, device = (self.local[word] for word in words)
+        state = self.local["state"]
+        return [
+            f"    {place} = {self.leaves[self.first].place}.device",
+            f"    {unknown} = unlike({state}, {place})",
+            f"    for {tensor}, ({dtype}, {shape}, {device}) in zip({unknown}, STATE_TYPES):",
+            f"        if {tensor}.dtype != {dtype} or {tensor}.shape != {shape}:",
+            '            return "a parameter has another type or shape"',
+            f"        if {tensor}.device != {place} and {tensor}.device.type != {device}:",
+            '            return "a parameter is on another device"',
+            f"        if not is_ordinary({tensor}):",
+            '            return "a parameter is not a plain tensor"',
+            f"    if {unknown}:",
+            f"        fits({state}, {place})",
+        ]
 
     def _ways(self) -> list[str]:
         """Where results lie otherwise while other gradients are recorded, and nobody knows how."""
@@ -329,23 +339,66 @@ class ForwardWriter(Names):
     def routines(self) -> RoutineWriter:
         return RoutineWriter(self, self.lowered)
 
+    @cached_property
+    def runs(self) -> RunWriter | None:
+        """On a GPU kernels run in rows, where a call is like the example."""
+        on_gpu = self.device != "cpu"
+        return RunWriter(self, self.lowered, self.routines) if on_gpu else None
+
+    @cached_property
     def fused(self) -> list[str]:
-        """The steps, one after another, as they are recorded."""
-        run = [] if self.direct else [self.local["run"]]
-        head = filled("def fused(", [*run, *self.parameters()], "):", margin=0)
+        """The steps, one after another."""
+        printer = printer_for(self)
+        with self.within({}):
+            moved = self._moved(printer)
+            changes = self._changes(printer)
+            end = [*changes, *listed("", "return (", self._handed_back(), ")", margin=4)]
+            body = [*moved, *self._body(printer, end)]
+        given = [self.local["kept"]] * self.freezes
+        head = filled("def fused(", [*given, *self.parameters()], "):", margin=0)
         lines = [*head, '    """The steps of a call: inputs and state in, results out."""']
         lines += self.sized()
-        printer = StepPrinter(self) if self.direct else TapedPrinter(self)
-        with self.within({}):
-            if isinstance(printer, TapedPrinter):
-                moved = (printer.moved(node.name) for node in self.on_host())
-                lines += indented([line for one in moved for line in one])
-            for step in self.lowered.steps:
-                lines += indented(self._step(step, printer))
-            lines += indented(self._changes(printer))
-            handed = [printer.result(text, name) for name, text in self._handed_back()]
-        lines += listed("    ", "return (", handed, ")", margin=0)
-        return freed(lines) if self.direct else lines
+        device = self.local["device"]
+        if _mentions(body, device):
+            lines.append(f"    {device} = {self.inputs[self.first]}.device")
+        return freed([*lines, *indented(body)])
+
+    def _body(self, printer: StepPrinter, end: list[str]) -> list[str]:
+        """The way that the example takes, if there are others, and the steps one by one."""
+        lines: list[str] = []
+        if self.runs is not None:
+            main = [*self.runs.python(), *end]
+            tests = self.runs.tests
+            if not tests:
+                return main
+            lines += printer.test(tests)
+            lines += freed(["def main():", *indented(main)])[1:]
+        for step in self.lowered.steps:
+            lines += self._step(step, printer)
+        return [*lines, *end]
+
+    def _moved(self, printer: StepPrinter) -> list[str]:
+        if not isinstance(printer, DevicePrinter):
+            return []
+        return [line for node in self.on_host() for line in printer.moved(node.name)]
+
+    @property
+    def freezes(self) -> bool:
+        """Whether the steps are given the halves of weights that are frozen."""
+        return bool(self.lowered.frozen)
+
+    @property
+    def contracts(self) -> bool:
+        """Whether products or convolutions are the library's, on any way."""
+        steps = [*self.lowered.steps, *(s for r in self.lowered.routines for s in r.steps)]
+        return any(step.contracts for step in every(steps) if isinstance(step, Library))
+
+    @cached_property
+    def functions(self) -> list[list[str]]:
+        """The routines that the steps invoke, and the steps."""
+        text = "\n".join(self.fused)
+        used = [f for f in self.routines if re.search(rf"\b{f.name}\(", text)]
+        return [*(list(f.lines) for f in used), self.fused]
 
     def _step(self, step: Step, printer: StepPrinter) -> list[str]:
         return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
@@ -358,8 +411,7 @@ class ForwardWriter(Names):
             if self.graph.base(name) not in done.stored:
                 # Of a buffer, which another of these lines may change, it is the value before.
                 old = ".clone()" * (self.graph[self.graph.base(name)].op in SOURCES)
-                value = printer.result(f"{self.value(name)}{old}", name)
-                pair = self.variable(places[target]), value
+                pair = self.variable(places[target]), f"{self.value(name)}{old}"
                 copied.setdefault(self.graph[name].type.dtype, []).append(pair)
         lines: list[str] = []
         for pairs in copied.values():
@@ -372,19 +424,18 @@ class ForwardWriter(Names):
             lines += printer.counted(names, by)
         return lines
 
-    def _handed_back(self) -> list[tuple[str, str]]:
-        """Results and their values; the caller may not be handed the same tensor twice.
+    def _handed_back(self) -> list[str]:
+        """The values of results; the caller may not be handed the same tensor twice.
 
         Two views that are alike are two tensors, and share memory as eager's do.
         """
-        found: list[tuple[str, str]] = []
+        found: list[str] = []
         for result in self.results:
             text = self.value(result.name)
             base = self.graph[self.graph.base(result.name)].op
-            handed = text in [t for _, t in found]
-            again = handed and (result.leaf is None or text.isidentifier())
+            again = text in found and (result.leaf is None or text.isidentifier())
             again |= result.leaf is None and base in SOURCES
-            found.append((result.name, f"{text}.clone()" if again else text))
+            found.append(f"{text}.clone()" if again else text)
         return found
 
     def blank(self) -> list[str]:
@@ -416,12 +467,6 @@ class ForwardWriter(Names):
         lines += [*needed, f"    {outputs} = {called}"]
         return [*lines, *listed("    ", "return (", made, ")", margin=0)]
 
-    def given(self) -> tuple[int, ...] | None:
-        """Which of the values of a call the inputs are; None where they cannot be told in short."""
-        order = self.arguments.given
-        tensors = self.arguments.tensors
-        return order and tuple(order[tensors.index(leaf)] for leaf in self.leaves.values())
-
     def model(self) -> str | None:
         """The original's class, where an object of it can stand for one of ModelNew."""
         kind = type(self.problem.module)
@@ -430,18 +475,11 @@ class ForwardWriter(Names):
         plain = plain and not hasattr(kind, "__del__")
         return "Model" if plain and self.arguments.is_method else None
 
-    def flat(self) -> str:
-        """The values of a call one by one, as a function of forward's arguments."""
-        inside = self.arguments.inside
-        return f"lambda {', '.join(inside.values())}: {_tuple(self.arguments.flat(inside))}"
-
     def forward(self) -> list[str]:
         """ModelNew.forward: the way that a call takes."""
         fusion = self.own("FUSION")
-        lines = self._called(fusion) if self.direct else self._recorded(fusion)
-        results = self.local["results"]
+        *lines, made = self._called(fusion)
         names = [self.variable(r.name) for r in self.results]
-        made = lines.pop() if self.direct else results
         lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {made}")]
         if self.orders_otherwise:
             sources = [*(leaf.given for leaf in self.leaves.values()), f"*{fusion}.state(self)"]
@@ -469,28 +507,6 @@ class ForwardWriter(Names):
         given = _tuple([leaf.given for leaf in self.leaves.values()])
         kept = [leaf.given for leaf in self.arguments.constants]
         return [given, *([_tuple(kept)] if kept else [])]
-
-    def _recorded(self, fusion: str) -> list[str]:
-        """The results of a call like one before, or of one that is looked at."""
-        memo, kind, results = (self.local[word] for word in ("memo", "kind", "results"))
-        handed = ", ".join(["self", *self.arguments.inside])
-        flat = self.arguments.flat({name: name for name in self.arguments.inside})
-        called = ", ".join([memo, kind, *self._inputs()])
-        lines = [
-            f"{memo}, {kind} = {fusion}.look({handed})",
-            f"if {kind}.cause is not None:",
-            f"    {memo}.fall_back({kind}.cause)",
-            f"    return {self._original_forward()}",
-            f"{results} = {fusion}.run({called})",
-        ]
-        if self.given() is not None:
-            known = [
-                f"{results} = None",
-                "if not torch.compiler.is_dynamo_compiling():",
-                f"    {results} = {fusion}.again({', '.join(['self', *flat])})",
-            ]
-            lines = [*known, f"if {results} is None:", *indented(lines)]
-        return lines
 
     def _original_forward(self) -> str:
         """The original forward on the arguments as they were given, with itself as its `self`."""

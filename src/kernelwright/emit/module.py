@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from kernelwright.emit import paste, products, runtime, values
+from kernelwright.emit import paste, products, values
 from kernelwright.emit.apart import keep_apart, prefix_for
 from kernelwright.emit.baked import baked_in
 from kernelwright.emit.forward import ForwardWriter
@@ -44,21 +44,21 @@ HEAD = f"""\
 # 1. The original model, as it was given.
 # 2. The fused model: ModelNew, where each operator went, and the steps of a call.
 # 3. The generated programs, in C++, for this model alone.
-{{rest}}
+# 4, 5. The library: the package's own text, of which `kernelwright check` on this file says so.
+# 6. What happens when this file is imported.
 {RULE}
 
 """
 
-
-REST = {
-    "cuda": """\
-# 4. The runtime, which builds and launches them.
-# 5, 6. The library: the package's own text, of which `kernelwright check` on this file says so.
-# 7. What happens when this file is imported.""",
-    "cpu": """\
-# 4, 5. The library: the package's own text, of which `kernelwright check` on this file says so.
-# 6. What happens when this file is imported.""",
-}
+FALLBACKS = '''
+    @property
+    def fallbacks(self):
+        """How often the original forward ran instead of the kernels, by cause."""
+        return FUSION.memo(self).fallbacks
+'''
+# What opens the library of a file, and what the file calls of it.
+OPENS = {"cpu": "library", "cuda": "library_for_gpu"}
+VERBS = ("launch", "run")
 
 
 def emit(
@@ -74,13 +74,12 @@ def emit(
     writer = ForwardWriter(problem, plan, lowered, device, user.names)
     writer.prefix = prefix_for(user.text, writer.arguments.taken)
     compiles = bool(lowered.kernels or lowered.few)
-    text = source(plan.graph, lowered, device) if compiles else None
-    model = _fused_model(writer, ledger, compiles)
-    started = _started(writer, compiles)
-    machinery = ""
-    if not writer.direct:
-        machinery = paste.pruned(_runtime(writer), used(model) | used(started))
-    library = paste.library(used(model) | used(machinery) | used(started), device)
+    text = None
+    if compiles:
+        text = source(plan.graph, lowered, device, writer.runs.cxx() if writer.runs else "")
+    model = _fused_model(writer, ledger)
+    started = _started(writer, model, compiles)
+    library = paste.library(used(model) | used(started), device)
     parts = [
         section(2, f"{FUSED}: where each operator went, and the steps of a call."),
         model,
@@ -90,22 +89,19 @@ def emit(
             section(3, f"{PROGRAMS}, for this model alone."),
             literal("PROGRAMS", text.programs),
         ]
-    if machinery.strip():
-        parts += [section(4, "The runtime: it builds and launches the programs."), machinery]
-    number = 4 if writer.direct else 5
-    parts += [library_section(number, PYTHON, device), library]
+    parts += [library_section(4, PYTHON, device), library]
     if text is not None:
-        parts += [library_section(number + 1, CXX, device), literal("HEADERS", text.headers)]
+        parts += [library_section(5, CXX, device), literal("HEADERS", text.headers)]
     parts += [
-        section(number + 2, "At import: the programs are built, or found as built before."),
+        section(6, "At import: the programs are built, or found as built before."),
         started,
     ]
     above, below = keep_apart(user.text, parts, writer.prefix, paste.names(device))
     whole = "\n\n\n".join(p.strip("\n") for p in (above, *below)) + "\n"
-    return sealed(HEAD.format(device=device, rest=REST[device]) + whole)
+    return sealed(HEAD.format(device=device) + whole)
 
 
-def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
+def _fused_model(writer: ForwardWriter, ledger: str) -> str:
     """Everything in Python that was written for this model alone."""
     model = _model(writer, ledger, products.freezing(writer, writer.lowered.frozen))
     functions = _functions(writer)
@@ -116,36 +112,21 @@ def _fused_model(writer: ForwardWriter, ledger: str, compiles: bool) -> str:
         model,
         *functions,
         "\n".join(_constants(writer.plan)),
-        _fusion(writer, switched, compiles),
+        _table(writer),
     ]
     text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
     imports = [f"import {name}" for name in ("functools", "torch") if name in used(text)]
     return "\n".join([*imports, "", text])
 
 
-def _started(writer: ForwardWriter, compiles: bool) -> str:
+def _started(writer: ForwardWriter, model: str, compiles: bool) -> str:
     """What happens at import: the kernels are built, and everything is put together."""
-    kernels = runtime.CUDA_KERNELS.lstrip()
-    if writer.direct:
-        built = f'library("{_stem(writer.problem)}", PROGRAMS, HEADERS)'
-        kernels = f"KERNEL_LIBRARY = Library({built})\nlaunch = KERNEL_LIBRARY.launch\n"
-    together = "_together()" if not writer.direct else _fusion_value(writer)
-    return (kernels if compiles else "") + f"FUSION = {together}\n"
-
-
-def _runtime(writer: ForwardWriter) -> str:
-    """What builds the programs of any model for a GPU; the file holds what it uses of it."""
-    problem = writer.problem
-    precision = f'MATMUL_PRECISION = "{problem.precision}"\nCONV_TF32 = {problem.conv_tf32}\n'
-    holes = {"flags": runtime.CUDA_FLAGS, "calls": runtime.CUDA_CALLS}
-    holes |= {"stem": _stem(problem), "suffix": "cu"}
-    build = _fill(runtime.BUILD, **holes)
-    parts = [
-        f"import functools\n{runtime.IMPORTS}",
-        *(runtime.CUDA_MACHINE, _fill(runtime.UNITS, together=str(runtime.TOGETHER)), build),
-        *(products.MACHINE, precision, runtime.PRECISION, runtime.CONSTANTS),
-    ]
-    return "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
+    lines = []
+    if compiles:
+        built = f'{OPENS[writer.device]}("{_stem(writer.problem)}", PROGRAMS, HEADERS)'
+        lines.append(f"KERNEL_LIBRARY = Library({built})")
+        lines += [f"{verb} = KERNEL_LIBRARY.{verb}" for verb in VERBS if verb in used(model)]
+    return "\n".join([*lines, f"FUSION = {_fusion(writer)}"]) + "\n"
 
 
 def _defaults(writer: ForwardWriter) -> str:
@@ -158,8 +139,7 @@ def _defaults(writer: ForwardWriter) -> str:
 def _functions(writer: ForwardWriter) -> list[str]:
     """What one model is to the code around it, as functions."""
     functions = (
-        *writer.routines,
-        writer.fused(),
+        *writer.functions,
         writer.outside(),
         writer.original(),
         writer.blank(),
@@ -169,8 +149,8 @@ def _functions(writer: ForwardWriter) -> list[str]:
     return ["\n".join(lines) for lines in functions if lines]
 
 
-def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
-    """The table of what tracing took for granted, and everything together."""
+def _table(writer: ForwardWriter) -> str:
+    """What tracing took for granted."""
     baked = baked_in(writer.problem.module, writer.graph.mode != "any")
     rows = [line for entry in baked for line in entry]
     return "\n".join(
@@ -180,12 +160,11 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
             "BAKED_IN = (",
             *(f"    {line}" for row in rows for line in row.splitlines()),
             ")",
-            *([] if writer.direct else ["", "", *_recording(writer, switched, compiles)]),
         ]
     )
 
 
-def _fusion_value(writer: ForwardWriter) -> str:
+def _fusion(writer: ForwardWriter) -> str:
     """The value that ModelNew asks, of all functions of this model."""
     rewritten, recalled, in_place = writer.rewritten()
     fields = {
@@ -202,58 +181,23 @@ def _fusion_value(writer: ForwardWriter) -> str:
         "random": writer.graph.contract.random,
         "refused": python(writer.graph.contract.refused),
         "globals": writer.reads_globals(),
+        "freezes": writer.freezes or None,
+        "precision": _precision(writer),
     }
-    optional = ("in_place", "alone", "asking", "laid")
+    optional = ("in_place", "alone", "asking", "laid", "freezes", "precision")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 
 
-def _recording(writer: ForwardWriter, switched: bool, compiles: bool) -> list[str]:
-    """The same for a GPU, where the steps of a call are recorded first."""
-    stem = _stem(writer.problem)
-    rewritten, recalled, in_place = writer.rewritten()
-    alone = writer.alone()
-    return [
-        "def _together():",
-        '    """All of this as one value, which ModelNew asks."""',
-        "    return Fusion(",
-        f'        "{stem}",',
-        f'        device="{writer.device}",',
-        f"        kernels={'KERNEL_LIBRARY' if compiles else None},",
-        "        precision=_Precision,",
-        f"        switch=lambda: {'GENERATED_GEMM' if switched else None},",
-        "        outside=outside,",
-        "        fused=fused,",
-        "        original=original,",
-        f"        model={writer.model()},",
-        "        blank=blank,",
-        "        state=state,",
-        "        baked_in=BAKED_IN,",
-        f"        inputs={len(writer.leaves)},",
-        f"        given={writer.given()},",
-        *([f"        flat={writer.flat()},"] if writer.arguments.starred else []),
-        f"        reaches={writer.reaches()},",
-        f"        rewritten={rewritten},",
-        f"        recalled={recalled},",
-        *([f"        in_place={in_place},"] if in_place else []),
-        *([f"        alone={alone},"] if alone else []),
-        *(["        ways=True,"] if writer.needs_its_way else []),
-        *([f"        {f}={f}," for f in ("asking", "laid")] * bool(writer.orders_otherwise)),
-        f"        random={writer.graph.contract.random},",
-        f"        refused={python(writer.graph.contract.refused)},",
-        f"        globals={writer.reads_globals()},",
-        "    )",
-    ]
+def _precision(writer: ForwardWriter) -> str | None:
+    """What the library's products run at, if there are some on a GPU."""
+    if writer.device == "cpu" or not writer.contracts:
+        return None
+    return f'Precision("{writer.problem.precision}", {writer.problem.conv_tf32})'
 
 
 def _stem(problem: Problem) -> str:
     return "kw_" + re.sub(r"\W", "_", problem.name, flags=re.ASCII)[:40]
-
-
-def _fill(template: str, **holes: str) -> str:
-    for key, value in holes.items():
-        template = template.replace("{" + key + "}", value)
-    return template
 
 
 def _constants(plan: Plan) -> list[str]:
@@ -282,7 +226,7 @@ def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:
             f"        return FUSION.register(super().__new__({made}))",
             "",
             *writer.forward(),
-            *([] if hasattr(module, "fallbacks") else [runtime.FALLBACKS.rstrip()]),
+            *([] if hasattr(module, "fallbacks") else [FALLBACKS.rstrip()]),
             freezing.rstrip(),
             "",
         ]

@@ -39,7 +39,8 @@ from kernelwright.problem import Problem
 from kernelwright.scalars import as_python
 
 OWN = (
-    *("memo", "kind", "results", "state", "cause", "module", "run", "otherwise"),
+    *("memo", "state", "cause", "module", "otherwise", "device", "kept", "how"),
+    *("place", "unknown", "tensor", "dtype", "shape"),
     *("panel", "samples", "slices", "part", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *WORKSPACE)
@@ -61,8 +62,7 @@ class Names:
     """How the values of one plan are called in the emitted functions.
 
     `known` are texts for values in the function that is being printed, `slots` those of a routine;
-    `recorded_on` is the text of the device while steps are printed; `direct` says that these run as
-    they are printed, and are not recorded first.
+    `placed_on` is the text of the device while steps are printed.
     """
 
     def __init__(
@@ -80,8 +80,7 @@ class Names:
         self.first = next(n.name for n in self.graph if n.op == "input")
         self.known: dict[str, str] = {}
         self.slots: Mapping[str, str] = {}
-        self.recorded_on = ""
-        self.direct = device == "cpu"
+        self.placed_on = ""
         self.results = self._results()
 
     def _locals(self) -> dict[str, str]:
@@ -141,18 +140,18 @@ class Names:
         return isinstance(leaf, Ref) and leaf.name in self.detached
 
     def device_of(self) -> str:
-        """Where a call runs: in functions of tensors, in forward itself, in recorded steps."""
+        """Where a call runs: in functions of tensors, in forward itself, in steps."""
         first = self.known.get(self.first, self.inputs[self.first])
-        return self.recorded_on or f"{first}.device"
+        return self.placed_on or f"{first}.device"
 
     @contextmanager
     def within(self, slots: Mapping[str, str]) -> Iterator[None]:
         """Steps are printed in here, those of a routine with its own names for values."""
-        before = self.slots, self.recorded_on
-        run = self.local["run"]
-        self.slots, self.recorded_on = slots, '"cpu"' if self.direct else f"{run}.device"
+        before = self.slots, self.placed_on
+        on_cpu = self.device == "cpu"
+        self.slots, self.placed_on = slots, '"cpu"' if on_cpu else self.local["device"]
         yield
-        self.slots, self.recorded_on = before
+        self.slots, self.placed_on = before
 
     # ---- names and values ------------------------------------------------------------------
 
@@ -170,7 +169,8 @@ class Names:
         if node.op == "input":
             return self.inputs[name]
         if node.op == "constant":
-            return f"_{name}" if self.direct else f"_on(_{name}, {self.device_of()})"
+            on_cpu = self.device == "cpu"
+            return f"_{name}" if on_cpu else f"placed(_{name}, {self.device_of()})"
         if node.op != "view":
             return self.variable(name)
         view, inner = node.payload, self.value(node.inputs[0])

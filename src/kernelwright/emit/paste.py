@@ -16,21 +16,18 @@ from pathlib import Path
 from kernelwright.emit.scopes import bound, used
 
 PACKAGE = Path(__file__).parents[1]
+SHARED = (
+    *("runtime/fusion", "runtime/tensors", "runtime/memo", "runtime/baked"),
+    *("runtime/recorded", "runtime/autograd", "runtime/traced"),
+)
 FILES = {
-    "cpu": (
-        *("runtime/fusion", "runtime/tensors", "runtime/memo", "runtime/baked"),
-        *("runtime/recorded", "runtime/autograd", "runtime/traced", "runtime/launches"),
-        *("runtime/orders", "runtime/pixels", "runtime/build"),
-    ),
+    "cpu": (*SHARED, "runtime/launches", "runtime/orders", "runtime/pixels", "runtime/build"),
     "cuda": (
-        *("embedded/products", "runtime/orders", "runtime/pixels", "embedded/dropout"),
-        *("runtime/tensors", "runtime/baked", "runtime/autograd", "embedded/recorded"),
-        *("embedded/memo", "runtime/traced", "embedded/launches", "embedded/steps"),
-        "embedded/fusion",
+        *(*SHARED, "runtime/device", "runtime/products", "runtime/frozen", "runtime/precision"),
+        *("runtime/dropout", "runtime/orders", "runtime/pixels", "runtime/nvcc", "runtime/build"),
     ),
 }
-CPP = {"calls": "What calls the kernels, in C++.", "node": "A call in autograd's graph, in C++."}
-HOMES = ("kernelwright.embedded", "kernelwright.runtime")
+HOMES = ("kernelwright.runtime",)
 
 
 @dataclass(frozen=True)
@@ -65,20 +62,7 @@ def runtime_pieces(device: str) -> tuple[Piece, ...]:
     for place in FILES[device]:
         text = (PACKAGE / f"{place}.py").read_text()
         found += pieces(text, HOMES)
-    if device == "cuda":
-        found += [_cpp(name, title) for name, title in CPP.items()]
     return tuple(found)
-
-
-def _cpp(name: str, title: str) -> Piece:
-    """A file of C++, so a string of Python's."""
-    text, bound_to = (PACKAGE / "embedded" / f"{name}.cpp").read_text(), name.upper()
-    return Piece(f'{bound_to} = r"""\n{text}"""', frozenset({bound_to}), frozenset(), 2, title)
-
-
-def pruned(text: str, roots: Set[str]) -> str:
-    """A module's text without what these names do not reach."""
-    return printed(reached(pieces(text), roots))
 
 
 def pieces(text: str, homes: Sequence[str] = ()) -> list[Piece]:

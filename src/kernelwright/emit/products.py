@@ -12,18 +12,6 @@ SWITCH = """
 GENERATED_GEMM = True  # False: every product is the library's
 """
 
-MACHINE = '''
-@functools.cache
-def _capability(device):
-    """Which instructions a GPU has; None: this is no GPU."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-
-
-@functools.cache
-def _processors(device):
-    return torch.cuda.get_device_properties(device).multi_processor_count
-'''
-
 INSIDE = " " * 12  # of the table in freeze()
 FREEZING_NAMES = ("freeze", "unfreeze")
 FREEZING = '''
@@ -43,14 +31,14 @@ FREEZING = '''
                 if known and {machine}:
                     halves = torch.empty(panels, dtype=torch.float16, device=device)
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
-                    KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    KERNEL_LIBRARY.start(kernel, device, [weight, halves, scales], ())
                     frozen[name] = (halves, scales, stamped(weight))
-        FUSION.memo(self).keep(frozen)
+        FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        FUSION.memo(self).keep({})
+        FUSION.memo(self).frozen = {}
         return self
 
     def _apply(self, *args, **kwargs):

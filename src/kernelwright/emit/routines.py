@@ -14,13 +14,13 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kernelwright.emit import paste, runtime
+from kernelwright.emit import paste
 from kernelwright.emit.arguments import GLOBALS
+from kernelwright.emit.device_steps import printer_for
 from kernelwright.emit.freed import freed
 from kernelwright.emit.lines import docstring, filled, indented
 from kernelwright.emit.names import Names
-from kernelwright.emit.steps import BODY, StepPrinter
-from kernelwright.emit.taped import TapedPrinter
+from kernelwright.emit.steps import BODY
 from kernelwright.emit.values import python
 from kernelwright.graph import fresh_name
 from kernelwright.lower.lowered import Lowered
@@ -35,10 +35,10 @@ PREFIX = len("_kw")  # what a name of the file is longer by in the end
 
 @dataclass(frozen=True)
 class Function:
-    """A routine in Python: its name, the sizes it is given, the places of targets that differ."""
+    """A routine in Python: its name, what all of it shares, the places of targets that differ."""
 
     name: str
-    sizes: tuple[str, ...]
+    shared: tuple[str, ...]
     differing: tuple[int, ...]
     lines: tuple[str, ...]
 
@@ -48,22 +48,21 @@ class RoutineWriter:
 
     def __init__(self, names: Names, lowered: Lowered) -> None:
         self.names, self.graph = names, names.graph
-        self.run = [] if names.direct else [names.local["run"]]
         self.users: dict[str, list[Invoke]] = {r.name: [] for r in lowered.routines}
         for step in lowered.steps:
             if isinstance(step, Invoke):
                 self.users[step.routine].append(step)
-        taken = {*GLOBALS, *names.every(), *paste.names(names.device), *runtime.names()}
+        taken = {*GLOBALS, *names.every(), *paste.names(names.device)}
         called = {r.name: fresh_name(f"_{r.name}", taken) for r in lowered.routines}
         self.functions = {r.name: self.function(r, called[r.name]) for r in lowered.routines}
 
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        return (function.lines for function in self.functions.values())
+    def __iter__(self) -> Iterator[Function]:
+        return iter(self.functions.values())
 
     def invoke(self, step: Invoke) -> list[str]:
         function = self.functions[step.routine]
         targets = [python(step.targets[i]) for i in function.differing]
-        given = [*self.run, *function.sizes, *map(self.names.value, step.given), *targets]
+        given = [*function.shared, *map(self.names.value, step.given), *targets]
         made = ", ".join(map(self.names.variable, step.results))
         left = f"{made} = " if made else ""
         return filled(f"{left}{function.name}(", given, ")", margin=BODY + PREFIX)
@@ -75,28 +74,29 @@ class RoutineWriter:
                      if len(set(same)) > 1]  # fmt: skip
         targets = {routine.targets[i]: fresh_name("target", inside) for i in differing}
         with self.names.within(slots):
-            taped = TapedPrinter(self.names, targets)
-            printer = StepPrinter(self.names) if self.names.direct else taped
+            printer = printer_for(self.names, targets)
             body = [line for step in routine.steps for line in printer.step(step)]
             given = [self.names.value(p) for p in routine.parameters]
             results = ", ".join(self.names.variable(r) for r in routine.results)
             left = [f"return {results}"] if results else []
-        locals = [self.names.local[symbol] for symbol in self.graph.symbols]
-        sizes = [size for size in locals if re.search(rf"\b{size}\b", "\n".join(body))]
-        given = [*self.run, *sizes, *given, *targets.values()]
+        locals = [self.names.local[word] for word in (*self.graph.symbols, "device", "kept")]
+        shared = [name for name in locals if re.search(rf"\b{name}\b", "\n".join(body))]
+        given = [*shared, *given, *targets.values()]
         head = filled(f"def {name}(", given, "):", margin=PREFIX)
         lines = [*head, *indented([self.about(routine), *body, *left])]
-        lines = freed(lines) if self.names.direct else lines
-        return Function(name, tuple(sizes), tuple(differing), tuple(lines))
+        return Function(name, tuple(shared), tuple(differing), tuple(freed(lines)))
 
     def about(self, routine: Routine) -> str:
+        text = textwrap.wrap(self.summary(routine), WIDTH, subsequent_indent=INSIDE)
+        return docstring("\n".join(text), end="")
+
+    def summary(self, routine: Routine) -> str:
         """What it computes for the first of its users, in the words of the user's program."""
         made = routine.results or routine.temporaries
         known = [self.graph[name].origin for name in made if name in self.graph.by_name]
         others = len(self.users[routine.name]) - 1
         more = f", and {others} more like it" if others else ""
-        text = f"{', '.join(dict.fromkeys(map(str, known)))}{more}."
-        return docstring("\n".join(textwrap.wrap(text, WIDTH, subsequent_indent=INSIDE)), end="")
+        return f"{', '.join(dict.fromkeys(map(str, known)))}{more}."
 
     # ---- names -------------------------------------------------------------------------------
 

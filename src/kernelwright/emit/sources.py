@@ -29,7 +29,7 @@ from kernelwright.plan.model import Region
 UNIT = "// ---- A unit of its own, if need be. Cost: "
 SHARED = "// ---- Programs that several kernels run."
 TAIL_HEADER = "in_memory.cuh"
-LAUNCH_HEADERS = {"cuda": ["launch.cuh"], "cpu": []}
+LAUNCH_HEADERS = {"cuda": ["launch.cuh", "run.hpp"], "cpu": []}
 # The seconds that a compiler takes for them, as those of a Template.
 FEW_COSTS: dict[type[BesideKernel], int] = {
     FewKernel: 3,
@@ -48,8 +48,8 @@ class Sources:
     headers: str
 
 
-def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
-    """For each kernel its program, its configuration and its launcher.
+def source(graph: Graph, lowered: Lowered, device: str, host: str = "") -> Sources:
+    """For each kernel its program, its configuration and its launcher; then its `host` program.
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
     Programs that several kernels run stand before all of them, and are in every unit.
@@ -69,6 +69,7 @@ def source(graph: Graph, lowered: Lowered, device: str) -> Sources:
     parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
     masks = dropout.has_masks(graph)
     parts += [(1, MASK_LAUNCHER)] if masks else []
+    parts += [(1, host)] if host else []
     texts = [SHARED, *ahead] if ahead else []
     programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
     templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)

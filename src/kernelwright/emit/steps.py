@@ -41,7 +41,7 @@ DEEPEST = 16  # that of an operand in a way inside of a way
 
 def on_machine(guard: Guard, device: str) -> str:
     """Whether the device is one that a kernel is made for."""
-    return f"_capability({device}) == {guard.capability}"
+    return f"capability({device}) == {guard.capability}"
 
 
 def most(way: HostWay) -> str:
@@ -86,25 +86,10 @@ class StepPrinter:
         return [*map(self.operand, step.reads), *map(self.variable, step.writes)]
 
     def operand(self, name: str) -> str:
-        """A variable, or a view of one as a call of its own."""
+        """A variable, or a view of one."""
         if name not in self.graph.by_name:
             return self.variable(name)
-        return self.result(self.names.value(name), name)
-
-    def result(self, text: str, name: str) -> str:
-        """A value of the graph, given its text."""
-        given = self.given([name])
-        return text if given == [text] else self.called("call", text, given)
-
-    def given(self, names: list[str]) -> list[str]:
-        """The variables behind values, without the file's own constants."""
-        bases = dict.fromkeys(self.graph.base(name) for name in names)
-        plain = [b for b in bases if self.graph[b].op != "constant"]
-        return list(dict.fromkeys(self.names.value(b) for b in plain))
-
-    def called(self, verb: str, text: str, given: list[str]) -> str:
-        """An expression of torch's; who records steps has to know what it is given."""
-        return text
+        return self.names.value(name)
 
     def sizes(self, step: Launch) -> list[str]:
         return [self.size(size) for size in step.sizes]
@@ -172,12 +157,12 @@ class StepPrinter:
 
     def test(self, guards: list[str]) -> list[str]:
         line = f"if {' and '.join(guards)}:"
-        if len(line) + BODY + len("el") <= 100:
+        if len(line) + BODY + len("el") + PREFIX * len(guards) <= 100:
             return [line]
         return ["if (", *indented([guards[0], *(f"and {g}" for g in guards[1:])]), "):"]
 
     def guard(self, guard: Guard) -> str:
-        """A condition; no weight is frozen where steps run as they are printed."""
+        """A condition."""
         if guard.capability is not None:
             return on_machine(guard, self.names.device_of())
         if guard.ways:

@@ -75,7 +75,7 @@ struct GemmOperands {
   }
 };
 
-// What embedded/products.py decides about a launch: how many tiles a block multiplies at once, how
+// What runtime/products.py decides about a launch: how many tiles a block multiplies at once, how
 // many clusters run, and how many rows of the right operand are split before they do (a frozen
 // one's halves are those of an earlier call).
 struct GemmDecision {

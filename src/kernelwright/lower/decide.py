@@ -1,6 +1,6 @@
 """What the launches of a generated product are decided by: all that is known before a call.
 
-embedded/products.py decides, here for the example's sizes and in the emitted file for those of each
+runtime/products.py decides, here for the example's sizes and in the emitted file for those of each
 call: the one function is the other.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.embedded.products import ProductRule, product_launch
 from kernelwright.graph import Dim
 from kernelwright.plan.model import Gemm
+from kernelwright.runtime.products import ProductRule, product_launch
 
 VECTOR = 4  # elements of a row that are read at once when it is split on the way
 

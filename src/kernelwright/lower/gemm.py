@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product as every
 
-from kernelwright.embedded.products import can_pair
 from kernelwright.errors import InputError
 from kernelwright.graph import Graph, hint, product
 from kernelwright.lower.config import Config, vector_width
 from kernelwright.lower.decide import decided
 from kernelwright.plan.epilogue import needs_whole_tiles
 from kernelwright.plan.model import Gemm, Program
+from kernelwright.runtime.products import can_pair
 from kernelwright.targets.target import Tiling
 
 # What memory costs a tile, as if it had more columns: for each row of the left operand that its
@@ -31,7 +31,7 @@ WAVE_ROWS = 4
 class Tile:
     """`columns` for a block, `cluster` blocks together, `band` tiles down at a time.
 
-    A block multiplies `at_once` of them, or as many as it pays (0, see embedded/products.py).
+    A block multiplies `at_once` of them, or as many as it pays (0, see runtime/products.py).
     """
 
     columns: int

@@ -6,6 +6,7 @@ and on the machine. lower/tasks.py makes them, and emit/steps.py prints them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from kernelwright.targets.target import HostWay, Loop
 PANEL = 64  # rows and depth of the panels that operands are split into
 # What loops that split work with besides the operands; the others have null pointers there.
 SPLIT_OPERANDS = ("left_halves", "left_scales", "right_halves", "right_scales", "progress")
-# The numbers behind a product's sizes: what embedded/products.py decides, and what is frozen.
+# The numbers behind a product's sizes: what runtime/products.py decides, and what is frozen.
 DECISIONS = ("tiles", "clusters", "early", "frozen")
 # What a thin product works with: `sums` are those of each part of the depth. (Of long rows that
 # many blocks share, they are those of each part of a row.)
@@ -203,6 +204,14 @@ class Invoke:
 
 
 Step: TypeAlias = "Alloc | Kept | Decide | Launch | Library | Choice | Panels | Slices | Invoke"
+
+
+def every(steps: Iterable[Step]) -> Iterator[Step]:
+    """The steps, and those of all ways inside of them."""
+    for step in steps:
+        yield step
+        if isinstance(step, Choice):
+            yield from every((*step.steps, *step.otherwise))
 
 
 def shown(steps: tuple[Step, ...], indent: str = "  ") -> str:

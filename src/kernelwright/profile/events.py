@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 CALL = "kernelwright: a call"
-LAUNCH = "launch_"
+LAUNCH, RUN = "launch_", "run_"
 HOST = ("user_annotation", "cpu_op")
 STARTS = ("cuda_runtime", "cuda_driver")
 DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")

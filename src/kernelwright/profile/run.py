@@ -9,7 +9,6 @@ are taken.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -23,11 +22,10 @@ from kernelwright.bench.aside import exported
 from kernelwright.bench.clock import device_name
 from kernelwright.bench.context import matmul_precision, quiet_stderr, quiet_warnings
 from kernelwright.bench.inputs import make_sets
-from kernelwright.embedded.launches import LAUNCHER
 from kernelwright.errors import InputError
 from kernelwright.live import adopt
 from kernelwright.problem import in_mode, load_problem, load_source
-from kernelwright.profile.events import CALL, LAUNCH, Spent, calls, spent
+from kernelwright.profile.events import CALL, LAUNCH, RUN, Spent, calls, spent
 from kernelwright.profile.predict import ceilings, predicted
 from kernelwright.verify.candidate import fallbacks_of
 from kernelwright.verify.inputs import Inputs, forward
@@ -183,50 +181,45 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 class _Ranges:
-    """Compiled kernels, each inside of a range of the profiler: as functions, or by address."""
+    """Compiled kernels, each inside of a range of the profiler, which begins when it is told of."""
 
     def __init__(self, compiled: Any) -> None:
         self.compiled = compiled
-        self.kept: dict[str, Any] = {}
+        self.range: Any = None
+
+    def begin(self, names: tuple[str, ...]) -> None:
+        self.end()
+        self.range = torch.profiler.record_function(names[0])
+        self.range.__enter__()
+
+    def end(self) -> None:
+        if self.range is not None:
+            self.range.__exit__(None, None, None)
+            self.range = None
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.compiled, name)
-        if not name.startswith(LAUNCH):
+        if not name.startswith((LAUNCH, RUN)):
             return found
 
         def run(*given: Any) -> Any:
-            with torch.profiler.record_function(name):
+            try:
                 return found(*given)
+            finally:
+                self.end()
 
         return run
 
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.kept:
-            address = ctypes.cast(self.compiled[name], ctypes.c_void_p).value
-            kernel = LAUNCHER(address or 0)
-
-            def run(given: Any, numbers: Any) -> int:
-                with torch.profiler.record_function(name):
-                    return int(kernel(given, numbers))
-
-            self.kept[name] = LAUNCHER(run)
-        return self.kept[name]
-
 
 def _noted(module: nn.Module) -> bool:
-    """Put a range around every launch of a ModelNew; False if it has no launches to be found.
-
-    Steps that were recorded before hold addresses, so they are forgotten.
-    """
+    """Put a range around every launch of a ModelNew; False if it has no launches to be found."""
     space = vars(type(module))["forward"].__globals__.values()
     library = next((v for v in space if hasattr(v, "compiled") and hasattr(v, "watchers")), None)
     if library is None:
         return False
     if not isinstance(library.compiled, _Ranges):
         library.compiled = _Ranges(library.compiled)
-    for fusion in (v for v in space if hasattr(v, "kinds") and hasattr(v, "kernels")):
-        fusion.kinds.clear()
-    vars(module)["_kernelwright"] = None
+        library.watchers.append(library.compiled.begin)
     return True
 
 

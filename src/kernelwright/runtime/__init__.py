@@ -6,6 +6,12 @@ checker refuses must not occur in them.
 
     build.py      the programs become a library, once for each machine
     launches.py   how a kernel is started
+    device.py     the same on a GPU, and kernels in runs
+    nvcc.py       the build for a GPU
+    products.py   how a generated product is launched
+    frozen.py     the halves of weights that are frozen
+    precision.py  at what precision the library's products run
+    dropout.py    which elements a dropout keeps, as eager's own would
     baked.py      what tracing took for granted, described so that a change can be seen
     memo.py       what a module remembers between calls
     tensors.py    what kernels can be given: plain memory, and nobody looking on

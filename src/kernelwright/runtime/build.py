@@ -28,7 +28,7 @@ NATIVE = {
 EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
 TOGETHER = 4  # what a unit should cost at least: its own parsing is not free
 # What changes a build without being an argument of it.
-NAMED = ("CXX", "CC", "CPATH")
+NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
 
 
 def library(stem, programs, headers):
@@ -39,9 +39,13 @@ def library(stem, programs, headers):
         extra_ldflags=["-fopenmp"],
         is_python_module=False,  # plain C functions: no binding to compile
     )
-    units = separate(programs, headers)
-    path = place(stem, units, flags)
-    return ctypes.CDLL(made(path, units, flags))
+    return built(stem, "cpp", separate(programs, headers), flags, instructions())
+
+
+def built(stem, ending, units, flags, machine):
+    """The library that these units are, opened."""
+    path = place(stem, units, flags, machine)
+    return ctypes.CDLL(made(path, ending, units, flags))
 
 
 def separate(programs, headers):
@@ -57,16 +61,22 @@ def separate(programs, headers):
     return [headers + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
 
 
-def place(stem, units, flags):
+def place(stem, units, flags, machine):
     """The path of a library, in a folder that is named by all that it depends on."""
-    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
-    text += [os.environ.get(name, "") for name in NAMED] + instructions()
-    compiler = shutil.which(os.environ.get("CXX") or "c++")
-    if compiler is not None:  # another version is another file
-        found = os.stat(compiler)
-        text.append(f"{os.path.realpath(compiler)} {found.st_size} {found.st_mtime_ns}")
+    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform(), *machine]
+    text += [os.environ.get(name, "") for name in NAMED]
+    text.append(identity(os.environ.get("CXX") or "c++"))
     name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
     return os.path.join(os.path.abspath(cache()), name, name + ".so")
+
+
+def identity(program):
+    """Which program a name stands for today: another version is another file."""
+    path = shutil.which(program)
+    if path is None:
+        return program
+    found = os.stat(path)
+    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
 
 
 def instructions():
@@ -105,14 +115,14 @@ def cache():
     return spare
 
 
-def made(path, units, flags):
+def made(path, ending, units, flags):
     """The library at this place, built if it is not there yet."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(os.path.join(os.path.dirname(path), "building"), "w") as guard, ExitStack() as after:
         fcntl.flock(guard, fcntl.LOCK_EX)
         after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
         if not is_whole(path):
-            compiled(path, units, flags)
+            compiled(path, ending, units, flags)
     return path
 
 
@@ -124,7 +134,7 @@ def is_whole(path):
         return digest.read() == hashlib.sha256(file.read()).hexdigest()
 
 
-def compiled(path, units, flags):
+def compiled(path, ending, units, flags):
     """Build in an empty folder, since nobody knows what a killed build left in this one.
 
     torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
@@ -137,12 +147,13 @@ def compiled(path, units, flags):
         name = os.path.basename(os.path.dirname(path))
         flags = dict(flags, name=name, build_directory=folder)
         if len(units) > 1:
-            sources = [os.path.join(folder, f"unit_{i}.cpp") for i in range(len(units))]
+            sources = [os.path.join(folder, f"unit_{i}.{ending}") for i in range(len(units))]
             for source, unit in zip(sources, units, strict=True):
                 put(source, unit.encode())
             load(sources=sources, **flags)
         else:
-            load_inline(cpp_sources=units, no_implicit_headers=True, **flags)
+            sources = {"cpp_sources": units} if ending == "cpp" else {"cuda_sources": units}
+            load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
         with open(os.path.join(folder, name + ".so"), "rb") as file:
             content = file.read()
     put(path, content)

@@ -5,14 +5,15 @@ import torch
 from kernelwright.runtime.autograd import is_recomputing
 from kernelwright.runtime.memo import Memo
 from kernelwright.runtime.recorded import Recorded, recording
-from kernelwright.runtime.tensors import is_traced
+from kernelwright.runtime.tensors import State, is_traced, ready
 from kernelwright.runtime.traced import Glance, Operator
 
 
 class Fusion:
     """All that the emitted functions of one model are to the code around them.
 
-    `fused(*inputs, *state)` computes the results; `original(module, *inputs, *constants)` computes
+    `fused(*inputs, *state)` computes the results, and where `freezes` says that weights may be
+    frozen, is given their halves before these; `original(module, *inputs, *constants)` computes
     the same with the user's own forward; `model` is the user's class, where that may matter to it;
     `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)` reads
     parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers that a
@@ -20,11 +21,13 @@ class Fusion:
     write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
     results for tracers; `globals` says that some of the state lies in the file, where no memo
     watches it; `alone` gives the results that may be views of something inside and share no element
-    with another.
+    with another. The library's products run at a `precision`.
     """
 
     alone = ()
     in_place = ()
+    freezes = False
+    precision = None
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -64,7 +67,7 @@ class Fusion:
             mine = memo is not None and memo.module is module
             memo = Memo(module, self, memo if mine else None)
         elif self.globals and memo.cause is None:
-            memo.state = self.state(module)
+            memo.state = State(self.state(module))
         return memo
 
     def look(self, module, *arguments):
@@ -79,13 +82,21 @@ class Fusion:
             return self.traced(tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
             return self.record((memo, constants), *tensors)
-        return self.compute(tensors)
+        return self.compute(tensors, memo.frozen)
 
-    def compute(self, tensors):
-        """The results, by the kernels. What these write in place must be dense, or is copied."""
+    def compute(self, tensors, frozen):
+        """The results, by the kernels, with the halves of the weights that are frozen."""
+        before = (frozen,) if self.freezes else ()
+        if self.precision is None or self.precision.holds():
+            return self.steps(before, tensors)
+        with self.precision.at_work():
+            return self.steps(before, tensors)
+
+    def steps(self, before, tensors):
+        """The results; what kernels write in place must be as they need it, or is copied."""
         if not self.in_place:
-            return self.fused(*tensors)
-        given = [t.contiguous() if i in self.in_place else t for i, t in enumerate(tensors)]
+            return self.fused(*before, *tensors)
+        given = [ready(t) if i in self.in_place else t for i, t in enumerate(tensors)]
         for i in self.in_place:
             if tensors[i].is_inference() and not torch.is_inference_mode_enabled():
                 raise RuntimeError(
@@ -93,7 +104,7 @@ class Fusion:
                 )
             if given[i] is tensors[i]:
                 torch.autograd.graph.increment_version(given[i])
-        results = self.fused(*given)
+        results = self.fused(*before, *given)
         with torch.no_grad():
             for buffer, new in zip(tensors, given, strict=True):
                 if buffer is not new:

@@ -8,12 +8,14 @@ lists and dicts among the attributes) is compared by identity, without a loop in
 import collections
 import itertools
 import operator
+import sys
 import warnings
 
 import torch
 from torch import nn
 
 from kernelwright.runtime.baked import HOOKS, examine, is_record
+from kernelwright.runtime.tensors import State
 
 # What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
 UNWATCHED = (
@@ -47,23 +49,49 @@ def containers(value, seen):
         yield from containers(item, seen)
 
 
+# What Python counts of a dict, and torch's own guards read: a number that every change changes.
+COUNTED = (3, 11) <= sys.version_info < (3, 13) and hasattr(torch._C._dynamo.guards, "dict_version")
+
+
 class Picture:
-    """Whether containers hold what they held, and modules are of the classes that they were of."""
+    """Whether containers hold what they held, and modules are of the classes that they were of.
+
+    A dict that nobody wrote to is not looked into.
+    """
 
     def __init__(self, held, modules):
         self.held, self.modules = held, modules
-        self.tables = [inside for inside in held if isinstance(inside, dict)]
-        self.sizes, self.seen = self.look()
+        self.views = [*held, *(table.values() for table in held if isinstance(table, dict))]
+        self.counted = [table for table in held if COUNTED and type(table) is dict]
+        self.rest = [table for table in held if not (COUNTED and type(table) is dict)]
+        self.sizes, self.classes = [*map(len, held)], [*map(type, modules)]
+        self.seen = [*itertools.chain.from_iterable(self.views)]
+        self.filled = any(self.rest)
+        self.counts = self.count()
 
-    def look(self):
-        """How much is in each, and all of it in order: items, what keys stand for, classes."""
-        inside = itertools.chain.from_iterable
-        values = inside([table.values() for table in self.tables])
-        return [*map(len, self.held)], [*inside(self.held), *values, *map(type, self.modules)]
+    def count(self):
+        return [*map(torch._C._dynamo.guards.dict_version, self.counted)] if COUNTED else []
+
+    def is_untouched(self):
+        """Whether no dict was written to, and the other containers are empty as they were."""
+        return not self.filled and not any(self.rest) and self.count() == self.counts
+
+    def is_same(self):
+        """Whether all that is held is what was held, in its order."""
+        now = itertools.chain.from_iterable(self.views)
+        sizes = [*map(len, self.held)]
+        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
 
     def __call__(self):
-        sizes, now = self.look()
-        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
+        if [*map(type, self.modules)] != self.classes:
+            return False
+        if self.is_untouched():
+            return True
+        counts = self.count()
+        if not self.is_same():
+            return False
+        self.counts = counts
+        return True
 
 
 class Memo:
@@ -74,6 +102,7 @@ class Memo:
         self.fusion = fusion
         self.namespace = vars(module)
         self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}  # the halves of weights, by their places
         self.look()
 
     def __reduce__(self):
@@ -82,7 +111,7 @@ class Memo:
     def look(self):
         """Examine the module, and remember what there was to see."""
         self.cause = self.fusion.refused or examine(self.module, self.fusion.baked_in)
-        self.state = self.fusion.state(self.module) if self.cause is None else ()
+        self.state = State(self.fusion.state(self.module) if self.cause is None else ())
         self.namespace["_kernelwright"] = self
         everywhere = vars(nn.modules.module)
         hooks = [everywhere[f"_global{name}"] for name in HOOKS]

@@ -16,7 +16,7 @@ class Recorded(torch.autograd.Function):
             ctx.random = random_state(tensors[0].device)
         ctx.save_for_backward(*kept(tensors, fusion))
         ctx.set_materialize_grads(False)
-        results = fusion.compute(tensors)
+        results = fusion.compute(tensors, memo.frozen)
         results = own(results, fusion.alone) if fusion.alone else results
         apart = fusion.apart(ctx.needs_input_grad)
         if apart:

@@ -3,6 +3,8 @@
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+ALIGNMENT = 16  # bytes that a kernel loads at once
+
 
 def is_ordinary(value):
     """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
@@ -13,9 +15,39 @@ def is_ordinary(value):
     return torch.compiler.is_compiling() or not is_lazy(value)  # an operator is given resolved ones
 
 
+class State(tuple):
+    """The parameters and buffers of a module, and what is known of them."""
+
+    known = (None, None)  # on which device they fit, and torch's guard of what they were then
+
+
+def unlike(state, device):
+    """The tensors of a state, unless types, sizes and layouts are those that fitted before."""
+    if torch.compiler.is_compiling():
+        return state
+    place, guard = getattr(state, "known", State.known)
+    return () if place == device and guard.check(*state) else state
+
+
+def fits(state, device):
+    """From here on, this state is known to fit inputs on this device."""
+    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if guards is None or type(state) is not State or torch.compiler.is_compiling():
+        return
+    guard = guards(*state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    if guard.check(*state):
+        state.known = device, guard
+
+
 def is_lazy(tensor):
     """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def ready(tensor):
+    """Memory as kernels need it, dense and aligned: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
 
 
 def is_channels_last(tensor):

@@ -6,10 +6,8 @@ an InputError for everything else. `fallbacks_of` reads how often one ran the or
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +32,7 @@ def candidate_class(path: Path, text: str | None = None) -> type[nn.Module]:
     chosen = getattr(module, "ModelNew", None)
     if not (isinstance(chosen, type) and issubclass(chosen, nn.Module)):
         raise InputError(f"{path} defines no `class ModelNew(nn.Module)`; name the candidate so.")
-    settle(chosen)
     return chosen
-
-
-def settle(chosen: type[nn.Module]) -> None:
-    """Wait for what an emitted file builds on: later calls are to be judged, not the first ones."""
-    library = getattr(sys.modules.get(chosen.__module__), "_KW_KERNEL_LIBRARY", None)
-    node = getattr(library, "node", None)
-    if isinstance(node, Future):
-        wait([node])
 
 
 def construct(

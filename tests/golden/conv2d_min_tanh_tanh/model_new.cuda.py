@@ -17,16 +17,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (tanh_2,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (tanh_2,) = _KW_FUSION.run(memo, (x,))
         return tanh_2
 
     @property
@@ -35,34 +30,29 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias):
+def _kw_conv2d_min_tanh(batch, device, x, conv_weight, conv_bias):
     """tanh at conv2d_min_tanh_tanh.py:14."""
-    if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):
-        packed_weight = run.empty((1536,), torch.uint8)
-        weight_scales = run.empty((64,), torch.uint8)
-        tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-        run.launch(
-            "conv2d_min_tanh",
+    if _KW_GENERATED_GEMM and _kw_capability(device) == (9, 0):
+        packed_weight = _kw_empty((1536,), torch.uint8, device)
+        weight_scales = _kw_empty((64,), torch.uint8, device)
+        tanh_2 = _kw_empty((batch, 1, 7, 7), torch.float32, device)
+        _kw_launch(
+            "conv2d_min_tanh", device,
             [x, conv_weight, packed_weight, weight_scales, conv_bias, tanh_2],
             batch, 0,
         )
     else:
-        conv_product = run.contract(
-            lambda x, conv_weight: torch.nn.functional.conv2d(
-                x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1
-            ),
-            x,
-            conv_weight,
-        )
-        tanh_2 = run.empty((batch, 1, 7, 7), torch.float32)
-        run.launch("bias_min_tanh", [conv_product, conv_bias, tanh_2], batch)
+        conv_product = torch.nn.functional.conv2d(x, conv_weight, None, (1, 1), (0, 0), (1, 1), 1)
+        tanh_2 = _kw_empty((batch, 1, 7, 7), torch.float32, device)
+        _kw_launch("bias_min_tanh", device, [conv_product, conv_bias, tanh_2], batch)
     return tanh_2
 
 
-def _kw_fused(run, x, conv_weight, conv_bias):
+def _kw_fused(x, conv_weight, conv_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    tanh_2 = _kw_conv2d_min_tanh(run, batch, x, conv_weight, conv_bias)
+    device = x.device
+    tanh_2 = _kw_conv2d_min_tanh(batch, device, x, conv_weight, conv_bias)
     return (tanh_2,)
 
 
@@ -81,13 +71,17 @@ def _kw_outside(state, x):
         return "x is not of shape batch x 4 x 9 x 9"
     if _kw_is_channels_last(x):
         return "x is in channels_last order"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -141,29 +135,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_conv2d_min_tanh_tanh",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: _KW_GENERATED_GEMM,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -308,3 +308,7 @@ extern "C" int launch_bias_min_tanh(void* const* tensors, const int64_t* numbers
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::strided<BiasMinTanh, BiasMinTanhConfig>(a, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }

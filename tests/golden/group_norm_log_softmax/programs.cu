@@ -174,3 +174,7 @@ extern "C" int launch_group_norm_log_softmax(void* const* tensors, const int64_t
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::resident<GroupNormLogSoftmax, GroupNormLogSoftmaxConfig>(a, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }

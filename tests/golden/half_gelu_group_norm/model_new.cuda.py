@@ -12,16 +12,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (mul,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (mul,) = _KW_FUSION.run(memo, (x,))
         return mul
 
     @property
@@ -30,11 +25,12 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x, norm_weight, norm_bias):
+def _kw_fused(x, norm_weight, norm_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    mul = run.empty((batch, 64), torch.float16)
-    run.launch("gelu_group_norm_mul", [x, norm_weight, norm_bias, mul], batch)
+    device = x.device
+    mul = _kw_empty((batch, 64), torch.float16, device)
+    _kw_launch("gelu_group_norm_mul", device, [x, norm_weight, norm_bias, mul], batch)
     return (mul,)
 
 
@@ -51,13 +47,17 @@ def _kw_outside(state, x):
         return "x is not float16"
     if x.ndim != 2 or x.shape[1:] != (64,):
         return "x is not of shape batch x 64"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -99,29 +99,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_half_gelu_group_norm",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -129,3 +129,7 @@ extern "C" int launch_gelu_group_norm_mul(void* const* tensors, const int64_t* n
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::resident<GeluGroupNormMul, GeluGroupNormMulConfig>(a, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }

@@ -23,16 +23,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (norm_2_affine,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (norm_2_affine,) = _KW_FUSION.run(memo, (x,))
         return norm_2_affine
 
     @property
@@ -41,27 +36,39 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_linear(run, batch, x, linear_weight):
+def _kw_linear(batch, device, x, linear_weight):
     """linear at linear_multiply_batch_norm_train.py:15 in linear."""
     if _KW_GENERATED_GEMM and batch <= 128:
-        linear_product = run.empty((batch, 24), torch.float32)
-        run.launch("linear_product_few_rows", [x, linear_weight, linear_product], batch)
+        linear_product = _kw_empty((batch, 24), torch.float32, device)
+        _kw_launch("linear_product_few_rows", device, [x, linear_weight, linear_product], batch)
     else:
-        linear_product = run.contract(torch.nn.functional.linear, x, linear_weight)
+        linear_product = torch.nn.functional.linear(x, linear_weight)
     return linear_product
 
 
 def _kw_fused(
-    run, x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
+    x, scale, linear_weight, linear_bias, norm_weight, norm_bias, norm_running_mean,
     norm_running_var, norm_num_batches_tracked,
 ):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    linear_product = _kw_linear(run, batch, x, linear_weight)
-    norm_2_affine = run.empty((batch, 24), torch.float32)
-    sums = run.empty((24, 2, 528), torch.float32)
-    run.launch(
-        "bias_mul_batch_norm",
+    device = x.device
+    if _KW_GENERATED_GEMM and batch <= 128:
+        norm_2_affine = _kw_empty((batch, 24), torch.float32, device)
+        _kw_run(
+            "forward", device,
+            [
+                x, linear_weight, linear_bias, scale, norm_weight, norm_bias, norm_running_mean,
+                norm_running_var, norm_2_affine, norm_num_batches_tracked,
+            ],
+            batch,
+        )
+        return (norm_2_affine,)
+    linear_product = _kw_linear(batch, device, x, linear_weight)
+    norm_2_affine = _kw_empty((batch, 24), torch.float32, device)
+    sums = _kw_empty((24, 2, 528), torch.float32, device)
+    _kw_launch(
+        "bias_mul_batch_norm", device,
         [
             sums, linear_product, linear_bias, scale, norm_weight, norm_bias,
             norm_running_mean, norm_running_var, norm_2_affine, norm_running_mean,
@@ -87,13 +94,17 @@ def _kw_outside(state, x):
         return "x is not of shape batch x 40"
     if x.shape[0] < 2:
         return "too few samples for a statistic"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -163,30 +174,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_linear_multiply_batch_norm_train",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: _KW_GENERATED_GEMM,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5)],
-        rewritten=[6, 7, 8],
-        recalled=[],
-        in_place=[6, 7, 8],
-        random=False,
-        refused=None,
-        globals=False,
-    )

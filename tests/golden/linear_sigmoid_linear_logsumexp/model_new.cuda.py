@@ -21,17 +21,12 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
         batch = x.shape[0]
-        (logsumexp,) = results
+        (logsumexp,) = _KW_FUSION.run(memo, (x,))
         return logsumexp.reshape((batch,))
 
     @property
@@ -40,15 +35,18 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x, linear_weight, linear_bias, second_weight, second_bias):
+def _kw_fused(x, linear_weight, linear_bias, second_weight, second_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    linear_product = run.contract(torch.nn.functional.linear, x, linear_weight)
-    sigmoid = run.empty((batch, 41), torch.float32)
-    run.launch("bias_sigmoid", [linear_product, linear_bias, sigmoid], batch)
-    second_product = run.contract(torch.nn.functional.linear, sigmoid, second_weight)
-    logsumexp = run.empty((batch, 1), torch.float32)
-    run.launch("bias_logsumexp", [second_product, second_bias, logsumexp], batch)
+    device = x.device
+    linear_product = torch.nn.functional.linear(x, linear_weight)
+    sigmoid = _kw_empty((batch, 41), torch.float32, device)
+    _kw_launch("bias_sigmoid", device, [linear_product, linear_bias, sigmoid], batch)
+    del linear_product
+    second_product = torch.nn.functional.linear(sigmoid, second_weight)
+    del sigmoid
+    logsumexp = _kw_empty((batch, 1), torch.float32, device)
+    _kw_launch("bias_logsumexp", device, [second_product, second_bias, logsumexp], batch)
     return (logsumexp,)
 
 
@@ -65,13 +63,17 @@ def _kw_outside(state, x):
         return "x is not float32"
     if x.ndim != 2 or x.shape[1:] != (30,):
         return "x is not of shape batch x 30"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -124,29 +126,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_linear_sigmoid_linear_logsumexp",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -191,3 +191,7 @@ extern "C" int launch_bias_logsumexp(void* const* tensors, const int64_t* number
   const auto on = reinterpret_cast<cudaStream_t>(numbers[2]);
   return kw::resident<BiasLogsumexp, BiasLogsumexpConfig>(a, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }

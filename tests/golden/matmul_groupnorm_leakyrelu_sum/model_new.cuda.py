@@ -21,16 +21,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (add,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (add,) = _KW_FUSION.run(memo, (x,))
         return add
 
     @property
@@ -56,14 +51,14 @@ class ModelNew(Model):
                 if known and _kw_capability(device) == (9, 0):
                     halves = torch.empty(panels, dtype=torch.float16, device=device)
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
-                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    _KW_KERNEL_LIBRARY.start(kernel, device, [weight, halves, scales], ())
                     frozen[name] = (halves, scales, _kw_stamped(weight))
-        _KW_FUSION.memo(self).keep(frozen)
+        _KW_FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        _KW_FUSION.memo(self).keep({})
+        _KW_FUSION.memo(self).frozen = {}
         return self
 
     def _apply(self, *args, **kwargs):
@@ -75,24 +70,25 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias):
+def _kw_linear_group_norm_leaky_relu_add(
+    batch, device, kept, x, fc_weight, fc_bias, norm_weight, norm_bias
+):
     """add at matmul_groupnorm_leakyrelu_sum.py:16."""
-    if _KW_GENERATED_GEMM and batch >= 2048 and _kw_capability(run.device) == (9, 0):
-        left_halves = run.empty((1, ((batch + 63)//64), 4, 2, 64, 64), torch.float16)
-        left_scales = run.empty((1, batch, 2), torch.float32)
-        right_halves, right_scales, frozen = run.kept(
-            "fc.weight",
-            fc_weight,
-            ((1, 4, 4, 2, 64, 64), torch.float16),
-            ((1, 256, 2), torch.float32),
-        )
-        progress = run.empty((5,), torch.int32)
-        add = run.empty((batch, 256), torch.float32)
+    if _KW_GENERATED_GEMM and batch >= 2048 and _kw_capability(device) == (9, 0):
+        left_halves = _kw_empty((1, ((batch + 63)//64), 4, 2, 64, 64), torch.float16, device)
+        left_scales = _kw_empty((1, batch, 2), torch.float32, device)
+        right_halves, right_scales = _kw_halves_of(kept, "fc.weight", fc_weight)
+        frozen = right_halves is not None
+        if not frozen:
+            right_halves = _kw_empty((1, 4, 4, 2, 64, 64), torch.float16, device)
+            right_scales = _kw_empty((1, 256, 2), torch.float32, device)
+        progress = _kw_empty((5,), torch.int32, device)
+        add = _kw_empty((batch, 256), torch.float32, device)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch, 1, (256, 256, (64, 2, 8), 2, True, 0), _kw_processors(run.device), frozen
+            batch, 1, (256, 256, (64, 2, 8), 2, True, 0), _kw_processors(device), frozen
         )
-        run.launch(
-            "linear_group_norm_leaky_relu_add",
+        _kw_launch(
+            "linear_group_norm_leaky_relu_add", device,
             [
                 x, fc_weight, left_halves, left_scales, right_halves, right_scales, progress,
                 fc_bias, norm_weight, norm_bias, add,
@@ -101,24 +97,33 @@ def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 128:
-            fc_product = run.empty((batch, 256), torch.float32)
-            run.launch("fc_product_few_rows", [x, fc_weight, fc_product], batch)
+            fc_product = _kw_empty((batch, 256), torch.float32, device)
+            _kw_launch("fc_product_few_rows", device, [x, fc_weight, fc_product], batch)
         else:
-            fc_product = run.contract(torch.nn.functional.linear, x, fc_weight)
-        add = run.empty((batch, 256), torch.float32)
-        run.launch(
-            "bias_group_norm_leaky_relu_add",
+            fc_product = torch.nn.functional.linear(x, fc_weight)
+        add = _kw_empty((batch, 256), torch.float32, device)
+        _kw_launch(
+            "bias_group_norm_leaky_relu_add", device,
             [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
     return add
 
 
-def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+def _kw_fused(kept, x, fc_weight, fc_bias, norm_weight, norm_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
+    device = x.device
+    if (
+        _KW_GENERATED_GEMM
+        and not (_KW_GENERATED_GEMM and batch >= 2048 and _kw_capability(device) == (9, 0))
+        and batch <= 128
+    ):
+        add = _kw_empty((batch, 256), torch.float32, device)
+        _kw_run("forward", device, [x, fc_weight, fc_bias, norm_weight, norm_bias, add], batch)
+        return (add,)
     add = _kw_linear_group_norm_leaky_relu_add(
-        run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias
+        batch, device, kept, x, fc_weight, fc_bias, norm_weight, norm_bias
     )
     return (add,)
 
@@ -136,13 +141,17 @@ def _kw_outside(state, x):
         return "x is not float32"
     if x.ndim != 2 or x.shape[1:] != (256,):
         return "x is not of shape batch x 256"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -202,29 +211,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_matmul_groupnorm_leakyrelu_sum",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: _KW_GENERATED_GEMM,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

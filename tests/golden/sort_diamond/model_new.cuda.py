@@ -15,16 +15,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (mul,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (mul,) = _KW_FUSION.run(memo, (x,))
         return mul
 
     @property
@@ -33,15 +28,17 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_fused(run, x):
+def _kw_fused(x):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    softmax = run.empty((batch, 21), torch.float32)
-    run.launch("softmax", [x, softmax], batch)
-    sort = run.call(lambda softmax: torch.ops.aten.sort.default(softmax, 1, False), softmax)
-    sort_result = run.call(lambda sort: sort[0], sort)
-    mul = run.empty((batch, 21), torch.float32)
-    run.launch("mul", [softmax, sort_result, mul], batch)
+    device = x.device
+    softmax = _kw_empty((batch, 21), torch.float32, device)
+    _kw_launch("softmax", device, [x, softmax], batch)
+    sort = torch.ops.aten.sort.default(softmax, 1, False)
+    sort_result = sort[0]
+    del sort
+    mul = _kw_empty((batch, 21), torch.float32, device)
+    _kw_launch("mul", device, [softmax, sort_result, mul], batch)
     return (mul,)
 
 
@@ -85,29 +82,3 @@ def _kw_state(module):
 _KW_BAKED_IN = (
     (("",), "Model", (), (), {}, {}),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_sort_diamond",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: None,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0,)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -202,3 +202,7 @@ extern "C" int launch_mul(void* const* tensors, const int64_t* numbers) {
   }
   return kw::pointwise<Mul, MulConfig>(a, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }

@@ -31,16 +31,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (proj,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (proj,) = _KW_FUSION.run(memo, (x,))
         return proj
 
     @property
@@ -49,79 +44,74 @@ class ModelNew(Model):
         return _KW_FUSION.memo(self).fallbacks
 
 
-def _kw_linear(run, batch, x, qkv_weight, qkv_bias):
+def _kw_linear(batch, device, x, qkv_weight, qkv_bias):
     """linear at window_attention.py:19 in qkv."""
     if _KW_GENERATED_GEMM and 9*batch <= 128:
-        qkv = run.empty((batch, 9, 144), torch.float32)
-        run.launch("qkv_few_rows", [x, qkv_weight, qkv_bias, qkv], 9*batch)
+        qkv = _kw_empty((batch, 9, 144), torch.float32, device)
+        _kw_launch("qkv_few_rows", device, [x, qkv_weight, qkv_bias, qkv], 9*batch)
     else:
-        qkv = run.contract(torch.nn.functional.linear, x, qkv_weight, qkv_bias)
+        qkv = torch.nn.functional.linear(x, qkv_weight, qkv_bias)
     return qkv
 
 
-def _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask):
+def _kw_matmul_mul_add_softmax_transpose(batch, device, qkv, bias, mask):
     """transpose at window_attention.py:23."""
-    if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):
-        transpose_2 = run.empty((batch, 9, 3, 16), torch.float32)
-        run.launch(
-            "matmul_mul_add_softmax_transpose",
+    if _KW_GENERATED_GEMM and _kw_capability(device) == (9, 0):
+        transpose_2 = _kw_empty((batch, 9, 3, 16), torch.float32, device)
+        _kw_launch(
+            "matmul_mul_add_softmax_transpose", device,
             [qkv, qkv, qkv, bias, mask, transpose_2],
             batch,
         )
     else:
-        matmul_matmul = run.contract(
-            lambda qkv: torch.matmul(
-                
-                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)),
-                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2),
-            ),
-            qkv,
+        matmul_matmul = torch.matmul(
+            
+            qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)),
+            qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2),
         )
-        softmax = run.empty((batch, 3, 9, 9), torch.float32)
-        run.launch("mul_add_softmax", [matmul_matmul, bias, mask, softmax], batch)
-        matmul_2 = run.contract(
-            lambda softmax, qkv: torch.matmul(
-                softmax,
-                qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[2:].reshape((batch, 3, 9, 16)),
-            ),
+        softmax = _kw_empty((batch, 3, 9, 9), torch.float32, device)
+        _kw_launch("mul_add_softmax", device, [matmul_matmul, bias, mask, softmax], batch)
+        matmul_2 = torch.matmul(
             softmax,
-            qkv,
+            qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[2:].reshape((batch, 3, 9, 16)),
         )
-        transpose_2 = run.empty((batch, 9, 3, 16), torch.float32)
-        run.launch("transpose", [matmul_2, transpose_2], batch)
+        transpose_2 = _kw_empty((batch, 9, 3, 16), torch.float32, device)
+        _kw_launch("transpose", device, [matmul_2, transpose_2], batch)
     return transpose_2
 
 
-def _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias):
+def _kw_linear_2(batch, device, transpose_2, proj_weight, proj_bias):
     """linear at window_attention.py:23 in proj."""
     if _KW_GENERATED_GEMM and 9*batch <= 128:
-        proj = run.empty((batch, 9, 48), torch.float32)
-        run.launch(
-            "proj_few_rows",
-            [
-                run.call(lambda transpose_2: transpose_2.reshape((batch, 9, 48)), transpose_2),
-                proj_weight, proj_bias, proj,
-            ],
+        proj = _kw_empty((batch, 9, 48), torch.float32, device)
+        _kw_launch(
+            "proj_few_rows", device,
+            [transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias, proj],
             9*batch,
         )
     else:
-        proj = run.contract(
-            lambda transpose_2, proj_weight, proj_bias: torch.nn.functional.linear(
-                transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias
-            ),
-            transpose_2,
-            proj_weight,
-            proj_bias,
+        proj = torch.nn.functional.linear(
+            transpose_2.reshape((batch, 9, 48)), proj_weight, proj_bias
         )
     return proj
 
 
-def _kw_fused(run, x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
+def _kw_fused(x, bias, qkv_weight, qkv_bias, proj_weight, proj_bias, mask):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
-    qkv = _kw_linear(run, batch, x, qkv_weight, qkv_bias)
-    transpose_2 = _kw_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask)
-    proj = _kw_linear_2(run, batch, transpose_2, proj_weight, proj_bias)
+    device = x.device
+    if _KW_GENERATED_GEMM and 9*batch <= 128 and _kw_capability(device) == (9, 0):
+        proj = _kw_empty((batch, 9, 48), torch.float32, device)
+        _kw_run(
+            "forward", device,
+            [x, qkv_weight, qkv_bias, bias, mask, proj_weight, proj_bias, proj],
+            batch,
+        )
+        return (proj,)
+    qkv = _kw_linear(batch, device, x, qkv_weight, qkv_bias)
+    transpose_2 = _kw_matmul_mul_add_softmax_transpose(batch, device, qkv, bias, mask)
+    del qkv
+    proj = _kw_linear_2(batch, device, transpose_2, proj_weight, proj_bias)
     return (proj,)
 
 
@@ -201,29 +191,3 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_window_attention",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: _KW_GENERATED_GEMM,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4, 5)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )

@@ -11,10 +11,14 @@ import struct
 
 import torch
 
-from kernelwright.embedded.launches import start_now
-
 DROPOUT_THREADS = 256  # of a block of ATen's
 WIDEST = 16  # bytes of an element's type that ATen takes at once
+
+
+@functools.lru_cache(maxsize=128)
+def keep_mask(library, device, shape, dtype, rate):
+    """What makes the mask of a dropout of this size."""
+    return KeepMask(library, device, shape, dtype, rate)
 
 
 class KeepMask:
@@ -56,8 +60,9 @@ class KeepMask:
         offset = generator.get_offset()
         generator.set_offset(offset + 4 * self.draws)
         mask = self.empty()
-        numbers = (generator.initial_seed(), offset // 4, *self.numbers)
-        start_now(self.library, "launch_dropout_mask", self.device, mask, numbers)
+        seed = generator.initial_seed()
+        signed = seed - (seed >> 63 << 64)  # as C takes it
+        self.library.launch("dropout_mask", self.device, [mask], signed, offset // 4, *self.numbers)
         return mask
 
 

@@ -1,0 +1,115 @@
+"""How kernels are started on a GPU: alone, or all between two calls that only torch can make."""
+
+import ctypes
+import functools
+import struct
+
+import torch
+
+from kernelwright.runtime.tensors import ALIGNMENT, ready
+
+MOST_ROOMS = 1024  # kinds of calls whose memory is known
+
+
+class Library:
+    """The compiled kernels of a file, None without a GPU.
+
+    Each of `watchers` is told their names before they start.
+    """
+
+    def __init__(self, compiled):
+        self.compiled, self.watchers, self.rooms = compiled, [], {}
+        self.listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.told)
+        self.listening = False
+
+    def launch(self, name, device, tensors, *sizes):
+        """Start a kernel."""
+        for watcher in self.watchers:
+            watcher((f"launch_{name}",))
+        self.start(f"launch_{name}", device, tensors, sizes)
+
+    def run(self, name, device, tensors, *sizes):
+        """Start the kernels of a run, on what it is given and on memory that is theirs alone."""
+        if bool(self.watchers) is not self.listening:
+            self.listen()
+        room = self.rooms.get((name, sizes))
+        if room is None:
+            if len(self.rooms) >= MOST_ROOMS:
+                self.rooms.clear()
+            room = self.rooms[name, sizes] = self.room(name, sizes)
+        memory = torch.empty(room, dtype=torch.uint8, device=device)
+        self.start(f"run_{name}", device, [*tensors, memory], sizes, None)
+
+    def room(self, name, sizes):
+        """The bytes that its kernels need, which the run itself counts."""
+        found = ctypes.c_int64()
+        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, 0, 0)
+        getattr(self.compiled, f"run_{name}")(None, numbers, ctypes.byref(found))
+        return found.value
+
+    def start(self, function, device, tensors, sizes, *others):
+        """A function of the library on torch's current stream; kernels need dense, aligned memory.
+
+        Nothing waits for the GPU.
+        """
+        places = [address(tensor) for tensor in tensors]
+        if any([place % ALIGNMENT for place in places]):
+            tensors = [None if tensor is None else ready(tensor) for tensor in tensors]
+            places = [address(tensor) for tensor in tensors]
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, device.index, stream)
+        places = struct.pack(f"{len(places)}q", *places)
+        code = getattr(self.compiled, function)(places, numbers, *others)
+        if code:
+            self.fail(function, code)
+
+    def fail(self, function, code):
+        """Raise the error that a launch came back with."""
+        for name in ("last_launch", "cuda_error_text"):
+            getattr(self.compiled, name).restype = ctypes.c_char_p
+        kernel = self.compiled.last_launch().decode() if function.startswith("run_") else function
+        text = self.compiled.cuda_error_text(code).decode()
+        raise RuntimeError(f"The launch of {kernel} failed: {text}.")
+
+    def listen(self):
+        """Watchers are told by the run itself which kernels it starts."""
+        self.listening = bool(self.watchers)
+        self.compiled.watch_launches(self.listener if self.listening else None)
+
+    def told(self, name):
+        for watcher in self.watchers:
+            watcher((name.decode(),))
+
+
+def address(tensor):
+    """Where its elements lie, 1 if they have gaps, and 0 if there is none."""
+    if tensor is None:
+        return 0
+    return tensor.data_ptr() if tensor.is_contiguous() else 1
+
+
+def empty(shape, dtype, device):
+    """Memory without values."""
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
+@functools.cache
+def capability(device):
+    """Which instructions a GPU has; None: this is no GPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+@functools.cache
+def processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+PLACED = {}
+
+
+def placed(constant, device):
+    """A constant on this device, where it stays from the first call on."""
+    key = (id(constant), device)
+    if key not in PLACED:
+        PLACED[key] = constant.to(device)
+    return PLACED[key]
