@@ -1,13 +1,13 @@
 """kernelwright turns a PyTorch model into a faster drop-in one that computes the same function.
 
-The public API is these six functions, each of which imports what it needs when it is called, and
+The public API is these seven functions, each of which imports what it needs when it is called, and
 the errors that they raise: `except kernelwright.UnsupportedError`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Unpack, cast
@@ -24,11 +24,11 @@ from kernelwright.errors import (
 from kernelwright.version import __version__
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import fx, nn
 
     from kernelwright.bench.timings import Timings
     from kernelwright.compiled import Compiled
-    from kernelwright.options import BenchOptions, VerifyOptions
+    from kernelwright.options import BackendOptions, BenchOptions, VerifyOptions
     from kernelwright.plan.policy import Policy
     from kernelwright.problem import Problem
     from kernelwright.verify.certificate import Certificate
@@ -43,6 +43,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "assert_certified",
+    "backend",
     "bench",
     "explain",
     "optimize",
@@ -110,7 +111,7 @@ def explain(
     """Compile and return everything decided on the way; printing the result shows the plan."""
     from dataclasses import replace
 
-    from kernelwright.graphs import written
+    from kernelwright.frontend.graphs import written
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
 
@@ -209,9 +210,9 @@ def _problem(
     device: str,
     precision: str,
 ) -> Problem:
-    from kernelwright.problem import load_problem, problem_from_module
-
     if isinstance(model, str | Path):
+        from kernelwright.problem import load_problem
+
         if example_inputs is not None or example_kwargs is not None:
             raise InputError(
                 "The example inputs of a model file are what its get_inputs() returns."
@@ -219,7 +220,11 @@ def _problem(
         return load_problem(model, device, precision)
     if device != "auto":
         raise InputError("A live module is compiled for the device it is on; move it with .to().")
-    return problem_from_module(model, example_inputs, precision, example_kwargs)
+    from kernelwright.frontend.given import as_module
+    from kernelwright.problem import problem_from_module
+
+    module, inputs, kwargs = as_module(model, example_inputs, example_kwargs)
+    return problem_from_module(module, inputs, precision, kwargs)
 
 
 def _file(candidate: nn.Module | str | Path, *examples: object) -> str | Path:
@@ -239,6 +244,22 @@ def save(module: nn.Module, path: str | Path) -> Path:
     from kernelwright.live import save as run
 
     return run(module, path)
+
+
+def backend(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: BackendOptions | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The backend of `torch.compile(model, backend="kernelwright")`, for those who pass a function.
+
+    Options are target, precision and fallback (see kernelwright.options.BackendOptions).
+    """
+    from kernelwright.backends.torch_compile import backend as run
+
+    return run(graph_module, example_inputs, options=options, mode=mode)
 
 
 class _Package(ModuleType):

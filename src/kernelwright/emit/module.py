@@ -165,6 +165,7 @@ def _functions(writer: ForwardWriter) -> list[str]:
         writer.blank(),
         writer.state_types(),
         writer.state_reader(),
+        writer.served() if writer.served_directly else [],
     )
     return ["\n".join(lines) for lines in functions if lines]
 
@@ -198,12 +199,13 @@ def _fusion_value(writer: ForwardWriter) -> str:
         "recalled": recalled,
         "in_place": in_place or None,
         "alone": writer.alone() or None,
+        "served": "served" if writer.served_directly else None,
         **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
         "random": writer.graph.contract.random,
         "refused": python(writer.graph.contract.refused),
         "globals": writer.reads_globals(),
     }
-    optional = ("in_place", "alone", "asking", "laid")
+    optional = ("in_place", "alone", "served", "asking", "laid")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 

@@ -11,6 +11,7 @@ import itertools
 import linecache
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from torch import fx, nn
@@ -31,6 +32,7 @@ class {name}(torch.nn.Module):
     forward = forward_of_graph
 '''
 DEF = "def forward("
+HOME = "kernelwright_made"  # how the modules of classes that are made here are called
 _numbers = itertools.count()
 
 
@@ -46,16 +48,21 @@ def written(module: nn.Module) -> nn.Module:
     return made
 
 
-def _class(module: fx.GraphModule) -> Any:
+def _class(module: fx.GraphModule) -> type[nn.Module]:
     code = module.graph.python_code("self")
-    name = type(module).__name__
     # Outside of the class, where no name in it is a private one.
     forward = code.src[code.src.index(DEF) :].rstrip().replace(DEF, "def forward_of_graph(", 1)
-    text = CLASS.format(name=name, tables=TABLES, forward=forward)
-    space = types.ModuleType(f"kernelwright_graph_{next(_numbers)}")
-    file = f"<{space.__name__}>"
+    name = type(module).__name__
+    return defined(CLASS.format(name=name, tables=TABLES, forward=forward), name, code.globals)
+
+
+def defined(text: str, name: str, space: Mapping[str, Any]) -> type[nn.Module]:
+    """The class that a text defines, which inspect finds there; `space` are names it uses."""
+    home = types.ModuleType(f"{HOME}_{next(_numbers)}")
+    file = f"<{home.__name__}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    sys.modules[space.__name__] = space
-    vars(space).update(code.globals)
-    exec(compile(text, file, "exec", dont_inherit=True), vars(space))
-    return vars(space)[name]
+    sys.modules[home.__name__] = home
+    vars(home).update(space)
+    exec(compile(text, file, "exec", dont_inherit=True), vars(home))
+    made: type[nn.Module] = vars(home)[name]
+    return made
