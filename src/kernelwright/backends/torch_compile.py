@@ -164,9 +164,6 @@ def _unless_watched(run: Run, eager: Run) -> Run:
 @contextlib.contextmanager
 def _plainly(arguments: Sequence[Any]) -> Iterator[list[Any]]:
     """The arguments as an example, outside of what is set around the call that brings them."""
-    device = next((x.device.type for x in arguments if isinstance(x, Tensor)), "cpu")
-    if torch.is_autocast_enabled(device):
-        raise UnsupportedError("autocast is on")
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise UnsupportedError("a transform of torch.func is active")
     recorded = torch.is_grad_enabled()
@@ -194,19 +191,25 @@ class Kind:
         self.model = adopt(model_class, lifted.module)
         space = vars(sys.modules[model_class.__module__])
         self.fusion = next(v for v in space.values() if hasattr(v, "baked_in"))
-        self.inputs = _picker(lifted.inputs)
+        nothing = (_nothing(arguments),)
+        self.inputs = _picker(lifted.inputs) if lifted.inputs else lambda arguments: nothing
         places = {id(getattr(self.model, name)): i for name, i in lifted.state.items()}
-        # What is not among the arguments hangs on the graph itself.
-        self.own = [x for x in self.fusion.state(self.model) if id(x) not in places]
-        state = [places[id(x)] for x in self.fusion.state(self.model) if id(x) in places]
-        self.state = _picker(state) if not self.own else self._with_own(places)
-        self.run = self._directly() if hasattr(self.fusion, "served") else self._by_module()
-        if lifted.writes:
-            self.run = self._unless_shared(self.run, eager)
-
-    def _with_own(self, places: Mapping[int, int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         order = [(places.get(id(x)), x) for x in self.fusion.state(self.model)]
-        return lambda arguments: tuple(x if i is None else arguments[i] for i, x in order)
+        # What is not among the arguments hangs on the graph itself.
+        self.own = [x for place, x in order if place is None]
+        self.state = _picker([i for i, _ in order if i is not None])
+        if self.own:
+            self.state = lambda given: tuple(x if i is None else given[i] for i, x in order)
+        first = len(self.lifted.inputs) or 1
+        written = {order[i - first][0] for i in self.fusion.rewritten} | {*lifted.writes}
+        self.writes = sorted(place for place in written if place is not None)
+        self.run = self._directly() if hasattr(self.fusion, "served") else self._by_module()
+        if self.writes or self.own:
+            self.run = self._unless_shared(self.run, eager)
+        if lifted.records != torch.is_grad_enabled():
+            self.run = torch.set_grad_enabled(lifted.records)(self.run)
+        if lifted.autocast:
+            self.run = torch.autocast(lifted.autocast, enabled=False)(self.run)
 
     def cause(self, arguments: Sequence[Any]) -> str | None:
         """Why the kernels cannot take a call."""
@@ -223,7 +226,9 @@ class Kind:
         for name, place in self.lifted.state.items():
             own = getattr(self.model, name)
             blank = torch.empty_strided(own.shape, own.stride(), dtype=own.dtype, device="meta")
-            if isinstance(own, nn.Parameter):
+            if place in self.writes:  # which a backward writes into once more
+                blank = torch.zeros_like(own)
+            elif isinstance(own, nn.Parameter):
                 blank = nn.Parameter(blank, own.requires_grad)
             for table in (self.model._parameters, self.model._buffers):
                 if name in table:
@@ -263,19 +268,25 @@ class Kind:
 
     def _unless_shared(self, run: Run, eager: Run) -> Run:
         """Kernels read before they write: no argument may lie in memory that the call changes."""
-        changed = _picker(self.lifted.writes)
-        places = {*self.lifted.inputs, *self.lifted.state.values()} - {*self.lifted.writes}
+        changed = _picker(self.writes)
+        own = {x.untyped_storage()._cdata for x in self.own}
+        places = {*self.lifted.inputs, *self.lifted.state.values()} - {*self.writes}
         others = _picker(sorted(places))
 
         def call(*arguments: Any) -> Any:
-            homes = {x.untyped_storage()._cdata for x in changed(arguments)}
-            if len(homes) < len(self.lifted.writes) or any(
+            homes = {x.untyped_storage()._cdata for x in changed(arguments)} | own
+            if len(homes) < len(self.writes) + len(own) or any(
                 x.untyped_storage()._cdata in homes for x in others(arguments)
             ):
                 return eager(*arguments)
             return run(*arguments)
 
         return call
+
+
+def _nothing(arguments: Sequence[Any]) -> Tensor:
+    """What a forward is given that takes no tensor."""
+    return next(x for x in arguments if isinstance(x, Tensor)).new_empty(())
 
 
 def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -289,22 +300,25 @@ def _kind(
     graph_module: fx.GraphModule, example: Sequence[Any], options: BackendOptions
 ) -> Kind | None:
     """The compiled graph; None where no kernel of ours has anything to do in it."""
+    if not any(isinstance(x, Tensor) for x in example):
+        return None
     found = lifted(graph_module, example)
-    inputs = tuple(example[i] for i in found.inputs)
+    inputs = tuple(example[i] for i in found.inputs) or (_nothing(example),)
     precision = options.get("precision", "current")
     problem = replace(problem_from_module(found.module, inputs, precision), guarded=True)
     machine = _machine(problem, options)
-    key = _key(found, problem, machine)
-    known = kept_graph(key)
-    if known is None:
-        known = _compiled(problem, machine)
-        keep_graph(key, known)
-    if known["why"] is not None:
-        raise UnsupportedError(known["why"])
-    if known["source"] is None:
-        return None
-    model_class = load_class(known["source"], problem.name)
-    return Kind(found, model_class, example, graph_module.forward)
+    with torch.autocast(problem.device.type, enabled=False):
+        key = _key(found, problem, machine)
+        known = kept_graph(key)
+        if known is None:
+            known = _compiled(problem, machine)
+            keep_graph(key, known)
+        if known["why"] is not None:
+            raise UnsupportedError(known["why"])
+        if known["source"] is None:
+            return None
+        model_class = load_class(known["source"], problem.name)
+        return Kind(found, model_class, example, graph_module.forward)
 
 
 def _compiled(problem: Problem, machine: Target) -> dict[str, str | None]:
@@ -330,7 +344,7 @@ def _key(found: Lifted, problem: Problem, machine: Target) -> str:
     """The hash of all that the text for a graph depends on."""
     module = found.module
     tensors = [*problem.tensors, *module.parameters(), *module.buffers()]
-    own = [x for name, x in module.named_buffers() if name not in found.state]
+    own = [getattr(module, name) for name in found.own]
     name = torch.cuda.get_device_name(problem.device) if problem.device.type == "cuda" else ""
     parts = [
         *(found.text, *map(_described, tensors), machine, name),
