@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Unpack, cast
 
 from kernelwright.errors import (
     BuildError,
@@ -25,6 +25,7 @@ from kernelwright.version import __version__
 
 if TYPE_CHECKING:
     from torch import fx, nn
+    from torch.export import ExportedProgram
 
     from kernelwright.bench.timings import Timings
     from kernelwright.compiled import Compiled
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from kernelwright.plan.policy import Policy
     from kernelwright.problem import Problem
     from kernelwright.verify.certificate import Certificate
+
+# What may be compiled: a module, a function, a program of torch.export, a scripted module, a path.
+Given: TypeAlias = "nn.Module | ExportedProgram | Callable[..., Any] | str | Path"
 
 __all__ = [
     "BuildError",
@@ -53,7 +57,7 @@ __all__ = [
 
 
 def optimize(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -66,7 +70,8 @@ def optimize(
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
-    The result shares the tensors of the original, and nothing else. With `verify` it is certified
+    In the place of a module there may be a plain function, a program of torch.export (which brings
+    its example) or its .pt2 file, and a scripted or traced module whose graph can be had. The result shares the tensors of the original, and nothing else. With `verify` it is certified
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
     measures a few tiles of each generated product first, on the inputs that are given. A `policy`
     may ask for more than what is fastest (see kernelwright.plan.Policy).
@@ -98,7 +103,7 @@ def optimize(
 
 
 def explain(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -126,7 +131,7 @@ def explain(
 
 
 def verify(
-    model: nn.Module | str | Path,
+    model: Given,
     candidate: nn.Module | str | Path,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -145,7 +150,7 @@ def verify(
     from kernelwright.verify.live import verify_live
     from kernelwright.verify.session import verify as verify_files
 
-    if isinstance(model, str | Path):
+    if _is_model_file(model):
         files = model, _file(candidate, example_inputs, example_kwargs)
         return verify_files(*files, device, precision, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
@@ -154,7 +159,7 @@ def verify(
 
 def assert_certified(
     model_new: nn.Module | str | Path,
-    model: nn.Module | str | Path,
+    model: Given,
     inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -175,7 +180,7 @@ def assert_certified(
 
 
 def bench(
-    model: nn.Module | str | Path,
+    model: Given,
     candidate: nn.Module | str | Path,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -194,7 +199,7 @@ def bench(
     from kernelwright.bench.live import bench_live
     from kernelwright.bench.runner import bench as bench_files
 
-    if isinstance(model, str | Path):
+    if _is_model_file(model):
         files = model, _file(candidate, example_inputs, example_kwargs)
         return bench_files(*files, device, precision, train=train, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
@@ -204,13 +209,13 @@ def bench(
 
 
 def _problem(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any,
     example_kwargs: Mapping[str, Any] | None,
     device: str,
     precision: str,
 ) -> Problem:
-    if isinstance(model, str | Path):
+    if _is_model_file(model):
         from kernelwright.problem import load_problem
 
         if example_inputs is not None or example_kwargs is not None:
@@ -225,6 +230,11 @@ def _problem(
 
     module, inputs, kwargs = as_module(model, example_inputs, example_kwargs)
     return problem_from_module(module, inputs, precision, kwargs)
+
+
+def _is_model_file(model: Given) -> TypeGuard[str | Path]:
+    """An exported program in a file is loaded, and is a module like any other."""
+    return isinstance(model, str | Path) and Path(model).suffix != ".pt2"
 
 
 def _file(candidate: nn.Module | str | Path, *examples: object) -> str | Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from situations import control, state, tensors  # noqa: F401
 from situations.parts import SITUATIONS
@@ -9,7 +11,7 @@ from situations.watching import difference, watched
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_a_situation_is_as_in_eager(name: str) -> None:
+def test_a_situation_is_as_in_eager(name: str, extensions: Path) -> None:
     situation = SITUATIONS[name]
     ours, theirs, compiling, _ = watched(situation.run)
     assert difference(ours, theirs) is None

@@ -13,7 +13,7 @@ import hashlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -213,8 +213,11 @@ class Kind:
 
     def cause(self, arguments: Sequence[Any]) -> str | None:
         """Why the kernels cannot take a call."""
-        found = self.fusion.refused
-        found = found or self.fusion.outside(self.state(arguments), *self.inputs(arguments))
+        if self.fusion.refused:
+            return cast(str, self.fusion.refused)
+        off = torch.autocast(self.lifted.autocast or "cpu", enabled=False)
+        with off if self.lifted.autocast else contextlib.nullcontext():
+            found = self.fusion.outside(self.state(arguments), *self.inputs(arguments))
         return cast("str | None", found)
 
     def takes(self, arguments: Sequence[Any]) -> bool:

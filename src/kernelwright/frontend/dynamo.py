@@ -210,7 +210,7 @@ def _written(
     before = {key: _look(x) for key, x in (*enumerate(fakes), *held.items())}
     try:
         with mode, torch.set_grad_enabled(records):
-            _Faking(graph_module, graph, held).run(*fakes)
+            outputs = _Faking(graph_module, graph, held).run(*fakes)
     except Exception as error:
         text = next(iter(str(error).splitlines()), "").strip()
         raise UnsupportedError(
@@ -226,6 +226,10 @@ def _written(
         if x.requires_grad and records:
             raise UnsupportedError("the graph writes into a tensor that requires gradients")
         found.add(key)
+        home = x.untyped_storage()._cdata
+        others = [y for y in outputs if isinstance(y, Tensor) and y is not x]
+        if any(y.untyped_storage()._cdata == home for y in others):
+            raise UnsupportedError("the graph returns a view of a tensor that it writes into")
     places = {key for key in found if isinstance(key, int)}
     return places, {key for key in found if isinstance(key, str)}
 

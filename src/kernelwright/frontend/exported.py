@@ -7,22 +7,99 @@ the user's structures, by operations of the graph itself, so that its code is al
 
 from __future__ import annotations
 
+import inspect
 import operator
+import re
+import types
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from kernelwright.errors import UnsupportedError
+from kernelwright.errors import InputError, UnsupportedError
 from kernelwright.frontend.graphs import written
 from kernelwright.graph import fresh_name, identifier
 
 CONTAINERS = (dict, list, tuple)
+TEXT = '''{imports}
+
+PROGRAM = "{path}"
+
+
+class Model(torch.nn.Module):
+    """The graph of an exported program, over the tensors of its file."""
+
+    def __init__(self):
+        super().__init__()
+        root = torch.export.load(PROGRAM).module(check_guards=False)
+        for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            getattr(self, table).update(getattr(root, table))
+
+{forward}
+
+
+def get_inputs():
+    """Those that the program was exported with."""
+    args, kwargs = torch.export.load(PROGRAM).example_inputs
+    return {{{inputs}}}
+'''
 
 
 def as_module(program: ExportedProgram) -> nn.Module:
     """The module that the program is, with parameters and buffers where the model had them."""
+    return written(_graph_module(program))
+
+
+def load(path: str | Path) -> ExportedProgram:
+    """The program that a .pt2 file holds."""
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        told = next(iter(str(error).splitlines()), "")
+        raise InputError(
+            f"{path} cannot be loaded as an exported program ({type(error).__name__}: {told}); "
+            "write it with torch.export.save."
+        ) from error
+
+
+def model_text(path: Path) -> str:
+    """A model file for what a .pt2 holds: the code of its graph, over the tensors in the file."""
+    program = load(path)
+    code = _graph_module(program).graph.python_code("self")
+    if program.example_inputs is None:
+        raise InputError(f"{path} has no example inputs; export it with torch.export.export.")
+    args, kwargs = program.example_inputs
+    names = [p for p in inspect.signature(as_module(program).forward).parameters]
+    given = {**dict(zip(names, range(len(args)), strict=False)), **kwargs}
+    forward = code.src[code.src.index("def forward(") :].rstrip()
+    used = [name for name in code.globals if re.search(rf"\b{name}\b", forward)]
+    lines = [_import(name, code.globals[name]) for name in used]
+    return TEXT.format(
+        imports="\n".join(sorted({*lines, "import torch"})),
+        path=str(path.resolve()),
+        forward="\n".join(f"    {line}".rstrip() for line in forward.splitlines()),
+        inputs=", ".join(
+            f'"{name}": {f"args[{at}]" if name in names[: len(args)] else f"kwargs[{name!r}]"}'
+            for name, at in given.items()
+        ),
+    )
+
+
+def _import(name: str, value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+    if isinstance(value, float):
+        return f"{name} = float({str(value)!r})"
+    home = getattr(value, "__module__", None)
+    if home is None or not hasattr(value, "__name__"):
+        raise UnsupportedError(f"The program uses {name}, which a model file cannot name.")
+    return f"from {home} import {value.__name__} as {name}"
+
+
+def _graph_module(program: ExportedProgram) -> fx.GraphModule:
     flat = program.module(check_guards=False)
     assert isinstance(flat, fx.GraphModule)
     given = flat.graph.find_nodes(op="placeholder")
@@ -38,7 +115,7 @@ def as_module(program: ExportedProgram) -> nn.Module:
         _taken(graph, made, part, values)
     outputs = graph.graph_copy(flat.graph, values)
     graph.output(_given_back(program.call_spec.out_spec, list(outputs)))
-    return written(fx.GraphModule(flat, graph, "ExportedModel"))
+    return fx.GraphModule(flat, graph, "ExportedModel")
 
 
 def _taken(graph: fx.Graph, made: fx.Node, part: Any, values: dict[fx.Node, Any]) -> None:

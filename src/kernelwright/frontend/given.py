@@ -1,6 +1,6 @@
 """Whatever people have becomes a module, with the example that comes with it.
 
-In: a module, a function, an exported program, a scripted module. Out: an nn.Module and example
+In: a module, a function, an exported program or its file, a scripted module. Out: an nn.Module and example
 inputs. A scripted module is the graph that it holds, where that can be had and gives what it gives.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,11 +24,13 @@ SCRIPTS = torch.jit.ScriptModule, torch.jit.ScriptFunction
 
 
 def as_module(
-    model: nn.Module | ExportedProgram | Callable[..., Any],
+    model: nn.Module | ExportedProgram | Callable[..., Any] | str | Path,
     inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[nn.Module, Any, Mapping[str, Any] | None]:
     """The module, and its example inputs."""
+    if isinstance(model, str | Path):
+        model = exported.load(model)
     if isinstance(model, ExportedProgram):
         if inputs is None and kwargs is None and model.example_inputs is not None:
             inputs, kwargs = model.example_inputs
