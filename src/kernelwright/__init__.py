@@ -71,7 +71,8 @@ def optimize(
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
     In the place of a module there may be a plain function, a program of torch.export (which brings
-    its example) or its .pt2 file, and a scripted or traced module whose graph can be had. The result shares the tensors of the original, and nothing else. With `verify` it is certified
+    its example) or its .pt2 file, and a scripted or traced module whose graph can be had. The
+    result shares the tensors of the original, and nothing else. With `verify` it is certified
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
     measures a few tiles of each generated product first, on the inputs that are given. A `policy`
     may ask for more than what is fastest (see kernelwright.plan.Policy).

@@ -1,4 +1,4 @@
-"""The further options of `verify`, `bench` and the backend, by name and type, for whoever checks types."""
+"""The further options of `verify`, `bench` and the backend, by name, for whoever checks types."""
 
 from __future__ import annotations
 

@@ -395,4 +395,3 @@ def an_operator_of_control_flow(compile_: Compile) -> Any:
     g = compile_(f)
     w = compile_(tail)
     return g(torch.ones(4, WIDE)), g(-torch.ones(4, WIDE)), w(rows())
-

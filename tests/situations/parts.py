@@ -1,4 +1,4 @@
-"""What the situations are made of: few layers of few sizes, so that their kernels are built once."""
+"""What the situations are made of: few layers of few sizes, whose kernels are built once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def grads(*owners: Any) -> list[Any]:
     """Of tensors, and of the parameters of modules."""
     found: list[Any] = []
     for owner in owners:
-        found += [p.grad for p in owner.parameters()] if isinstance(owner, nn.Module) else [owner.grad]
+        holding = owner.parameters() if isinstance(owner, nn.Module) else [owner]
+        found += [x.grad for x in holding]
     return found
 
 

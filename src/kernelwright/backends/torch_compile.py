@@ -108,9 +108,9 @@ class Served:
             if kind.takes(arguments):
                 return kind.run(*arguments)
         with self._lock:
-            kind = self._another(arguments) if len(self.kinds) < MOST_KINDS else None
-        if kind is not None:
-            return kind.run(*arguments)
+            made = self._another(arguments) if len(self.kinds) < MOST_KINDS else None
+        if made is not None:
+            return made.run(*arguments)
         if len(self.kinds) >= MOST_KINDS:
             self._tell(
                 f"it was called with more than {MOST_KINDS} kinds of sizes, and other ones run so; "
@@ -233,9 +233,7 @@ class Kind:
                 blank = torch.zeros_like(own)
             elif isinstance(own, nn.Parameter):
                 blank = nn.Parameter(blank, own.requires_grad)
-            for table in (self.model._parameters, self.model._buffers):
-                if name in table:
-                    table[name] = blank
+            _put(self.model, name, blank)
         model, fusion, served = self.model, self.fusion, self.fusion.served
         inputs, state = self.inputs, self.state
 
@@ -264,9 +262,7 @@ class Kind:
     def _over(self, state: Sequence[Tensor]) -> nn.Module:
         model = adopt(self.model_class, self.lifted.module)
         for name, value in zip(self.lifted.state, state, strict=True):
-            for table in (model._parameters, model._buffers):
-                if name in table:
-                    table[name] = value
+            _put(model, name, value)
         return model
 
     def _unless_shared(self, run: Run, eager: Run) -> Run:
@@ -285,6 +281,13 @@ class Kind:
             return run(*arguments)
 
         return call
+
+
+def _put(model: nn.Module, name: str, value: Any) -> None:
+    """In the place of a parameter or buffer."""
+    for table in (model._parameters, model._buffers):
+        if name in table:
+            table[name] = value
 
 
 def _nothing(arguments: Sequence[Any]) -> Tensor:

@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._ops import HigherOrderOperator
 from torch._dynamo.source import is_from_unspecialized_param_buffer_source
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kernelwright.errors import UnsupportedError
-from kernelwright.frontend.graphs import written
+from kernelwright.frontend.graphs import origin_of, written
 from kernelwright.graph import fresh_name, identifier
 from kernelwright.runtime.baked import described
 
@@ -104,7 +104,8 @@ def lifted(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> Lifted:
                 numbers.append(i)
     graph.output(graph.graph_copy(plain, values))
     code = graph.python_code("self")
-    text = f"{code.src}{[(name, described(value)) for name, value in code.globals.items()]}"
+    names = [(name, described(value)) for name, value in code.globals.items()]
+    text = f"{code.src}{names}{[*map(origin_of, graph.nodes)]}"
     module = written(fx.GraphModule(root, graph, type(graph_module).__name__))
     places = tuple(inputs), state, tuple(held_tensors), tuple(numbers), tuple(sorted(writes))
     fixed = all(map(_is_fixed, placeholders))
@@ -119,7 +120,7 @@ def _inline_checkpoints(graph: fx.Graph, graph_module: fx.GraphModule) -> None:
         inside = getattr(graph_module, body.target).graph
         values = dict(zip(inside.find_nodes(op="placeholder"), given, strict=True))
         with graph.inserting_before(node):
-            outputs = graph.graph_copy(inside, values)
+            outputs: Any = graph.graph_copy(inside, values)
         for user in list(node.users):
             if user.target is not operator.getitem:
                 raise UnsupportedError("the graph uses a checkpoint's results together")

@@ -113,7 +113,7 @@ def _graph_module(program: ExportedProgram) -> fx.GraphModule:
         parts.append((graph.placeholder(fresh_name(identifier(name), taken)), part))
     for made, part in parts:
         _taken(graph, made, part, values)
-    outputs = graph.graph_copy(flat.graph, values)
+    outputs: Any = graph.graph_copy(flat.graph, values)
     graph.output(_given_back(program.call_spec.out_spec, list(outputs)))
     return fx.GraphModule(flat, graph, "ExportedModel")
 

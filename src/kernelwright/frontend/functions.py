@@ -27,6 +27,11 @@ CLASS = '''class {name}(torch.nn.Module):
         return {called}({handed})
 '''
 KINDS = inspect.Parameter
+HANDED: dict[Any, str] = {
+    KINDS.VAR_POSITIONAL: "*{0}",
+    KINDS.VAR_KEYWORD: "**{0}",
+    KINDS.KEYWORD_ONLY: "{0}={0}",
+}
 ADVICE = "give it as an argument, or put it into an nn.Module"
 
 
@@ -46,7 +51,8 @@ def as_module(function: Callable[..., Any]) -> nn.Module:
     if not isinstance(function, types.FunctionType):
         kind = type(function).__name__
         raise InputError(
-            f"optimize() takes an nn.Module, a function, an exported program or a path, not a {kind}."
+            "optimize() takes an nn.Module, a function, an exported program or a path, "
+            f"not a {kind}."
         )
     for found, value in _around(function, set()):
         what = "module" if isinstance(value, nn.Module) else "tensor"
@@ -80,9 +86,7 @@ def _signature(function: Any) -> tuple[str, str, str, dict[str, Any]]:
             defaults[f"default_of_{p.name}"] = default
             default = _Name(f"default_of_{p.name}")
         taken.append(p.replace(annotation=KINDS.empty, default=default))
-        stars = {KINDS.VAR_POSITIONAL: "*{0}", KINDS.VAR_KEYWORD: "**{0}"}
-        named = {KINDS.KEYWORD_ONLY: "{0}={0}"}
-        handed.append((stars | named).get(p.kind, "{0}").format(p.name))
+        handed.append(HANDED.get(p.kind, "{0}").format(p.name))
     return owner, str(inspect.Signature(taken))[1:-1], ", ".join(handed), defaults
 
 

@@ -1,7 +1,8 @@
 """Whatever people have becomes a module, with the example that comes with it.
 
-In: a module, a function, an exported program or its file, a scripted module. Out: an nn.Module and example
-inputs. A scripted module is the graph that it holds, where that can be had and gives what it gives.
+In: a module, a function, an exported program or its file, a scripted module. Out: an nn.Module and
+example inputs. A scripted module is the graph that it holds, where that can be had and gives what
+it gives.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import re
 import sys
 import types
 from collections.abc import Mapping
@@ -32,6 +33,10 @@ class {name}(torch.nn.Module):
     forward = forward_of_graph
 '''
 DEF = "def forward("
+Place = tuple[str, str, int]  # a module in the model, a file, and a line in it
+FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+ROOT = re.compile(r"^\w+\[[^\]]*\](\.|$)")  # what Dynamo calls the model that it found
+origins: dict[tuple[str, int], Place] = {}  # by lines of the texts that are made here
 HOME = "kernelwright_made"  # how the modules of classes that are made here are called
 _numbers = itertools.count()
 
@@ -53,7 +58,25 @@ def _class(module: fx.GraphModule) -> type[nn.Module]:
     # Outside of the class, where no name in it is a private one.
     forward = code.src[code.src.index(DEF) :].rstrip().replace(DEF, "def forward_of_graph(", 1)
     name = type(module).__name__
-    return defined(CLASS.format(name=name, tables=TABLES, forward=forward), name, code.globals)
+    made = defined(CLASS.format(name=name, tables=TABLES, forward=forward), name, code.globals)
+    # By this name torch knows whose lines to note while it traces.
+    function: Any = made.forward
+    function.__code__ = function.__code__.replace(co_name="forward")
+    nodes, file = list(module.graph.nodes), f"<{made.__module__}>"
+    for line, at in (code._lineno_map or {}).items():
+        if at is not None and (origin := origin_of(nodes[at])) is not None:
+            origins[file, line + 1] = origin  # behind the line of the def
+    return made
+
+
+def origin_of(node: fx.Node) -> Place | None:
+    """The module, the file and the line that a node of Dynamo's comes from."""
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    frames = FRAME.findall(node.meta.get("stack_trace") or "")
+    if not frames:
+        return None
+    file, line = frames[-1]
+    return ROOT.sub("", str(modules[-1][0])) if modules else "", file, int(line)
 
 
 def defined(text: str, name: str, space: Mapping[str, Any]) -> type[nn.Module]:
