@@ -59,9 +59,10 @@ def _class(module: fx.GraphModule) -> type[nn.Module]:
     forward = code.src[code.src.index(DEF) :].rstrip().replace(DEF, "def forward_of_graph(", 1)
     name = type(module).__name__
     made = defined(CLASS.format(name=name, tables=TABLES, forward=forward), name, code.globals)
-    # By this name torch knows whose lines to note while it traces.
-    function: Any = made.forward
-    function.__code__ = function.__code__.replace(co_name="forward")
+    # While it traces, torch notes the lines of functions called forward, and of those it is told.
+    note = getattr(fx.proxy, "_register_stack_trace_anchor", None)
+    if note is not None:
+        note(made.forward)
     nodes, file = list(module.graph.nodes), f"<{made.__module__}>"
     for line, at in (code._lineno_map or {}).items():
         if at is not None and (origin := origin_of(nodes[at])) is not None:
