@@ -1,16 +1,16 @@
 """kernelwright turns a PyTorch model into a faster drop-in one that computes the same function.
 
-The public API is these six functions, each of which imports what it needs when it is called, and
+The public API is these seven functions, each of which imports what it needs when it is called, and
 the errors that they raise: `except kernelwright.UnsupportedError`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Unpack, cast
 
 from kernelwright.errors import (
     BuildError,
@@ -24,14 +24,18 @@ from kernelwright.errors import (
 from kernelwright.version import __version__
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import fx, nn
+    from torch.export import ExportedProgram
 
     from kernelwright.bench.timings import Timings
     from kernelwright.compiled import Compiled
-    from kernelwright.options import BenchOptions, VerifyOptions
+    from kernelwright.options import BackendOptions, BenchOptions, VerifyOptions
     from kernelwright.plan.policy import Policy
     from kernelwright.problem import Problem
     from kernelwright.verify.certificate import Certificate
+
+# What may be compiled: a module, a function, a program of torch.export, a scripted module, a path.
+Given: TypeAlias = "nn.Module | ExportedProgram | Callable[..., Any] | str | Path"
 
 __all__ = [
     "BuildError",
@@ -43,6 +47,7 @@ __all__ = [
     "VerificationError",
     "__version__",
     "assert_certified",
+    "backend",
     "bench",
     "explain",
     "optimize",
@@ -52,7 +57,7 @@ __all__ = [
 
 
 def optimize(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -65,7 +70,9 @@ def optimize(
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
-    The result shares the tensors of the original, and nothing else. With `verify` it is certified
+    In the place of a module there may be a plain function, a program of torch.export (which brings
+    its example) or its .pt2 file, and a scripted or traced module whose graph can be had. The
+    result shares the tensors of the original, and nothing else. With `verify` it is certified
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
     measures a few tiles of each generated product first, on the inputs that are given. A `policy`
     may ask for more than what is fastest (see kernelwright.plan.Policy).
@@ -97,7 +104,7 @@ def optimize(
 
 
 def explain(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
     *,
@@ -110,7 +117,7 @@ def explain(
     """Compile and return everything decided on the way; printing the result shows the plan."""
     from dataclasses import replace
 
-    from kernelwright.graphs import written
+    from kernelwright.frontend.graphs import written
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
 
@@ -125,7 +132,7 @@ def explain(
 
 
 def verify(
-    model: nn.Module | str | Path,
+    model: Given,
     candidate: nn.Module | str | Path,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -144,7 +151,7 @@ def verify(
     from kernelwright.verify.live import verify_live
     from kernelwright.verify.session import verify as verify_files
 
-    if isinstance(model, str | Path):
+    if _is_model_file(model):
         files = model, _file(candidate, example_inputs, example_kwargs)
         return verify_files(*files, device, precision, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
@@ -153,7 +160,7 @@ def verify(
 
 def assert_certified(
     model_new: nn.Module | str | Path,
-    model: nn.Module | str | Path,
+    model: Given,
     inputs: Any = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -174,7 +181,7 @@ def assert_certified(
 
 
 def bench(
-    model: nn.Module | str | Path,
+    model: Given,
     candidate: nn.Module | str | Path,
     example_inputs: Any = None,
     example_kwargs: Mapping[str, Any] | None = None,
@@ -193,7 +200,7 @@ def bench(
     from kernelwright.bench.live import bench_live
     from kernelwright.bench.runner import bench as bench_files
 
-    if isinstance(model, str | Path):
+    if _is_model_file(model):
         files = model, _file(candidate, example_inputs, example_kwargs)
         return bench_files(*files, device, precision, train=train, **options)
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
@@ -203,15 +210,15 @@ def bench(
 
 
 def _problem(
-    model: nn.Module | str | Path,
+    model: Given,
     example_inputs: Any,
     example_kwargs: Mapping[str, Any] | None,
     device: str,
     precision: str,
 ) -> Problem:
-    from kernelwright.problem import load_problem, problem_from_module
+    if _is_model_file(model):
+        from kernelwright.problem import load_problem
 
-    if isinstance(model, str | Path):
         if example_inputs is not None or example_kwargs is not None:
             raise InputError(
                 "The example inputs of a model file are what its get_inputs() returns."
@@ -219,7 +226,16 @@ def _problem(
         return load_problem(model, device, precision)
     if device != "auto":
         raise InputError("A live module is compiled for the device it is on; move it with .to().")
-    return problem_from_module(model, example_inputs, precision, example_kwargs)
+    from kernelwright.frontend.given import as_module
+    from kernelwright.problem import problem_from_module
+
+    module, inputs, kwargs = as_module(model, example_inputs, example_kwargs)
+    return problem_from_module(module, inputs, precision, kwargs)
+
+
+def _is_model_file(model: Given) -> TypeGuard[str | Path]:
+    """An exported program in a file is loaded, and is a module like any other."""
+    return isinstance(model, str | Path) and Path(model).suffix != ".pt2"
 
 
 def _file(candidate: nn.Module | str | Path, *examples: object) -> str | Path:
@@ -239,6 +255,22 @@ def save(module: nn.Module, path: str | Path) -> Path:
     from kernelwright.live import save as run
 
     return run(module, path)
+
+
+def backend(
+    graph_module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: BackendOptions | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """The backend of `torch.compile(model, backend="kernelwright")`, for those who pass a function.
+
+    Options are target, precision and fallback (see kernelwright.options.BackendOptions).
+    """
+    from kernelwright.backends.torch_compile import backend as run
+
+    return run(graph_module, example_inputs, options=options, mode=mode)
 
 
 class _Package(ModuleType):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -24,7 +25,7 @@ from typing import Any
 from kernelwright.errors import InputError
 from kernelwright.files import write_atomically
 
-BUILD, LIVE, FAILED = "build", "live module", "for a report"
+BUILD, LIVE, FAILED, GRAPH = "build", "live module", "for a report", "graph"
 TILES, ACCURACIES = "tiles", "accuracies"
 GUARD = "building"
 DAY = 86400.0
@@ -55,6 +56,28 @@ def accuracies_file() -> Path:
 def keep_live(name: str, text: str) -> Path:
     """The emitted text of a live module as a file, so that tracebacks and inspect show it."""
     return _keep("kw_live", name, text)
+
+
+def kept_graph(key: str) -> dict[str, Any] | None:
+    """What is known of a graph with this hash, from this process or another; None: nothing."""
+    path = _graph_file(key)
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        os.utime(path)
+        return found
+    return None
+
+
+def keep_graph(key: str, found: dict[str, Any]) -> None:
+    """For the next process; a folder that cannot be written costs that process its time alone."""
+    path = _graph_file(key)
+    with contextlib.suppress(OSError, InputError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(found))
+
+
+def _graph_file(key: str) -> Path:
+    return root() / "kw_graphs" / f"{key}.json"
 
 
 def keep_for_report(name: str, text: str) -> Path | None:
@@ -112,7 +135,7 @@ def entries() -> list[Entry]:
     for path in sorted(root().glob("kw_*")):
         if not path.is_dir() or path.is_symlink():
             continue
-        kind = {"kw_live": LIVE, "kw_failed": FAILED}.get(path.name)
+        kind = {"kw_live": LIVE, "kw_failed": FAILED, "kw_graphs": GRAPH}.get(path.name)
         inner = [(BUILD, path)] if kind is None else [(kind, p) for p in sorted(path.iterdir())]
         found += [entry for k, p in inner if (entry := _entry(k, p)) is not None]
     notebooks = ((TILES, tiles_file()), (ACCURACIES, accuracies_file()))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import keyword
 import operator
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from torch.utils import _pytree as pytree
 from kernelwright.effects import undone
 from kernelwright.errors import UnsupportedError
 from kernelwright.fakes import draws
+from kernelwright.frontend.graphs import FRAME, origins
 from kernelwright.graph import (
     Call,
     Contract,
@@ -525,7 +525,11 @@ class _Reader:
     def _origin(self, fx_node: Any, op: str) -> Origin:
         modules = list((fx_node.meta.get("nn_module_stack") or {}).values())
         path = modules[-1][0] if modules else ""
-        frames = re.findall(r'File "([^"]+)", line (\d+)', fx_node.meta.get("stack_trace") or "")
+        frames = FRAME.findall(fx_node.meta.get("stack_trace") or "")
+        for file, line in reversed(frames):
+            if (place := origins.get((file, int(line)))) is not None:
+                path, file, number = place
+                return Origin(SHORT_NAMES.get(op, op), Path(file).name, number, path)
         own = [f for f in frames if self.problem.path and Path(f[0]) == self.problem.path]
         outside = [f for f in frames if TORCH not in Path(f[0]).parents]
         chosen = (own or outside)[-1:] or [("", "0")]

@@ -4,7 +4,8 @@ In: what stands on the command line. Out: a path, which may be of a file that ex
 A name that is a file, or looks like one, is a path; else it is looked for where Python, started
 in this folder, would import it from, without importing it. A class with another name than Model (of
 a candidate: ModelNew) gets a file beside its own, with the same text and `Model = Class` behind it:
-what the class needs from around it is found as ever.
+what the class needs from around it is found as ever. So does an exported program (.pt2), with the
+code of its graph.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ OF_A_CLASS = re.compile(r"(?P<place>.+):(?P<kind>[^\W\d]\w*)")
 def model_file(text: str, wanted: str = "Model") -> Iterator[Path]:
     """A file whose `wanted` is the class that is meant; one written for that is gone afterwards."""
     path, kind = _named(text, wanted)
-    if kind == wanted:
+    if path.suffix == ".pt2" and path.is_file():
+        from kernelwright.frontend.exported import model_text
+
+        kind, source = "pt2", model_text(path)
+    elif kind == wanted:
         yield path
         return
-    source = read_source(path)
-    if not re.search(rf"\b{kind}\b", source):
-        raise InputError(f"{path} defines no class {kind}; name one that stands in it.")
+    else:
+        source = read_source(path)
+        if not re.search(rf"\b{kind}\b", source):
+            raise InputError(f"{path} defines no class {kind}; name one that stands in it.")
+        source = f"{source.rstrip()}\n\n\n{wanted} = {kind}\n"
     written = path.with_name(f"{path.stem}_{kind}.py")
     try:
         file = written.open("x", encoding="utf-8")
@@ -44,7 +51,7 @@ def model_file(text: str, wanted: str = "Model") -> Iterator[Path]:
         ) from error
     try:
         with file:
-            file.write(f"{source.rstrip()}\n\n\n{wanted} = {kind}\n")
+            file.write(source)
         yield written
     finally:
         written.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The further options of `verify` and `bench`, by name and type, for whoever checks types."""
+"""The further options of `verify`, `bench` and the backend, by name, for whoever checks types."""
 
 from __future__ import annotations
 
@@ -28,3 +28,16 @@ class BenchOptions(TypedDict, total=False):
     progress: Callable[[str, str], None] | None
     verify_after: bool
     training: bool | None
+
+
+class BackendOptions(TypedDict, total=False):
+    """What `torch.compile(model, backend="kernelwright", options=...)` takes.
+
+    `target` is a machine by its name and `precision` one of torch's words, by default what the
+    tensors are on and what torch is set to. Without `fallback` a graph that cannot be compiled
+    raises the error, instead of running as in eager with a warning.
+    """
+
+    target: str
+    precision: str
+    fallback: bool

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from kernelwright import structures
 from kernelwright.borrowed import as_original
 from kernelwright.errors import InputError, UnsupportedError
+from kernelwright.formats.function import with_model
 from kernelwright.loading import importing_from, place_of, read_source
 from kernelwright.loading import load_source as load_source
 
@@ -37,7 +38,8 @@ class Problem:
     `inputs` are the positional arguments of forward, `kwargs` those that are given by name; both
     may be nested. `init_args` and `init_kwargs` are what a file's Model was built with, and `user`
     is the module that loading the file gave. The leading sizes of the tensors `held`, by their
-    numbers, are no batch: they are those of the example in every call.
+    numbers, are no batch: they are those of the example in every call. `guarded` says that whoever
+    calls the result has looked at its arguments (Dynamo), and brings the state with each call.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Problem:
     init_kwargs: dict[str, Any] = field(default_factory=dict)
     user: types.ModuleType | None = None
     held: frozenset[int] = frozenset()
+    guarded: bool = False
 
     @property
     def training(self) -> bool:
@@ -129,10 +132,14 @@ def load_problem(
     path = Path(path)
     target = resolve_device(device)
     chosen = resolve_precision(precision)
-    user = load_source(path)
+    text = model_text(path)
+    user = load_source(path, text)
     model_class = getattr(user, "Model", None)
     if not (isinstance(model_class, type) and issubclass(model_class, nn.Module)):
-        raise InputError(f"{path} defines no `class Model(nn.Module)`; rename the module to Model.")
+        raise InputError(
+            f"{path} defines no `class Model(nn.Module)`, and no function that could be one; "
+            "rename the module to Model."
+        )
     with importing_from(place_of(path)):
         torch.manual_seed(seed)
         init_args, init_kwargs = init_inputs(user, path)
@@ -145,7 +152,7 @@ def load_problem(
         path.stem,
         module,
         args,
-        read_source(path),
+        text,
         path,
         chosen,
         _conv_tf32(),
@@ -156,6 +163,11 @@ def load_problem(
     )
     check_problem(problem)
     return problem
+
+
+def model_text(path: Path) -> str:
+    """The text of a model file, with class Model around its function if it has no class."""
+    return with_model(read_source(path), path.stem)
 
 
 def problem_from_module(

@@ -16,8 +16,8 @@ HOME = Path(kernelwright.__file__).parent
 LAYERS: dict[str, tuple[str, ...]] = {
     "base": (
         *("cache", "completion", "errors", "failures", "files", "interrupts"),
-        *("loading", "modes", "notebook", "positions", "runtime", "shown", "spawn", "streams"),
-        *("toolchain", "twins", "units", "version", "walk"),
+        *("loading", "modes", "notebook", "options", "positions", "runtime", "shown", "spawn"),
+        *("streams", "toolchain", "twins", "units", "version", "walk"),
     ),
     "ir": (
         *("accuracy", "counters", "dropout", "expr", "fakes", "graph", "interpret", "memory"),
@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     "problem": ("borrowed", "formats", "lent", "live", "problem", "structures"),
     "frontend": (
-        *("capture", "composites", "effects", "gauge", "graphs", "probe", "recurrences"),
+        *("capture", "composites", "effects", "frontend", "gauge", "probe", "recurrences"),
         *("samples", "tracing"),
     ),
     "targets": ("targets",),
@@ -35,6 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "lower": ("lower",),
     "emit": ("emit",),
     "pipeline": ("compiled", "details", "ledger", "pipeline"),
+    "backends": ("backends",),
     "verify": ("verify",),
     "bench": ("bench",),
     "tune": ("tile_cache", "tune"),
@@ -43,7 +44,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report": ("report",),
     "cli": (
         *("", "__main__", "arguments", "assertions", "cli", "commands", "module_paths"),
-        *("options", "pytest_plugin", "sweep"),
+        *("pytest_plugin", "sweep"),
     ),
 }
 HEIGHT = {name: height for height, names in enumerate(LAYERS.values()) for name in names}

@@ -479,16 +479,36 @@ class ForwardWriter(Names):
         """ModelNew.forward: the way that a call takes."""
         fusion = self.own("FUSION")
         *lines, made = self._called(fusion)
-        names = [self.variable(r.name) for r in self.results]
-        lines += [*self.sized_in_forward(), *listed("", "(", names, f") = {made}")]
-        if self.orders_otherwise:
-            sources = [*(leaf.given for leaf in self.leaves.values()), f"*{fusion}.state(self)"]
-            test = self._records_otherwise(f"{fusion}.asking", sources)
-            lines.append(f"{self.local['otherwise']} = {test}")
+        state = {n.name: self.attribute(self.graph.targets[n.name], "self") for n in self.state()}
         head = f"def forward({', '.join(filter(None, ['self', self.arguments.printed()]))}):"
-        body = [*lines, f"return {self.assembled()}"]
+        body = [*lines, *self._handed_out(made, f"{fusion}.state(self)", state)]
         shown = ["    @functools.wraps(Model.forward)"] * self.arguments.shows_another
         return [*shown, f"    {head}", *(f"        {line}" for line in body)]
+
+    @property
+    def served_directly(self) -> bool:
+        return self.problem.guarded
+
+    def served(self) -> list[str]:
+        """The same for a call that others have guarded: it brings the state along."""
+        memo, fusion = self.local["memo"], self.own("FUSION")
+        head = f"def served({', '.join([memo, *self.arguments.inside])}):"
+        made = f"{fusion}.run({', '.join([memo, *self._inputs()])})"
+        state = {n.name: f"{memo}.state[{i}]" for i, n in enumerate(self.state())}
+        body = self._handed_out(made, f"{memo}.state", state)
+        said = '"""A call whose arguments fit: nothing is asked of them here."""'
+        return [head, *(f"    {line}" for line in (said, *body))]
+
+    def _handed_out(self, made: str, read: str, state: Mapping[str, str]) -> list[str]:
+        """What the caller gets, of the expression of the results; the state by its texts."""
+        names = [self.variable(r.name) for r in self.results]
+        assembled = self.assembled(state)
+        lines = [*self._sizes_of(assembled), *listed("", "(", names, f") = {made}")]
+        if self.orders_otherwise:
+            sources = [*(leaf.given for leaf in self.leaves.values()), f"*{read}"]
+            test = self._records_otherwise(f"{self.own('FUSION')}.asking", sources)
+            lines.append(f"{self.local['otherwise']} = {test}")
+        return [*lines, f"return {assembled}"]
 
     def _called(self, fusion: str) -> list[str]:
         """The guard, the original where it must run, and last the expression of the results."""
@@ -517,9 +537,8 @@ class ForwardWriter(Names):
         model = f"{fusion}.model" if "Model" in self.arguments.inside else "Model"
         return f"{model}.forward({', '.join(filter(None, [f'{fusion}.plain(self)', handed]))})"
 
-    def sized_in_forward(self) -> list[str]:
-        """Sizes, if a view of a result needs them."""
-        text = self.assembled()
+    def _sizes_of(self, text: str) -> list[str]:
+        """The sizes that a text needs."""
         return [
             f"{local} = {self._given_size(symbol)}"
             for symbol, local in self.local.items()
@@ -530,11 +549,9 @@ class ForwardWriter(Names):
         name, axis = self.graph.symbols[symbol]
         return f"{self.leaves[name].given}.shape[{axis}]"
 
-    def assembled(self) -> str:
+    def assembled(self, state: Mapping[str, str]) -> str:
         """The outputs, of results and of views of what came in."""
-        self.known = {name: leaf.given for name, leaf in self.leaves.items()}
-        places = {n.name: self.graph.targets[n.name] for n in self.state()}
-        self.known |= {name: self.attribute(place, "self") for name, place in places.items()}
+        self.known = {name: leaf.given for name, leaf in self.leaves.items()} | dict(state)
         text = values.rebuild(self.graph.outputs, self._output, self.names)
         self.known = {}
         return text

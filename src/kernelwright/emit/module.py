@@ -145,6 +145,7 @@ def _functions(writer: ForwardWriter) -> list[str]:
         writer.blank(),
         writer.state_types(),
         writer.state_reader(),
+        writer.served() if writer.served_directly else [],
     )
     return ["\n".join(lines) for lines in functions if lines]
 
@@ -177,6 +178,7 @@ def _fusion(writer: ForwardWriter) -> str:
         "recalled": recalled,
         "in_place": in_place or None,
         "alone": writer.alone() or None,
+        "served": "served" if writer.served_directly else None,
         **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
         "random": writer.graph.contract.random,
         "refused": python(writer.graph.contract.refused),
@@ -184,7 +186,7 @@ def _fusion(writer: ForwardWriter) -> str:
         "freezes": writer.freezes or None,
         "precision": _precision(writer),
     }
-    optional = ("in_place", "alone", "asking", "laid", "freezes", "precision")
+    optional = ("in_place", "alone", "served", "asking", "laid", "freezes", "precision")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 

@@ -6,6 +6,7 @@ one. A candidate is a file with a function of the same name, or with one public 
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from kernelwright.errors import InputError
@@ -18,6 +19,7 @@ from kernelwright.formats.posed import (
     defined,
     first_text,
     functions,
+    parsed,
     text_of,
     with_class,
     with_neighbours,
@@ -29,8 +31,8 @@ CLASS = '''from torch import nn
 class {name}(nn.Module):
     """{function} as a module."""
 
-    def forward(self, *args, **kwargs):
-        return {function}(*args, **kwargs)
+    def forward({taken}):
+        return {function}({handed})
 '''
 
 ENTRY = """
@@ -58,15 +60,58 @@ def _matches(path: Path) -> bool:
 
 def _function(posed: Posed) -> str:
     own = functions(posed.files[posed.main])
-    wanted = ("reference", Path(posed.main).stem)
-    return next((name for name in wanted if name in own), own[0])
+    return _chosen(own, Path(posed.main).stem)
+
+
+def _chosen(own: list[str], stem: str) -> str:
+    return next((name for name in ("reference", "model", stem) if name in own), own[0])
+
+
+def with_model(text: str, stem: str) -> str:
+    """The text of a file with class Model, which calls its function if there is no class yet."""
+    own = functions(text)
+    if "Model" in defined(text) or not own:
+        return text
+    return _with_model(text, _chosen(own, stem))
+
+
+def with_model_new(text: str, model: str, stem: str) -> str:
+    """The same for a candidate: the function that has the name of the model's, or the only one."""
+    own, wanted = functions(text), functions(model)
+    if "ModelNew" in defined(text) or not own or "Model" in defined(model) or not wanted:
+        return text
+    name = _chosen(wanted, stem)
+    name = name if name in own else own[0]
+    return f"{text.rstrip()}\n\n\n{_class(text, 'ModelNew', name, name)}"
+
+
+def _with_model(text: str, function: str) -> str:
+    """The function under another name as well: a submission defines one of its own name."""
+    made = _class(text, "Model", function, ALIAS)
+    return f"{text.rstrip()}\n\n\n{ALIAS} = {function}\n\n{made}"
+
+
+def _class(text: str, name: str, function: str, called: str) -> str:
+    """A module around a function of the text, with its parameters."""
+    tree = parsed(text)
+    nodes = tree.body if tree else []
+    given = next(n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == function).args
+    for p in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if p is not None:
+            p.annotation = None
+    handed = [a.arg for a in (*given.posonlyargs, *given.args)]
+    handed += [f"*{given.vararg.arg}"] if given.vararg else []
+    handed += [f"{a.arg}={a.arg}" for a in given.kwonlyargs]
+    handed += [f"**{given.kwarg.arg}"] if given.kwarg else []
+    owner = ast.arg("self_" if "self" in handed else "self")
+    (given.posonlyargs or given.args).insert(0, owner)
+    return CLASS.format(
+        name=name, function=called, taken=ast.unparse(given), handed=", ".join(handed)
+    )
 
 
 def _model(posed: Posed, case: Case) -> str:
-    """The function under another name as well: a submission defines one of its own name."""
-    text, function = posed.files[posed.main].rstrip(), _function(posed)
-    made = CLASS.format(name="Model", function=ALIAS)
-    return in_case(f"{text}\n\n\n{ALIAS} = {function}\n\n{made}", case)
+    return in_case(_with_model(posed.files[posed.main], _function(posed)), case)
 
 
 def _candidate(posed: Posed, answer: Files) -> Files:
@@ -74,7 +119,7 @@ def _candidate(posed: Posed, answer: Files) -> Files:
     if wanted not in own and len(own) != 1:
         return with_class(answer, f"ModelNew = {wanted}\n")
     function = wanted if wanted in own else own[0]
-    return with_class(answer, CLASS.format(name="ModelNew", function=function))
+    return with_class(answer, _class(first_text(answer), "ModelNew", function, function))
 
 
 def _submission(posed: Posed, emitted: str) -> Files:

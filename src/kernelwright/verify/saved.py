@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from kernelwright.errors import InputError, KernelwrightError
+from kernelwright.frontend.graphs import HOME
 from kernelwright.live import adopt
 from kernelwright.problem import Problem, problem_from_module
 from kernelwright.verify.candidate import candidate_class
@@ -32,7 +33,7 @@ def save(folder: Path, problem: Problem, candidate: nn.Module | Path) -> tuple[P
     """Write both down; the paths to verify, which are the candidate's own if it is a file."""
     model = folder / f"model{SUFFIX}"
     inputs = map_tensors(torch.Tensor.detach, Inputs(problem.inputs, problem.kwargs))
-    context = {"path": sys.path, "main": _main_text(problem)}
+    context = {"path": sys.path, "homes": _homes(problem), "text": _text(problem)}
     (folder / CONTEXT).write_text(json.dumps(context), encoding="utf-8")
     _pickle((problem.module, tuple(inputs)), problem.module, model)
     if isinstance(candidate, Path):
@@ -52,11 +53,17 @@ def _pickle(value: Any, module: nn.Module, path: Path) -> None:
         ) from error
 
 
-def _main_text(problem: Problem) -> str | None:
-    """The text of classes that only this process has; None where all can be imported."""
+def _homes(problem: Problem) -> list[str]:
+    """The modules of classes that only this process has."""
+    homes = {type(m).__module__ for m in problem.module.modules()}
+    return sorted(h for h in homes if h == "__main__" or h.startswith(HOME))
+
+
+def _text(problem: Problem) -> str | None:
+    """The text of these classes; None where all can be imported."""
     from kernelwright.emit.original import original_source
 
-    if all(type(m).__module__ != "__main__" for m in problem.module.modules()):
+    if not _homes(problem):
         return None
     try:
         return original_source(problem)
@@ -73,8 +80,8 @@ def loaded(
     """
     context = json.loads((model.parent / CONTEXT).read_text(encoding="utf-8"))
     sys.path.extend(entry for entry in context["path"] if entry not in sys.path)
-    if context["main"] is not None:
-        _define_in_main(context["main"])
+    if context["text"] is not None:
+        _define(context["text"], context["homes"])
     if candidate is not None and candidate.suffix == SUFFIX:
         new, device = _unpickle(candidate)
         return torch.device(device), new, lambda: Inputs((), {})
@@ -86,13 +93,14 @@ def loaded(
     return problem.device, module, lambda: map_tensors(torch.clone, given)
 
 
-def _define_in_main(text: str) -> None:
-    """Give this process's __main__ the names that the parent's had."""
+def _define(text: str, homes: list[str]) -> None:
+    """Give modules of this process the names that the parent's had."""
     module = types.ModuleType("kernelwright_main")
     sys.modules[module.__name__] = module
     exec(compile(text, "<the classes of __main__>", "exec", dont_inherit=True), module.__dict__)
-    main = vars(sys.modules["__main__"])
-    main.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
+    for home in homes:
+        space = vars(sys.modules.setdefault(home, types.ModuleType(home)))
+        space.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
 
 
 def _unpickle(path: Path) -> Any:

@@ -1,0 +1,1 @@
+"""Who takes what the passes made, besides the emitted file: torch.compile."""
