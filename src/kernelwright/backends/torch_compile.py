@@ -13,10 +13,11 @@ import hashlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -175,6 +176,7 @@ class Given:
     """What a call brings: its state; `module` stands in for the model in a backward."""
 
     __slots__ = ("fusion", "module", "state")
+    frozen: Mapping[str, Any] = MappingProxyType({})  # no weight of a graph is frozen
 
     def __init__(self, state: tuple[Tensor, ...], module: nn.Module, fusion: Any) -> None:
         self.state, self.module, self.fusion = state, module, fusion
