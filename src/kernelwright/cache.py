@@ -2,9 +2,9 @@
 
 In: the environment. Out: one folder for everything that kernelwright keeps between runs, what is in
 it, and a way to clear it. TORCH_EXTENSIONS_DIR may hold other people's builds, so only what bears
-our names (`kw_*`, tiles.json, accuracies.json) is ever listed or removed; emitted files choose the
-same folder by the same rule (emit/runtime.py). A build in progress holds the lock `building` in its
-folder.
+our names (`kw_*`, and tiles.json, accuracies.json, processors.json) is ever listed or removed;
+emitted files choose the same folder by the same rule (emit/runtime.py). A build in progress holds
+the lock `building` in its folder.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernelwright.errors import InputError
 from kernelwright.files import write_atomically
 
 BUILD, LIVE, FAILED = "build", "live module", "for a report"
-TILES, ACCURACIES = "tiles", "accuracies"
+TILES, ACCURACIES, PROCESSORS = "tiles", "accuracies", "processors"
 GUARD = "building"
 DAY = 86400.0
 
@@ -50,6 +50,10 @@ def tiles_file() -> Path:
 
 def accuracies_file() -> Path:
     return root() / "accuracies.json"
+
+
+def processors_file() -> Path:
+    return root() / "processors.json"
 
 
 def keep_live(name: str, text: str) -> Path:
@@ -115,7 +119,8 @@ def entries() -> list[Entry]:
         kind = {"kw_live": LIVE, "kw_failed": FAILED}.get(path.name)
         inner = [(BUILD, path)] if kind is None else [(kind, p) for p in sorted(path.iterdir())]
         found += [entry for k, p in inner if (entry := _entry(k, p)) is not None]
-    notebooks = ((TILES, tiles_file()), (ACCURACIES, accuracies_file()))
+    files = tiles_file(), accuracies_file(), processors_file()
+    notebooks = zip((TILES, ACCURACIES, PROCESSORS), files, strict=True)
     return found + [entry for k, p in notebooks if (entry := _entry(k, p)) is not None]
 
 
@@ -170,7 +175,7 @@ def _remove(entry: Entry) -> bool:
     try:
         if entry.kind == BUILD:
             return _remove_build(entry.path)
-        if entry.kind in (TILES, ACCURACIES):
+        if entry.kind in (TILES, ACCURACIES, PROCESSORS):
             from filelock import FileLock
 
             with FileLock(entry.path.with_suffix(".lock")):
