@@ -129,7 +129,7 @@ def _started(writer: ForwardWriter, compiles: bool) -> str:
     if writer.direct:
         built = f'library("{_stem(writer.problem)}", PROGRAMS, HEADERS)'
         kernels = f"KERNEL_LIBRARY = Library({built})\nlaunch = KERNEL_LIBRARY.launch\n"
-    together = "_together()" if not writer.direct else _fusion_value(writer)
+    together = "_together()" if not writer.direct else _fusion_value(writer, compiles)
     return (kernels if compiles else "") + f"FUSION = {together}\n"
 
 
@@ -185,9 +185,10 @@ def _fusion(writer: ForwardWriter, switched: bool, compiles: bool) -> str:
     )
 
 
-def _fusion_value(writer: ForwardWriter) -> str:
+def _fusion_value(writer: ForwardWriter, compiles: bool) -> str:
     """The value that ModelNew asks, of all functions of this model."""
     rewritten, recalled, in_place = writer.rewritten()
+    refused = writer.graph.contract.refused
     fields = {
         "model": writer.model(),
         **{name: name for name in ("outside", "fused", "original", "blank", "state")},
@@ -200,7 +201,7 @@ def _fusion_value(writer: ForwardWriter) -> str:
         "alone": writer.alone() or None,
         **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
         "random": writer.graph.contract.random,
-        "refused": python(writer.graph.contract.refused),
+        "refused": "KERNEL_LIBRARY.refused" if compiles and not refused else python(refused),
         "globals": writer.reads_globals(),
     }
     optional = ("in_place", "alone", "asking", "laid")
