@@ -2,9 +2,9 @@
 
 In: the environment. Out: one folder for everything that kernelwright keeps between runs, what is in
 it, and a way to clear it. TORCH_EXTENSIONS_DIR may hold other people's builds, so only what bears
-our names (`kw_*`, tiles.json, accuracies.json) is ever listed or removed; emitted files choose the
-same folder by the same rule (emit/runtime.py). A build in progress holds the lock `building` in its
-folder.
+our names (`kw_*`, and tiles.json, accuracies.json, processors.json) is ever listed or removed;
+emitted files choose the same folder by the same rule (emit/runtime.py). A build in progress holds
+the lock `building` in its folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kernelwright.errors import InputError
 from kernelwright.files import write_atomically
 
 BUILD, LIVE, FAILED, GRAPH = "build", "live module", "for a report", "graph"
-TILES, ACCURACIES = "tiles", "accuracies"
+TILES, ACCURACIES, PROCESSORS = "tiles", "accuracies", "processors"
 GUARD = "building"
 DAY = 86400.0
 
@@ -51,6 +51,10 @@ def tiles_file() -> Path:
 
 def accuracies_file() -> Path:
     return root() / "accuracies.json"
+
+
+def processors_file() -> Path:
+    return root() / "processors.json"
 
 
 def keep_live(name: str, text: str) -> Path:
@@ -138,7 +142,8 @@ def entries() -> list[Entry]:
         kind = {"kw_live": LIVE, "kw_failed": FAILED, "kw_graphs": GRAPH}.get(path.name)
         inner = [(BUILD, path)] if kind is None else [(kind, p) for p in sorted(path.iterdir())]
         found += [entry for k, p in inner if (entry := _entry(k, p)) is not None]
-    notebooks = ((TILES, tiles_file()), (ACCURACIES, accuracies_file()))
+    files = tiles_file(), accuracies_file(), processors_file()
+    notebooks = zip((TILES, ACCURACIES, PROCESSORS), files, strict=True)
     return found + [entry for k, p in notebooks if (entry := _entry(k, p)) is not None]
 
 
@@ -193,7 +198,7 @@ def _remove(entry: Entry) -> bool:
     try:
         if entry.kind == BUILD:
             return _remove_build(entry.path)
-        if entry.kind in (TILES, ACCURACIES):
+        if entry.kind in (TILES, ACCURACIES, PROCESSORS):
             from filelock import FileLock
 
             with FileLock(entry.path.with_suffix(".lock")):

@@ -22,6 +22,8 @@ from typing import Any
 
 from kernelwright import cache, toolchain
 from kernelwright.errors import BuildError, KernelwrightError, where_from
+from kernelwright.runtime import build
+from kernelwright.targets.processor import this_processor
 from kernelwright.version import __version__
 
 Progress = Callable[[str, str], None]
@@ -102,6 +104,8 @@ def facts() -> tuple[Fact, ...]:
         Fact("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Fact("torch", f"{torch.__version__}, {cuda}"),
         Fact("C++ compiler", _version(toolchain.compiler())),
+        Fact("OpenMP", _openmp()),
+        Fact("processor", str(this_processor())),
         Fact("nvcc", _version(toolchain.nvcc(), "release")),
         Fact("ninja", _version(shutil.which("ninja"))),
         *_gpus(),
@@ -135,6 +139,15 @@ def _version(program: str | None, mark: str = "") -> str | None:
         return f"{program} does not run: {error}"
     lines = [line.strip() for line in done.stdout.splitlines() if mark in line and line.strip()]
     return f"{lines[0] if lines else 'of an unknown version'} ({program})"
+
+
+def _openmp() -> str | None:
+    """Whether kernels of the CPU have threads."""
+    if toolchain.compiler() is None:
+        return None
+    if build.has_threads():
+        return "the compiler has it"
+    return "the compiler has none: kernels run with one thread (install libomp, or g++ and set CXX)"
 
 
 def _cache() -> str:

@@ -100,6 +100,10 @@ def _run(source: str, path: Path) -> types.ModuleType:
     except Exception as error:
         del sys.modules[module.__name__]
         raise _failure(error, path, source) from error
+    for value in vars(module).values():
+        kernels = type(value).__module__ == module.__name__ and hasattr(value, "watchers")
+        if kernels and getattr(value, "refused", None):
+            raise BuildError(f"The kernels in {path} could not be built: {value.refused}.")
     return module
 
 

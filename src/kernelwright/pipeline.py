@@ -37,7 +37,7 @@ from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.plan.reasons import Code, reason
 from kernelwright.problem import Problem
 from kernelwright.rules import first_pools, laws_of
-from kernelwright.targets import target_for, target_of
+from kernelwright.targets import target_for, target_here
 from kernelwright.targets.target import Target
 
 Progress = Callable[[str, str], None]
@@ -60,7 +60,7 @@ def compile_problem(
     convolutions, by default as they are measured where the problem is on a GPU.
     """
     machine = target_for(target) if isinstance(target, str) else target
-    machine = machine or target_of(problem.device)
+    machine = machine or target_here(problem.device)
     report = progress or (lambda name, summary: None)
     found = plan_problem(problem, report, machine, policy, accuracies)
     front, planned = found.front, found.plan

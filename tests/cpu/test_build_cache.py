@@ -186,6 +186,21 @@ def test_other_flags_and_compilers_are_other_builds(place: Place) -> None:
     assert len(place.libraries) == 3 * LIBRARIES
 
 
+def test_a_cache_that_another_processor_filled(place: Place) -> None:
+    """On a shared home: a library with instructions that are not here is never opened."""
+    told = place.folder / "cpuinfo"
+    text = place.file.read_text()
+    assert text.count('"/proc/cpuinfo"') == 2
+    place.file.write_text(text.replace('"/proc/cpuinfo"', repr(str(told))))
+    machines = ("sse2 avx2 avx512f amx_bf16", "sse2", "sse2 avx2")
+    for count, flags in enumerate(machines, 1):
+        told.write_text(f"processor : 0\nflags : {flags}\n")
+        assert place.run() == "" and place.run() == ""
+        assert len(place.libraries) == place.compilations == count
+    told.write_text(f"processor : 0\nflags : {machines[0]}\n")
+    assert place.run() == "" and place.compilations == len(machines)
+
+
 def test_a_full_disk_leaves_nothing_that_is_believed(place: Place) -> None:
     """A file may have 4 KB: as with a full disk, writes fail in the compiler and in Python."""
 

@@ -126,7 +126,7 @@ def _started(writer: ForwardWriter, model: str, compiles: bool) -> str:
         built = f'{OPENS[writer.device]}("{_stem(writer.problem)}", PROGRAMS, HEADERS)'
         lines.append(f"KERNEL_LIBRARY = Library({built})")
         lines += [f"{verb} = KERNEL_LIBRARY.{verb}" for verb in VERBS if verb in used(model)]
-    return "\n".join([*lines, f"FUSION = {_fusion(writer)}"]) + "\n"
+    return "\n".join([*lines, f"FUSION = {_fusion(writer, compiles)}"]) + "\n"
 
 
 def _defaults(writer: ForwardWriter) -> str:
@@ -165,9 +165,11 @@ def _table(writer: ForwardWriter) -> str:
     )
 
 
-def _fusion(writer: ForwardWriter) -> str:
+def _fusion(writer: ForwardWriter, compiles: bool) -> str:
     """The value that ModelNew asks, of all functions of this model."""
     rewritten, recalled, in_place = writer.rewritten()
+    refused = writer.graph.contract.refused
+    asked = compiles and not refused and writer.device == "cpu"  # whether there is a compiler
     fields = {
         "model": writer.model(),
         **{name: name for name in ("outside", "fused", "original", "blank", "state")},
@@ -181,7 +183,7 @@ def _fusion(writer: ForwardWriter) -> str:
         "served": "served" if writer.served_directly else None,
         **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
         "random": writer.graph.contract.random,
-        "refused": python(writer.graph.contract.refused),
+        "refused": "KERNEL_LIBRARY.refused" if asked else python(refused),
         "globals": writer.reads_globals(),
         "freezes": writer.freezes or None,
         "precision": _precision(writer),

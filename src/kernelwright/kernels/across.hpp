@@ -62,6 +62,17 @@ KW_FN void turn_block(const float* from, int64_t step, float* to, int64_t pitch)
   for (int i = 0; i < W; ++i) __builtin_memcpy(to + i * pitch, &rows[i], sizeof rows[i]);
 }
 
+#else
+
+template <int W>
+KW_FN void turn_block(const float* from, int64_t step, float* to, int64_t pitch) {
+  for (int i = 0; i < W; ++i) {
+    for (int c = 0; c < W; ++c) __builtin_memcpy(to + c * pitch + i, from + i * step + c, 4);
+  }
+}
+
+#endif
+
 template <int W>
 KW_FN void turn_tile(const float* from, int64_t step, float* to, int64_t pitch, int rows,
                      int columns) {
@@ -71,8 +82,6 @@ KW_FN void turn_tile(const float* from, int64_t step, float* to, int64_t pitch, 
     }
   }
 }
-
-#endif
 
 // Lanes S apart, of which there are A beside each other: for this row, the first of those that a
 // tile has together.

@@ -59,8 +59,6 @@ inline constexpr int64_t kWorthWaking = 100000;
 template <int R, int P>
 void multiply(const float* left, int64_t row, int64_t step, const float* right, int64_t pitch,
               int64_t depth, bool more, float* out, int64_t across) {
-  using Lanes = TileLanes::type;
-  using Anywhere = TileLanes::anywhere;
   Lanes sum[R][P];
   for (int r = 0; r < R; ++r) {
     for (int p = 0; p < P; ++p) sum[r][p] = Lanes{};
@@ -68,7 +66,7 @@ void multiply(const float* left, int64_t row, int64_t step, const float* right, 
   for (int64_t k = 0; k < depth; ++k) {
     Lanes seen[P];
     for (int p = 0; p < P; ++p) {
-      seen[p] = *reinterpret_cast<const Anywhere*>(right + k * pitch + p * kTileLanes);
+      seen[p] = *reinterpret_cast<const LanesAnywhere*>(right + k * pitch + p * kLanes);
     }
     for (int r = 0; r < R; ++r) {
       const float x = left[r * row + k * step];
@@ -77,8 +75,8 @@ void multiply(const float* left, int64_t row, int64_t step, const float* right, 
   }
   for (int r = 0; r < R; ++r) {
     for (int p = 0; p < P; ++p) {
-      // No reference: a deduced type would not have the alignment of Anywhere.
-      Anywhere* const to = reinterpret_cast<Anywhere*>(out + r * across + p * kTileLanes);
+      // No reference: a deduced type would not have the alignment of LanesAnywhere.
+      LanesAnywhere* const to = reinterpret_cast<LanesAnywhere*>(out + r * across + p * kLanes);
       *to = more ? *to + sum[r][p] : sum[r][p];
     }
   }
@@ -102,17 +100,17 @@ inline void multiply_all(const float* left, int64_t row, int64_t step, const flo
     const int64_t some = std::min<int64_t>(kTileRows, rows - r);
     const float* x = left + r * row;
     for (int64_t c = 0; c < columns;) {
-      const int64_t vectors = (columns - c) / kTileLanes;
+      const int64_t vectors = (columns - c) / kLanes;
       float* to = out + r * across + c;
       if (vectors >= kTileVectors) {
         multiply_of<kTileVectors>(some)(x, row, step, right + c, pitch, depth, more, to, across);
         c += kTileWidth;
       } else if (vectors >= 2) {
         multiply_of<2>(some)(x, row, step, right + c, pitch, depth, more, to, across);
-        c += 2 * kTileLanes;
+        c += 2 * kLanes;
       } else {
         multiply_of<1>(some)(x, row, step, right + c, pitch, depth, more, to, across);
-        c += kTileLanes;
+        c += kLanes;
       }
     }
   }
@@ -138,7 +136,6 @@ inline void pack(const float* from, int64_t down_stride, int64_t across_stride, 
 // What a thread works with: keys and values of a head, scores and results of a block.
 template <class C>
 struct AttentionRoom {
-  static constexpr int64_t kLanes = kTileLanes;
   static constexpr int64_t kKeys = (C::kAllKeys + kLanes - 1) / kLanes * kLanes;
   static constexpr int64_t kColumns = (C::kColumns + kLanes - 1) / kLanes * kLanes;
   static constexpr int64_t kKeyRoom = C::kDepth * kKeys;
@@ -193,10 +190,10 @@ KW_FN void weigh(const typename S::Args& args, int64_t row, int64_t keys, float*
   const float shift = finite_or_zero(largest);
   const int64_t whole = whole_lanes(keys);
   for (int64_t k = keys; k < whole; ++k) scores[k] = -detail::kInf;
-  Vec<kTileLanes> total = identities<Combine::kSum, kTileLanes>();
-  for (int64_t k = 0; k < whole; k += kTileLanes) {
+  Vec<kLanes> total = identities<Combine::kSum, kLanes>();
+  for (int64_t k = 0; k < whole; k += kLanes) {
     KW_LANES
-    for (int v = 0; v < kTileLanes; ++v) {
+    for (int v = 0; v < kLanes; ++v) {
       const float power = exp_below(scores[k + v] - shift);
       scores[k + v] = power;
       total.lanes[v] += power;

@@ -4,6 +4,7 @@
 #include "attention.hpp"
 #include "check_programs.cuh"
 #include "direct.hpp"
+#include "dropout.cuh"
 #include "pictures.hpp"
 #include "pointwise.hpp"
 #include "product.hpp"

@@ -128,8 +128,6 @@ inline void copy_padded(const DirectConv& g, const PaddedPlanes& planes, const f
 template <int F, int P>
 void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, int64_t channels,
               const float* weight, int64_t filter, float* sums) {
-  using Lanes = TileLanes::type;
-  using Anywhere = TileLanes::anywhere;
   Lanes sum[F][P];
   for (int f = 0; f < F; ++f) {
     for (int p = 0; p < P; ++p) sum[f][p] = Lanes{};
@@ -138,7 +136,7 @@ void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, i
     for (int64_t t = 0; t < taps; ++t) {
       Lanes seen[P];
       for (int p = 0; p < P; ++p) {
-        seen[p] = *reinterpret_cast<const Anywhere*>(x + tap[t] + p * kTileLanes);
+        seen[p] = *reinterpret_cast<const LanesAnywhere*>(x + tap[t] + p * kLanes);
       }
       for (int f = 0; f < F; ++f) {
         const float w = weight[f * filter + t];
@@ -148,7 +146,7 @@ void sum_tile(const float* x, int64_t plane, const int64_t* tap, int64_t taps, i
   }
   for (int f = 0; f < F; ++f) {
     for (int p = 0; p < P; ++p) {
-      *reinterpret_cast<Anywhere*>(sums + (f * P + p) * kTileLanes) += sum[f][p];
+      *reinterpret_cast<LanesAnywhere*>(sums + (f * P + p) * kLanes) += sum[f][p];
     }
   }
 }
@@ -167,11 +165,11 @@ SumTile tile_of(int64_t filters) {
 template <int P>
 void convolve_tile(const DirectConv& g, const PaddedPlanes& planes, const float* x, int64_t group,
                    int64_t first, int64_t filters, int64_t place, int64_t span, float* out) {
-  alignas(64) float sums[kTileRows * P * kTileLanes];
+  alignas(64) float sums[kTileRows * P * kLanes];
   const int64_t taps = g.window.down * g.window.across;
   const int64_t filter = g.inside * taps;
   const float* weight = g.weight + (group * g.filters + first) * filter;
-  constexpr int64_t kWidth = P * kTileLanes;
+  constexpr int64_t kWidth = P * kLanes;
   for (int64_t f = 0; f < filters; ++f) {
     const float start = g.bias ? g.bias[group * g.filters + first + f] : 0.0f;
     for (int64_t i = 0; i < kWidth; ++i) sums[f * kWidth + i] = start;
@@ -240,16 +238,16 @@ inline void convolve(const DirectConv& g, int threads) {
       int64_t place = i % tiles * kTileWidth;
       const int64_t end = std::min(span, place + kTileWidth);
       while (place < end) {
-        const int64_t vectors = (end - place + kTileLanes - 1) / kTileLanes;
+        const int64_t vectors = (end - place + kLanes - 1) / kLanes;
         if (vectors >= kTileVectors) {
           convolve_tile<kTileVectors>(g, planes, x, group, first, filters, place, span, out);
           place += kTileWidth;
         } else if (vectors >= 2) {
           convolve_tile<2>(g, planes, x, group, first, filters, place, span, out);
-          place += 2 * kTileLanes;
+          place += 2 * kLanes;
         } else {
           convolve_tile<1>(g, planes, x, group, first, filters, place, span, out);
-          place += kTileLanes;
+          place += kLanes;
         }
       }
     }

@@ -12,8 +12,8 @@ namespace kw {
 
 inline constexpr int kDotRows = kRegisters == 32 ? 6 : 2;
 inline constexpr int kDotColumns = 4;
-inline constexpr int64_t kDotDepth = 2048;  // of the rows that stay in the first-level cache
-inline constexpr int64_t kDotAhead = 256;   // numbers of a streamed row that are fetched early
+inline constexpr int64_t kDotDepth = 512;  // of the rows that stay in the first-level cache
+inline constexpr int64_t kDotAhead = 256;  // numbers of a streamed row that are fetched early
 
 // Where results go: out(r, c) of few rows and streamed ones, and what is added to it.
 struct Dots {

@@ -10,24 +10,9 @@
 #include <new>
 
 #include "across.hpp"
+#include "tile.hpp"
 
 namespace kw {
-
-#if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
-inline constexpr int kRegisters = 32;
-#elif defined(__AVX__)
-inline constexpr int kLanes = 8;
-inline constexpr int kRegisters = 16;
-#elif defined(__aarch64__)
-inline constexpr int kLanes = 4;
-inline constexpr int kRegisters = 32;
-#else
-inline constexpr int kLanes = 4;
-inline constexpr int kRegisters = 16;
-#endif
-
-typedef float Lanes __attribute__((vector_size(4 * kLanes)));
 
 KW_FN Lanes load_lanes(const float* at) {
   Lanes x;

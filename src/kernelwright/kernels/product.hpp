@@ -1,8 +1,8 @@
 // Products of float32 matrices on the CPU, each in the way that its sizes and the machine ask for.
 //
-// Few rows along the depth are dots (dots.hpp). More of them are made of thirds where there is a
-// matrix unit (thirds.hpp), else of tiles of vectors (tiles.hpp). Every number of the result is the
-// same sum in the same order whatever the number of threads.
+// Few rows along the depth are dots (dots.hpp), a few more if it is little work. Others are made of
+// thirds where there is a matrix unit (thirds.hpp), else of tiles of vectors (tiles.hpp). Every
+// number of the result is the same sum in the same order whatever the number of threads.
 #pragma once
 
 #include "dots.hpp"
@@ -12,16 +12,22 @@
 namespace kw {
 
 #ifdef KW_THIRDS
-inline constexpr int64_t kFewRows = 20;
+inline constexpr int64_t kFewRows = 8;
+inline constexpr int64_t kSomeRows = 20;
 #else
 inline constexpr int64_t kFewRows = 32;
+inline constexpr int64_t kSomeRows = 32;
 #endif
+inline constexpr int64_t kLittleWork = int64_t{24} << 20;  // multiplications
 // A team of threads costs as much as so many multiplications.
 inline constexpr int64_t kTeamWork = int64_t{1} << 18;
 
 inline void multiply_one(const Product& g, int threads) {
   const int64_t less = std::min(g.left.rows, g.right.rows);
-  if (g.left.depth == 1 && g.right.depth == 1 && less <= kFewRows) return dots(g, threads);
+  const bool little = g.left.rows * g.right.rows * g.depth < kLittleWork;
+  if (g.left.depth == 1 && g.right.depth == 1 && less <= (little ? kSomeRows : kFewRows)) {
+    return dots(g, threads);
+  }
 #ifdef KW_THIRDS
   if (has_thirds()) return Thirds(g).run(threads);
 #endif

@@ -31,14 +31,15 @@ namespace kw {
 inline constexpr int kSide = 16;
 inline constexpr int kPaired = 2 * kSide;
 inline constexpr int kThirds = 3;
-inline constexpr int64_t kTile = kSide * kSide;      // of a third, in pairs of 4 bytes
-inline constexpr int64_t kStep = kThirds * kTile;    // of all thirds over 32 numbers of the depth
-inline constexpr int64_t kSteps = 4;                 // of a block of the depth
-inline constexpr int64_t kBlock = kSteps * kPaired;  // in numbers
-inline constexpr int64_t kChunk = 256;               // packed rows at once
-inline constexpr int64_t kPanel = 256;               // streamed rows at once
-inline constexpr int64_t kClose = 1 << 20;           // bytes that stay in the second-level cache
-inline constexpr int64_t kHalf = kSteps * kStep;     // a tile of rows over a block, in pairs
+inline constexpr int64_t kTile = kSide * kSide;    // of a third, in pairs of 4 bytes
+inline constexpr int64_t kStep = kThirds * kTile;  // of all thirds over 32 numbers of the depth
+inline constexpr int64_t kDeepSteps = 4;           // of a block of the depth
+inline constexpr int64_t kDeep = kDeepSteps * kPaired;  // in numbers
+inline constexpr int64_t kChunk = 256;                  // packed rows at once
+inline constexpr int64_t kPanel = 256;                  // streamed rows at once
+inline constexpr int64_t kThin = 2;                     // packed tiles that are few
+inline constexpr int64_t kClose = 1 << 20;              // bytes that stay in the second-level cache
+inline constexpr int64_t kHalf = kDeepSteps * kStep;    // a tile of rows over a block, in pairs
 inline constexpr int64_t kUnit = 2 * kHalf;
 inline constexpr int64_t kAll = int64_t{1} << 40;
 
@@ -90,6 +91,15 @@ KW_FN void clear_tile() {
 template <int Sum, int Upright, int Across>
 KW_FN void add_products() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(Upright), "i"(Across));
+}
+
+// One streamed tile times each of P packed ones.
+template <bool Upright, int P, int Sum, int Streamed, int Packed>
+KW_FN void add_thin() {
+  add_products<Sum, Upright ? Streamed : Packed, Upright ? Packed : Streamed>();
+  if constexpr (P == 2) {
+    add_products<Sum + 1, Upright ? Streamed : Packed + 1, Upright ? Packed + 1 : Streamed>();
+  }
 }
 
 // U x A tiles of results, in registers 0 to 3; operands in 4 and 5 (upright), 6 and 7.
@@ -222,15 +232,52 @@ void multiply_block(const uint32_t* upright, int64_t next_upright, const uint32_
   }
 }
 
+// The same for one streamed tile against P packed ones, of which there are no more. Large products
+// and small ones have sums of their own, so that each third is loaded once.
+template <bool Upright, int P>
+void multiply_thin(const uint32_t* streamed, const uint32_t* packed, int64_t next, int64_t steps,
+                   float* sums, bool first, Feed& feed, int64_t lines) {
+  constexpr int kSmall = 2;
+  constexpr int kStreamed = 4;
+  constexpr int kBeside = 6;
+  TileProducts<2, 2>::clear();
+  const auto take = [&](int64_t third) __attribute__((always_inline)) {
+    load_tile<kBeside>(packed + third * kTile);
+    if constexpr (P == 2) load_tile<kBeside + 1>(packed + next + third * kTile);
+  };
+  for (int64_t s = 0; s < steps; ++s, streamed += kStep, packed += kStep) {
+    load_tile<kStreamed>(streamed);
+    take(2);
+    add_thin<Upright, P, kSmall, kStreamed, kBeside>();
+    feed.some(lines);
+    take(1);
+    add_thin<Upright, P, kSmall, kStreamed, kBeside>();
+    feed.some(lines);
+    load_tile<kStreamed + 1>(streamed + kTile);
+    add_thin<Upright, P, kSmall, kStreamed + 1, kBeside>();
+    feed.some(lines);
+    take(0);
+    add_thin<Upright, P, 0, kStreamed, kBeside>();
+    add_thin<Upright, P, kSmall, kStreamed + 1, kBeside>();
+    feed.some(lines);
+    load_tile<kStreamed>(streamed + 2 * kTile);
+    add_thin<Upright, P, kSmall, kStreamed, kBeside>();
+    feed.some(lines);
+  }
+  alignas(64) float block[4][kTile];
+  TileProducts<2, 2>::store(block);
+  for (int p = 0; p < P; ++p) {
+    for (int k = 0; k < kTile; k += kLanes) {
+      const Lanes x = load_lanes(block[p] + k) + load_lanes(block[kSmall + p] + k);
+      float* const to = sums + p * kTile + k;
+      store_lanes(to, first ? x : load_lanes(to) + x);
+    }
+  }
+}
+
 KW_FN void turn_tile_of_pairs(const uint32_t* from, uint32_t* to) {
-#ifdef KW_SHUFFLES
   turn_block<kSide>(reinterpret_cast<const float*>(from), kSide, reinterpret_cast<float*>(to),
                     kSide);
-#else
-  for (int i = 0; i < kSide; ++i) {
-    for (int j = 0; j < kSide; ++j) to[j * kSide + i] = from[i * kSide + j];
-  }
-#endif
 }
 
 // A tile of 16 rows from r and 32 numbers from k, zeros beyond the matrix; rows times `scales`, if
@@ -482,12 +529,12 @@ class Thirds {
         packed_(packs_left_ ? g.left : g.right),
         streamed_(packs_left_ ? g.right : g.left),
         upright_(streamed_.depth == 1),
-        blocks_((g.depth + kBlock - 1) / kBlock) {}
+        blocks_((g.depth + kDeep - 1) / kDeep) {}
 
   void run(int threads) {
     static thread_local Room kept;
     const int64_t tiles = tiles_of(std::min(packed_.rows, kChunk));
-    const int64_t bytes = tiles * blocks_ * kSteps * kStep * 4;
+    const int64_t bytes = tiles * blocks_ * kDeepSteps * kStep * 4;
     auto* const memory = static_cast<char*>(kept.bytes(bytes + 4 * tiles * kSide * 4));
     pairs_ = reinterpret_cast<uint32_t*>(memory);
     auto* const numbers = reinterpret_cast<float*>(memory + bytes);
@@ -516,7 +563,7 @@ class Thirds {
  private:
   static int64_t tiles_of(int64_t rows) { return (rows + kSide - 1) / kSide; }
   int64_t steps_of(int64_t block) const {
-    return (std::min(kBlock, g_.depth - block * kBlock) + kPaired - 1) / kPaired;
+    return (std::min(kDeep, g_.depth - block * kDeep) + kPaired - 1) / kPaired;
   }
 
   void measure(int64_t first, int64_t tile) const {
@@ -535,9 +582,9 @@ class Thirds {
 
   void pack(int64_t first, int64_t block, int64_t tile, int64_t tiles) const {
     for (int64_t s = 0; s < steps_of(block); ++s) {
-      uint32_t* const to = pairs_ + ((block * tiles + tile) * kSteps + s) * kStep;
+      uint32_t* const to = pairs_ + ((block * tiles + tile) * kDeepSteps + s) * kStep;
       const int64_t r = first + tile * kSide;
-      const int64_t k = block * kBlock + s * kPaired;
+      const int64_t k = block * kDeep + s * kPaired;
       const float* const scales = rows_.scale + tile * kSide;
       if (upright_) {
         pack_tile<false>(packed_, r, k, g_.depth, scales, to);
@@ -554,7 +601,8 @@ class Thirds {
     if (own.begin == own.end) return;
     // Where all packed rows stay in the second-level cache, memory is read along the depth.
     const bool close = tiles * blocks_ * kHalf * 4 <= kClose;
-    const int64_t most = close ? 2 * kSide : kPanel;
+    const int64_t side = tiles <= kThin ? kSide : 2 * kSide;
+    const int64_t most = close ? side : kPanel;
     const int64_t panel = std::min(most, tiles_of(own.end - own.begin) * kSide);
     const int64_t sums_bytes = tiles * panel * kSide * 4;
     const int64_t unit_bytes = 2 * kUnit * 4;
@@ -567,13 +615,17 @@ class Thirds {
     for (int64_t s = own.begin; s < own.end; s += panel) {
       const int64_t rows = std::min(panel, own.end - s);
       Unit at{s, 0};
-      take(at, s, rows, unit).some(kAll);
+      take(at, side, s, rows, unit).some(kAll);
       for (int64_t n = 0; at.block < blocks_; ++n) {
-        const Unit next = after(at, s, rows);
+        const Unit next = after(at, side, s, rows);
         uint32_t* const here = unit + n % 2 * kUnit;
-        Feed feed = take(next, s, rows, unit + (n + 1) % 2 * kUnit);
-        const bool two = at.row + kSide < s + rows;
-        multiply(here, two, at.block, tiles, sums + (at.row - s) * tiles * kSide, feed);
+        Feed feed = take(next, side, s, rows, unit + (n + 1) % 2 * kUnit);
+        float* const to = sums + (at.row - s) * tiles * kSide;
+        if (tiles <= kThin) {
+          multiply_few(here, at.block, tiles, to, feed);
+        } else {
+          multiply(here, at.row + kSide < s + rows, at.block, tiles, to, feed);
+        }
         feed.some(kAll);
         at = next;
       }
@@ -587,35 +639,36 @@ class Thirds {
     }
   }
 
-  // Two tiles of streamed rows, or one at the end of a panel, over a block of the depth.
+  // Tiles of streamed rows over a block of the depth: two, or one at the end of a panel and where
+  // few rows are packed.
   struct Unit {
     int64_t row;
     int64_t block;
   };
 
-  Unit after(Unit at, int64_t first, int64_t rows) const {
-    if (at.row + 2 * kSide < first + rows) return {at.row + 2 * kSide, at.block};
+  Unit after(Unit at, int64_t side, int64_t first, int64_t rows) const {
+    if (at.row + side < first + rows) return {at.row + side, at.block};
     return {first, at.block + 1};
   }
 
   // A unit into tiles: at once where it is not whole, else as fast as the feed is asked.
-  Feed take(Unit at, int64_t first, int64_t rows, uint32_t* unit) const {
+  Feed take(Unit at, int64_t side, int64_t first, int64_t rows, uint32_t* unit) const {
     Feed feed;
     if (at.block >= blocks_) return feed;
-    const int64_t k = at.block * kBlock;
-    const int64_t count = std::min<int64_t>(2, tiles_of(first + rows - at.row));
+    const int64_t k = at.block * kDeep;
+    const int64_t count = tiles_of(std::min(side, first + rows - at.row));
     const bool dense = upright_ ? streamed_.depth == 1 : streamed_.row == 1;
-    if (!dense || k + kBlock > g_.depth || at.row + count * kSide > streamed_.rows) {
+    if (!dense || k + kDeep > g_.depth || at.row + count * kSide > streamed_.rows) {
       for (int64_t t = 0; t < count; ++t) pack_streamed(at.row + t * kSide, k, unit + t * kHalf);
       return feed;
     }
     feed.from = streamed_.at(at.row, k);
     feed.to = unit;
-    feed.left = count * kSteps * kSide;
-    const Unit next = after(at, first, rows);
-    feed.ahead = next.block < blocks_ ? streamed_.at(next.row, next.block * kBlock) - feed.from : 0;
+    feed.left = count * kDeepSteps * kSide;
+    const Unit next = after(at, side, first, rows);
+    feed.ahead = next.block < blocks_ ? streamed_.at(next.row, next.block * kDeep) - feed.from : 0;
     if (upright_) {
-      feed.inner = kSteps;
+      feed.inner = kDeepSteps;
       feed.apart = kSide;
       feed.next_inner = kPaired;
       feed.to_inner = kStep;
@@ -634,13 +687,25 @@ class Thirds {
   }
 
   void pack_streamed(int64_t r, int64_t k, uint32_t* to) const {
-    for (int64_t end = std::min(k + kBlock, g_.depth); k < end; k += kPaired, to += kStep) {
+    for (int64_t end = std::min(k + kDeep, g_.depth); k < end; k += kPaired, to += kStep) {
       if (upright_) {
         pack_tile<true>(streamed_, r, k, g_.depth, nullptr, to);
       } else {
         pack_tile<false>(streamed_, r, k, g_.depth, nullptr, to);
       }
     }
+  }
+
+  // A tile of streamed rows against the one or two packed ones that there are.
+  void multiply_few(const uint32_t* unit, int64_t block, int64_t tiles, float* sums,
+                    Feed& feed) const {
+    const int64_t steps = steps_of(block);
+    const int64_t lines = (feed.left + steps * 5 - 1) / (steps * 5);
+    const uint32_t* const packed = pairs_ + block * tiles * kHalf;
+    const auto with = upright_     ? tiles == 2 ? multiply_thin<true, 2> : multiply_thin<true, 1>
+                      : tiles == 2 ? multiply_thin<false, 2>
+                                   : multiply_thin<false, 1>;
+    with(unit, packed, kHalf, steps, sums, block == 0, feed, lines);
   }
 
   // A unit of streamed rows against all packed ones: sums of tiles, those of a streamed tile

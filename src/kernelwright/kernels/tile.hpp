@@ -7,29 +7,27 @@
 namespace kw {
 
 #if defined(__AVX512F__)
-inline constexpr int kTileLanes = 16;
-inline constexpr int kTileVectors = 4;
-#elif defined(__AVX2__)
-inline constexpr int kTileLanes = 8;
-inline constexpr int kTileVectors = 2;
+inline constexpr int kLanes = 16;
+inline constexpr int kRegisters = 32;
+#elif defined(__AVX__)
+inline constexpr int kLanes = 8;
+inline constexpr int kRegisters = 16;
 #elif defined(__aarch64__)
-inline constexpr int kTileLanes = 4;
-inline constexpr int kTileVectors = 4;
+inline constexpr int kLanes = 4;
+inline constexpr int kRegisters = 32;
 #else
-inline constexpr int kTileLanes = 4;
-inline constexpr int kTileVectors = 2;
+inline constexpr int kLanes = 4;
+inline constexpr int kRegisters = 16;
 #endif
-inline constexpr int kTileWidth = kTileVectors * kTileLanes;
+inline constexpr int kTileVectors = kRegisters == 32 ? 4 : 2;
+inline constexpr int64_t kTileWidth = kTileVectors * kLanes;
 inline constexpr int kTileRows = 6;
 
-struct TileLanes {
-  typedef float type __attribute__((vector_size(kTileLanes * sizeof(float))));
-  typedef float anywhere
-      __attribute__((vector_size(kTileLanes * sizeof(float)), aligned(sizeof(float)), may_alias));
-};
+typedef float Lanes __attribute__((vector_size(4 * kLanes)));
+typedef float LanesAnywhere __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
 inline int64_t whole_lanes(int64_t n) {
-  return (n + kTileLanes - 1) / kTileLanes * kTileLanes;
+  return (n + kLanes - 1) / kLanes * kLanes;
 }
 
 }  // namespace kw

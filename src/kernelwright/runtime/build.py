@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from torch.utils.cpp_extension import load, load_inline
 # GCC would take half of a register of AVX-512: 2.0 ms and not 1.4 for 2.5 M times SiLU.
 NATIVE = {
     "aarch64": ["-mcpu=native"],
+    "arm64": ["-mcpu=native"],
     "x86_64": ["-march=native", "-mprefer-vector-width=512"],
 }.get(platform.machine(), ["-march=native"])
 EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
@@ -32,11 +34,14 @@ NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "C
 
 
 def library(stem, programs, headers):
-    """The compiled programs, from the folder where they are kept or from the compiler."""
+    """The compiled programs, from where they are kept or from the compiler; None without one."""
+    if shutil.which(compiler_name()) is None:
+        return None
+    threads = ["-fopenmp"] if has_threads() else []
     # torch would ask for C++20, whose headers take the compiler longer than a small kernel.
     flags = dict(
-        extra_cflags=["-std=c++17", "-O3", "-fopenmp", *NATIVE, *EXACT],
-        extra_ldflags=["-fopenmp"],
+        extra_cflags=["-std=c++17", "-O3", *(threads or ["-fopenmp-simd"]), *NATIVE, *EXACT],
+        extra_ldflags=threads,
         is_python_module=False,  # plain C functions: no binding to compile
     )
     return built(stem, "cpp", separate(programs, headers), flags, instructions())
@@ -65,7 +70,7 @@ def place(stem, units, flags, machine):
     """The path of a library, in a folder that is named by all that it depends on."""
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform(), *machine]
     text += [os.environ.get(name, "") for name in NAMED]
-    text.append(identity(os.environ.get("CXX") or "c++"))
+    text.append(identity(compiler_name()))
     name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
     return os.path.join(os.path.abspath(cache()), name, name + ".so")
 
@@ -79,10 +84,27 @@ def identity(program):
     return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
 
 
+def compiler_name():
+    return os.environ.get("CXX") or "c++"
+
+
+@functools.cache
+def has_threads():
+    """Whether the compiler has OpenMP; clang often comes without its library, and is tried."""
+    compiler = os.path.realpath(shutil.which(compiler_name()))
+    if "clang" not in compiler and platform.system() != "Darwin":
+        return True
+    with ExitStack() as after:
+        folder = tempfile.mkdtemp(prefix="kw_")
+        after.callback(shutil.rmtree, folder)
+        command = [compiler, "-fopenmp", "-x", "c++", "-", "-o", os.path.join(folder, "trial")]
+        return not subprocess.run(command, input=b"int main() {}", capture_output=True).returncode
+
+
 def instructions():
-    """The instruction set that -march=native stands for here."""
+    """The instruction set that -march=native stands for here; where nobody tells, the machine."""
     if not os.path.exists("/proc/cpuinfo"):
-        return [platform.processor()]
+        return [platform.processor(), platform.node()]
     with open("/proc/cpuinfo") as info:
         return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
 

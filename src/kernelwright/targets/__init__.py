@@ -9,6 +9,7 @@ import torch
 
 from kernelwright.errors import InputError
 from kernelwright.targets.cpu import CPU
+from kernelwright.targets.processor import this_processor
 from kernelwright.targets.sm_80 import SM_80
 from kernelwright.targets.sm_90 import SM_90
 from kernelwright.targets.target import (
@@ -49,6 +50,7 @@ __all__ = [
     "Thin",
     "Tiling",
     "target_for",
+    "target_here",
     "target_of",
     "target_of_capability",
 ]
@@ -77,6 +79,14 @@ def target_of(device: torch.device) -> Target:
     if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
         return X86_64
     return target_for(device.type)
+
+
+def target_here(device: torch.device) -> Target:
+    """The same; on a CPU with what its processor measures up to, for who will run there."""
+    found = target_of(device)
+    if found.host is None:
+        return found
+    return replace(found, host=replace(found.host, processor=this_processor))
 
 
 def target_of_capability(major: int, minor: int) -> Target:

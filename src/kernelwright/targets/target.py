@@ -8,11 +8,13 @@ rates are bytes or operations a microsecond; how they were measured stands where
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
+
+from kernelwright.targets.processor import Processor
 
 # Numbers of rows that are compared; behind the last one a product is the library's.
 LIBRARY_TILE = 64
@@ -135,7 +137,8 @@ class HostWay:
     `feature` is the set's name as the system tells it. From `fewest` rows on, up to `most`, the
     kernel is faster than the library where a weight has `columns`, a `depth` and a `weight` of so
     many numbers at least and there is `work`, multiplications; if it is for operands that lie
-    `along` the depth, for no others.
+    `along` the depth, for no others. A library that takes no more than `slack` times as long for a
+    few rows as reading their weight is not beaten.
     """
 
     feature: str
@@ -147,9 +150,13 @@ class HostWay:
     weight: int = 0
     work: int = 0
     along: bool = False
+    slack: float = 0.0
 
     def takes(self, rows: int) -> bool:
         return self.fewest <= rows <= self.most
+
+    def pays_on(self, processor: Processor) -> bool:
+        return processor.few > self.slack
 
     def fits(self, columns: int, depth: int, along: bool) -> bool:
         large = columns >= self.columns and depth >= self.depth and columns * depth >= self.weight
@@ -166,14 +173,22 @@ class HostWay:
 
 @dataclass(frozen=True)
 class HostWays:
-    """The kernels of a processor for products, and the settings that they are for."""
+    """The kernels of a processor for products, and the settings that they are for.
+
+    `processor` tells of the one that they will run on, where that is this one.
+    """
 
     ways: tuple[HostWay, ...]
     precisions: tuple[str, ...]
+    processor: Callable[[], Processor] | None = field(default=None, compare=False)
 
     def fitting(self, columns: int, depth: int, along: bool) -> tuple[HostWay, ...]:
         found = (way.for_sizes(columns, depth) for way in self.ways)
-        return tuple(way for way in found if way.fits(columns, depth, along))
+        fit = tuple(way for way in found if way.fits(columns, depth, along))
+        if not fit or self.processor is None:
+            return fit
+        here = self.processor()
+        return tuple(way for way in fit if way.pays_on(here))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,13 @@ from kernelwright.targets.target import MANY, HostWay, HostWays, SmallConvolutio
 # multiplying. At `medium` the library may round.
 HOST = HostWays(
     (
-        HostWay("avx512f", "AVX-512", 4, 16, columns=64, depth=96, weight=1 << 17, along=True),
+        HostWay(
+            *("avx512f", "AVX-512", 4, 16),
+            *(64, 96),
+            weight=1 << 17,
+            along=True,
+            slack=1.2,
+        ),
         HostWay("amx_bf16", "AMX", 17, MANY, columns=576, depth=256, work=24 << 20),
     ),
     precisions=("highest",),
