@@ -3,8 +3,7 @@
 In: a ModelNew that kernelwright has emitted, and inputs. Out: the steps of the call in their order,
 each with the names of the values that it was the first to touch, and the values by name. The one
 idea: an emitted `fused` starts kernels by one function and calls torch for the rest, so both can be
-listened to. (For a GPU `fused(run, ...)` only says what is to be done, and is given somebody who
-does it at once, with memory of its own for every value.)
+listened to. On a GPU a run of kernels is one step; of its values those are seen that leave it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from kernelwright.verify.acts.here import Here
 from kernelwright.verify.inputs import Inputs, Named, forward
 
-FUSION, LAUNCH, EMPTY = "_KW_FUSION", "_kw_launch", "_kw_empty"
+FUSION, EMPTY, STARTS = "_KW_FUSION", "_kw_empty", ("_kw_launch", "_kw_run")
 MOST_BYTES = 1 << 30  # of all values together
 TORCH = "torch"
 
@@ -41,18 +40,12 @@ def _replaced(fusion: Any, watched: list[Any]) -> Iterator[None]:
     """While this lasts, calls that the kernels take are run step by step."""
 
     def run(memo: Any, *call: Any) -> Any:
-        inputs = call[0] if direct else call[1]
-        tensors = (*inputs, *memo.state)
-        if direct:
-            watched.append(Listening(fusion))
-            return watched[-1].run(tensors)
-        at_once = AtOnce(fusion, tensors[0].device)
-        watched.append(at_once)
-        return fusion.fused(at_once, *tensors)
+        watched.append(Listening(fusion))
+        frozen = ({},) if fusion.freezes else ()
+        return watched[-1].run((*frozen, *call[0], *memo.state))
 
-    direct = not hasattr(fusion, "again")
     own = dict(vars(fusion))
-    vars(fusion).update({"run": run} | ({} if direct else {"again": lambda *arguments: None}))
+    vars(fusion)["run"] = run
     try:
         yield
     finally:
@@ -116,10 +109,12 @@ class Listening(TorchFunctionMode):
 
     def run(self, tensors: tuple[Any, ...]) -> Any:
         names = self.fusion.fused.__globals__
-        self.own = {name: names[name] for name in (LAUNCH, EMPTY) if name in names}
-        names |= {LAUNCH: self.launch, EMPTY: self.empty}
+        ours = {EMPTY: self.empty, **{verb: self.starting(verb) for verb in STARTS}}
+        self.own = {name: names[name] for name in ours if name in names}
+        names |= {name: ours[name] for name in self.own}
+        precision = self.fusion.precision
         try:
-            with self:
+            with precision.at_work() if precision else nullcontext(), self:
                 return self.fusion.fused(*tensors)
         finally:
             names |= self.own
@@ -132,52 +127,29 @@ class Listening(TorchFunctionMode):
             self.steps.note(TORCH, [made])
         return made
 
-    def launch(self, name: str, operands: list[Tensor], *sizes: int) -> None:
-        self.busy = True
-        self.own[LAUNCH](name, operands, *sizes)
-        self.busy = False
-        self.steps.note(name, operands)
+    def starting(self, verb: str) -> Callable[..., None]:
+        """The function that starts kernels, and is heard."""
 
-    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
-        self.busy = True
-        made: Tensor = self.own[EMPTY](shape, dtype)
-        made = made.fill_(torch.nan) if dtype.is_floating_point else made.zero_()
-        self.busy = False
-        return made
+        def start(name: str, *given: Any) -> None:
+            with self.unheard():
+                self.own[verb](name, *given)
+            self.steps.note(name, next(x for x in given if isinstance(x, list)))
 
-    def told(self) -> Named:
-        return self.steps.told()
+        return start
 
+    def empty(self, shape: Any, dtype: torch.dtype, *place: torch.device) -> Tensor:
+        with self.unheard():
+            made: Tensor = self.own[EMPTY](shape, dtype, *place)
+            return made.fill_(torch.nan) if dtype.is_floating_point else made.zero_()
 
-class AtOnce:
-    """What `fused` is given: it does what it is told, and keeps all values."""
-
-    def __init__(self, fusion: Any, device: torch.device) -> None:
-        self.fusion, self.device = fusion, device
-        self.frozen: frozenset[str] = frozenset()
-        self.steps = Steps(fusion.fused)
-
-    # ---- what fused() says -------------------------------------------------------------------
-
-    def empty(self, shape: Any, dtype: torch.dtype) -> Tensor:
-        made = torch.empty(shape, dtype=dtype, device=self.device)
-        return made.fill_(torch.nan) if dtype.is_floating_point else made.zero_()
-
-    def launch(self, name: str, operands: list[Tensor], *numbers: int) -> None:
-        self.fusion.kernels.launch(f"launch_{name}", self.device, operands, *numbers)
-        self.steps.note(name, operands)
-
-    def call(self, function: Callable[..., Any], *given: Any) -> Any:
-        made = function(*given)
-        self.steps.note(TORCH, [made])
-        return made
-
-    def contract(self, function: Callable[..., Any], *given: Any) -> Any:
-        with self.fusion.precision():
-            return self.call(function, *given)
-
-    def kept(self, target: str, weight: Any, halves: Any, scales: Any) -> tuple[Any, Any, bool]:
-        return self.empty(*halves), self.empty(*scales), False
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Inside, what is asked of torch is no step."""
+        before, self.busy = self.busy, True
+        try:
+            yield
+        finally:
+            self.busy = before
 
     def told(self) -> Named:
         return self.steps.told()
