@@ -75,15 +75,9 @@ def run(command: list[str], environment: dict[str, str]) -> subprocess.Completed
 @pytest.mark.parametrize("kernels", RUNS)
 def test_nothing_is_found(kernels: str, environment: dict[str, str], tmp_path: Path) -> None:
     file, chosen = RUNS[kernels]
-    command = [
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        f"--basetemp={tmp_path / 'run'}",
-    ]
+    # What ends a process is not to be lost with what pytest has captured.
+    command = ["-m", "pytest", "-q", "-x", "-s", "-p", "no:cacheprovider"]
+    command.append(f"--basetemp={tmp_path / 'run'}")
     done = run([*command, f"tests/cpu/{file}", *(["-k", chosen] if chosen else [])], environment)
     said = done.stdout + done.stderr
     assert done.returncode == 0 and " passed" in said, said[-6000:]
