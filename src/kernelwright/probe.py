@@ -104,6 +104,21 @@ def lies(problem: Problem) -> Lies | None:
     return None
 
 
+def writes_into(problem: Problem) -> frozenset[int]:
+    """The leaves of the inputs that a call writes into; none where that cannot be seen."""
+    for numbers in (None, ShapeEnv()):
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            stage = _Stage(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+            given, _ = stage.call()
+            return frozenset(i for i, x in enumerate(given) if _written(x))
+    return frozenset()
+
+
+def _written(x: Any) -> bool:
+    return isinstance(x, Tensor) and x._version > 0
+
+
 class _Stage:
     """A copy of a module whose tensors are fake, to be called on fake inputs."""
 

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import structures
 from kernelwright.borrowed import as_original
+from kernelwright.calls import Autocast
 from kernelwright.errors import InputError, UnsupportedError
 from kernelwright.loading import importing_from, place_of, read_source
 from kernelwright.loading import load_source as load_source
@@ -37,7 +38,9 @@ class Problem:
     `inputs` are the positional arguments of forward, `kwargs` those that are given by name; both
     may be nested. `init_args` and `init_kwargs` are what a file's Model was built with, and `user`
     is the module that loading the file gave. The leading sizes of the tensors `held`, by their
-    numbers, are no batch: they are those of the example in every call.
+    numbers, are no batch: they are those of the example in every call. `free` are further axes,
+    each by the number of its tensor, whose sizes may be others in each call. `autocast`
+    is what its forward runs under.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Problem:
     init_kwargs: dict[str, Any] = field(default_factory=dict)
     user: types.ModuleType | None = None
     held: frozenset[int] = frozenset()
+    free: frozenset[tuple[int, int]] = frozenset()
+    autocast: Autocast | None = None
 
     @property
     def training(self) -> bool:
