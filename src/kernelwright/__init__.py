@@ -96,7 +96,7 @@ def optimize(
         new = led(problem, most, policy, error)
     else:
         problem = compiled.problem
-        new = with_kinds(compiled.instantiate(), most, problem.precision, policy)
+        new = with_kinds(compiled.instantiate(), problem, most, policy)
     if verify:
         from dataclasses import replace
 

@@ -72,6 +72,7 @@ class Made:
 
     by_key: dict[Key, list[Kind]] = field(default_factory=dict)
     failed: dict[Any, str] = field(default_factory=dict)
+    given: tuple[Key, tuple[Any, ...]] | None = None
 
     @property
     def all(self) -> list[Kind]:
@@ -98,7 +99,7 @@ class Kinds:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: vars(self)[name] for name in ("most", "precision", "policy")}
-        return {**kept, "made": Made(dict(self.made.by_key))}
+        return {**kept, "made": Made(dict(self.made.by_key), given=self.made.given)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -223,6 +224,7 @@ class Kinds:
 
     def _make(self, module: nn.Module, given: Given, key: Key) -> Kind:
         earlier = [kind.sizes for kind in self.made.by_key.get(key, [])]
+        earlier += [sizes for of, sizes in [self.made.given or (None, ())] if of == key]
         free, numbers = _differing(given.sizes, earlier)
         ways = [(free, numbers), (frozenset[tuple[int, int]](), ())]
         ways = ways if free or numbers else ways[1:]
@@ -344,11 +346,15 @@ def most_of(kinds: int | str) -> int:
     return kinds
 
 
-def with_kinds(
-    new: nn.Module, most: int, precision: str, policy: Policy | None = None
-) -> nn.Module:
+def with_kinds(new: nn.Module, problem: Problem, most: int, policy: Policy | None) -> nn.Module:
     """A drop-in that has kinds made for calls that its own kernels do not cover."""
-    return lead(new, Kinds(most, precision, policy or WHERE_IT_PAYS)) if most else new
+    if not most:
+        return new
+    kinds = Kinds(most, problem.precision, policy or WHERE_IT_PAYS)
+    given = Given((problem.inputs, dict(problem.kwargs)))
+    if (key := _key(given, new)) is not None:
+        kinds.made.given = key, given.sizes
+    return lead(new, kinds)
 
 
 def led(problem: Problem, most: int, policy: Policy | None, why: UnsupportedError) -> nn.Module:
