@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernelwright.calls import Autocast, ambient
 
 TO = torch.ops.aten.to.dtype
-REGION = "wrap_with_autocast"
+REGIONS = ("wrap_with_autocast", "wrap_with_set_grad_enabled")
 
 
 def explicit(program: Any, autocast: Autocast | None) -> Any:
@@ -37,12 +37,16 @@ def explicit(program: Any, autocast: Autocast | None) -> Any:
 
 
 def _is_region(node: fx.Node) -> bool:
-    return node.op == "call_function" and getattr(node.target, "__name__", "") == REGION
+    return node.op == "call_function" and _name(node) in REGIONS
+
+
+def _name(node: fx.Node) -> str:
+    return str(getattr(node.target, "__name__", ""))
 
 
 def _cast(module: fx.GraphModule, node: fx.Node, autocast: Autocast | None) -> None:
     if _is_region(node):
-        _inline(module, node)
+        _inline(module, node, autocast)
     elif isinstance(node.target, torch._ops.OpOverload) and autocast is not None:
         for operand, dtype in _casts_of(node, autocast):
             with node.graph.inserting_before(node):
@@ -51,14 +55,19 @@ def _cast(module: fx.GraphModule, node: fx.Node, autocast: Autocast | None) -> N
             node.replace_input_with(operand, cast)
 
 
-def _inline(module: fx.GraphModule, region: fx.Node) -> None:
-    """The nodes of a region in its place, each with the casts of its own setting."""
-    device, dtype, enabled, _, body, *operands = region.args
+def _inline(module: fx.GraphModule, region: fx.Node, setting: Autocast | None) -> None:
+    """The nodes of a region in its place, each with the casts of its own setting.
+
+    What gradients flow to has been seen elsewhere.
+    """
+    at = next(i for i, x in enumerate(region.args) if isinstance(x, fx.Node))
+    body, *operands = region.args[at:]
     assert isinstance(body, fx.Node)
     inner: Any = module.get_submodule(str(body.target))
-    setting = None
-    if enabled:
-        setting = Autocast(str(device), dtype or torch.get_autocast_dtype(str(device)))  # type: ignore[arg-type]
+    if _name(region) == REGIONS[0]:
+        device, dtype, enabled = map(region.args.__getitem__, range(3))
+        chosen: Any = dtype or torch.get_autocast_dtype(str(device))
+        setting = Autocast(str(device), chosen) if enabled else None
     known: dict[fx.Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True))
     made = []
     with region.graph.inserting_before(region):

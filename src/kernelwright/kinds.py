@@ -276,6 +276,7 @@ def _made(
         bool(torch.backends.cudnn.allow_tf32),
         free=frozenset(free | carriers),
         autocast=call.autocast,
+        flat=True,
     )
     call.written = tuple(sorted(writes_into(problem)))
     compiled = compile_problem(problem, policy=policy)

@@ -40,7 +40,8 @@ class Problem:
     is the module that loading the file gave. The leading sizes of the tensors `held`, by their
     numbers, are no batch: they are those of the example in every call. `free` are further axes,
     each by the number of its tensor, whose sizes may be others in each call. `autocast`
-    is what its forward runs under.
+    is what its forward runs under. `flat` says that all of its arguments are tensors, none of them
+    twice, and that a call in the other mode is another problem.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Problem:
     held: frozenset[int] = frozenset()
     free: frozenset[tuple[int, int]] = frozenset()
     autocast: Autocast | None = None
+    flat: bool = False
 
     @property
     def training(self) -> bool:

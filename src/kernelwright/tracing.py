@@ -88,8 +88,8 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
             shapes = _batched(problem, example, root, args, kwargs) if free else None
             args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
             seen = effects.watched(root) if watch else contextlib.nullcontext(effects.Watch())
-            listening = registering_outputs(root), modes.heard(problem.module)
-            with listening[0], listening[1] as wondered, seen as found:
+            listening = registering_outputs(root), modes.heard(problem.module), _unmarked(args, kwargs)
+            with listening[0], listening[1] as wondered, listening[2], seen as found:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             unread = f"the forward {found.effect}" if found.effect else _unread(program.graph)
             program = functional(explicit(program, problem.autocast))
@@ -103,6 +103,17 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
 def _no_view(x: torch.Tensor) -> torch.Tensor:
     """torch's export asks for the sizes of what a complex view is of, and does not find it."""
     return x.detach().clone() if x.is_complex() and x._is_view() else x
+
+
+@contextlib.contextmanager
+def _unmarked(*given: Any) -> Iterator[None]:
+    """torch notes on the user's tensors which axes are free, and reads that in a later trace."""
+    try:
+        yield
+    finally:
+        for x in tensors(given):
+            for name in [name for name in vars(x) if name.startswith("_dynamo_")]:
+                delattr(x, name)
 
 
 class _Forward(nn.Module):
