@@ -1,9 +1,9 @@
-"""Models of two libraries as they come, from small configs: what holds through `optimize`, and what not.
+"""Models of two libraries as they come, from small configs: what holds through `optimize`.
 
 In: a table of configs of transformers and diffusers. Out: for each model and each step of daily use
-(forward, other sizes, masks, autocast, backward, generate, saving and copying) whether it holds: the
-result is eager's, and no call fell back. Each model is a process of its own, and a line of the file
-of results; what is there already is not done again. `--table` writes the page of the documents.
+(forward, other sizes, masks, autocast, backward, generate, saving and copying) whether it holds:
+the result is eager's, and no call fell back. Each model is a process of its own, and a line of the
+file of results; what is there already is not done again. `--page` writes the page of the documents.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Model:
     generates: dict[str, Any] | None = None
 
 
-# ---- what is called -------------------------------------------------------------------------------
+# ---- what is called ------------------------------------------------------------------------------
 
 
 def _numbers(*shape: int, of: int = VOCABULARY, seed: int = 0) -> Tensor:
@@ -94,7 +94,7 @@ def captioned(length: int, masked: bool) -> dict[str, Any]:
     return {**text(length, masked), "pixel_values": _noise(2, 3, 32, 32)}
 
 
-# ---- what is built --------------------------------------------------------------------------------
+# ---- what is built -------------------------------------------------------------------------------
 
 SMALL = {
     "vocab_size": VOCABULARY,
@@ -281,7 +281,7 @@ MODELS = (
 BY_NAME = {model.name: model for model in MODELS}
 
 
-# ---- how it is judged -----------------------------------------------------------------------------
+# ---- how it is judged ----------------------------------------------------------------------------
 
 
 def opened(value: Any) -> Any:
@@ -466,7 +466,7 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:300]
 
 
-# ---- the runner -----------------------------------------------------------------------------------
+# ---- the runner ----------------------------------------------------------------------------------
 
 
 def table(results: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """A call of any module as tensors in and tensors out; what stands around them is laid apart.
 
-In: the arguments of a call. Out: `Given`: its tensors, and a key that says how they lie in arguments
-of any structure: nested containers, dataclasses, and objects that a call may change, such as a
-cache. `Call` runs a forward on such tensors and notes what it leaves behind: results, and how the
-objects look afterwards, the same objects where they are the same. `Flat` is a module of that, which
-can be compiled like any other. The one idea: state of an argument is an input and an output like
-all others, and the key that tells how it was taken apart tells how to put it together.
+In: the arguments of a call. Out: `Given`: its tensors, and a key that says how they lie in
+arguments of any structure: nested containers, dataclasses, and objects that a call may change, such
+as a cache. `Call` runs a forward on such tensors and notes what it leaves behind: results, and how
+the objects look afterwards, the same objects where they are the same. `Flat` is a module of that,
+which can be compiled like any other. The one idea: state of an argument is an input and an output
+like all others, and the key that tells how it was taken apart tells how to put it together.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ def _inline(module: fx.GraphModule, region: fx.Node, setting: Autocast | None) -
         device, dtype, enabled = map(region.args.__getitem__, range(3))
         chosen: Any = dtype or torch.get_autocast_dtype(str(device))
         setting = Autocast(str(device), chosen) if enabled else None
-    known: dict[fx.Node, Any] = dict(zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True))
+    known: dict[fx.Node, Any] = dict(
+        zip(inner.graph.find_nodes(op="placeholder"), operands, strict=True)
+    )
     made = []
     with region.graph.inserting_before(region):
         for node in inner.graph.nodes:

@@ -81,11 +81,13 @@ def _drop_all(graph: Any) -> None:
 def _settle(graph: Any) -> None:
     """What torch would only look at for the sake of views is what it comes to, as it would say.
 
-    A cast is a copy or nothing, and so is a constant that is lifted; a dropout that does nothing is
-    what it was given.
+    A cast is a copy or nothing, and so is a constant that is lifted; a dropout of nothing is what
+    it was given.
     """
     for node in list(graph.nodes):
         given = node.args[0] if node.args else None
+        if any(user.op == "output" for user in node.users):
+            continue  # the program's signature has its name
         if _is_cast(node):
             before, after = (n.meta["val"].dtype for n in (given, node))
             if before is not after:
@@ -93,11 +95,9 @@ def _settle(graph: Any) -> None:
                 node.kwargs = {"dtype": after}
             else:
                 _replace(node, given)
-        elif node.target is torch.ops.aten.dropout.default and (
-            node.args[1] == 0 or node.args[2] is False
-        ):
-            _replace(node, given)
-        elif node.target is torch.ops.aten.detach_.default:
+        elif (
+            node.target is torch.ops.aten.dropout.default and node.args[1] == 0
+        ) or node.target is torch.ops.aten.detach_.default:
             _replace(node, given)
         elif node.target is torch.ops.aten.lift_fresh_copy.default:
             node.target = torch.ops.aten.clone.default

@@ -2,10 +2,10 @@
 
 In: a call that the kernels at hand do not cover. Out: its results, by a kind that does: one more
 compiled `Flat` (calls.py) over the same module. A kind is looked for by a cheap key: how the
-arguments are built, types, mode, autocast. Its own guard has the last word, so that nothing else has
-to know what a trace took for granted. Sizes that have changed since an earlier kind are left free in
-the next one where the model allows that. Beyond so many kinds, and where none can be made, the
-original runs, counted and said once.
+arguments are built, types, mode, autocast. Its own guard has the last word, so that nothing else
+has to know what a trace took for granted. Sizes that have changed since an earlier kind are left
+free in the next one where the model allows that. Beyond so many kinds, and where none can be made,
+the original runs, counted and said once.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Made:
     """What copies of a module share: kinds by their keys, and what could not be made."""
 
     by_key: dict[Key, list[Kind]] = field(default_factory=dict)
+    tried: set[Any] = field(default_factory=set)
     failed: dict[Any, str] = field(default_factory=dict)
     given: tuple[Key, tuple[Any, ...]] | None = None
 
@@ -99,7 +100,8 @@ class Kinds:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {name: vars(self)[name] for name in ("most", "precision", "policy")}
-        return {**kept, "made": Made(dict(self.made.by_key), given=self.made.given)}
+        made = Made(dict(self.made.by_key), set(self.made.tried), given=self.made.given)
+        return {**kept, "made": made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -114,7 +116,7 @@ class Kinds:
         kinds = self.made.all
         return "\n".join(f"({i}) {kind}" for i, kind in enumerate(kinds, start=1))
 
-    # ---- a call ------------------------------------------------------------------------------
+    # ---- a call ---------------------------------------------------------------------------------
 
     def run(self, module: nn.Module, cause: str, args: tuple[Any, ...], kwargs: Any) -> Any:
         """What a call gives that is outside of what the module's own kernels cover."""
@@ -134,14 +136,17 @@ class Kinds:
                 if other.module is not self.bound[id(kind)]:
                     raise
                 cause = other.cause
-        found = self._another(module, given, key)
+        tried = _tried(module, given, key, cause)
+        if tried in self.made.tried:  # there is a kind of such calls, which had its reason
+            return self.fall_back(module, cause, args, kwargs)
+        found = self._another(module, given, key, tried)
         if isinstance(found, Kind):
             try:
                 return self._by(found, module, given, key)
             except Elsewhere as other:
                 if other.module is not self.bound[id(found)]:
                     raise
-                self.made.failed[_tried(module, given, key)] = cause = other.cause
+                self.made.failed[tried] = cause = other.cause
         return self.fall_back(module, found if isinstance(found, str) else cause, args, kwargs)
 
     def _candidates(self, key: Key, given: Given) -> list[Kind]:
@@ -178,7 +183,7 @@ class Kinds:
             self.view = found
         return self.view
 
-    # ---- what the kinds do not cover -----------------------------------------------------------
+    # ---- what the kinds do not cover ------------------------------------------------------------
 
     def original(self, module: nn.Module, args: tuple[Any, ...], kwargs: Any) -> Any:
         return self.viewed(module).forward(*args, **kwargs)
@@ -194,11 +199,10 @@ class Kinds:
             self.fallbacks[cause] += 1
         return self.original(module, args, kwargs)
 
-    # ---- one more ------------------------------------------------------------------------------
+    # ---- one more -------------------------------------------------------------------------------
 
-    def _another(self, module: nn.Module, given: Given, key: Key) -> Kind | str:
+    def _another(self, module: nn.Module, given: Given, key: Key, tried: Any) -> Kind | str:
         """A kind for this call, or why there is none."""
-        tried = _tried(module, given, key)
         if tried in self.made.failed:
             return self.made.failed[tried]
         if not all(is_ordinary(x) for x in given.tensors) or is_traced(given.tensors):
@@ -220,6 +224,7 @@ class Kinds:
             self.building = False
             self.lock.release()
         self.made.by_key.setdefault(key, []).append(kind)
+        self.made.tried.add(tried)
         return kind
 
     def _make(self, module: nn.Module, given: Given, key: Key) -> Kind:
@@ -295,10 +300,14 @@ def _key(given: Given, module: nn.Module) -> Key | None:
     return given.key, types, module.training, autocast_of(given.tensors[0].device.type)
 
 
-def _tried(module: nn.Module, given: Given, key: Key) -> Any:
-    """All that decides whether it is worth another try to make a kind."""
+def _tried(module: nn.Module, given: Given, key: Key, cause: str = "") -> Any:
+    """All that decides whether it is worth another try to make a kind.
+
+    Not what has changed in the module: each change would leave a kind behind.
+    """
     modes = tuple(m.training for m in module.modules())
-    return key, given.sizes, modes, torch.is_grad_enabled()
+    recorded = torch.is_grad_enabled() if "these gradients are recorded" in cause else None
+    return key, given.sizes, modes, recorded
 
 
 def _differing(
@@ -330,7 +339,7 @@ def original_class(module: nn.Module) -> type[nn.Module]:
     return mro[emitted + 1]
 
 
-# ---- drop-ins -----------------------------------------------------------------------------------
+# ---- drop-ins ----------------------------------------------------------------------------------
 
 
 def most_of(kinds: int | str) -> int:
@@ -355,6 +364,7 @@ def with_kinds(new: nn.Module, problem: Problem, most: int, policy: Policy | Non
     given = Given((problem.inputs, dict(problem.kwargs)))
     if (key := _key(given, new)) is not None:
         kinds.made.given = key, given.sizes
+        kinds.made.tried.add(_tried(new, given, key))
     return lead(new, kinds)
 
 
@@ -376,6 +386,7 @@ def led(problem: Problem, most: int, policy: Policy | None, why: UnsupportedErro
     except UnsupportedError as error:
         raise why from error
     kinds.made.by_key[key] = [kind]
+    kinds.made.tried.add(_tried(new, given, key))
     return new
 
 

@@ -184,21 +184,23 @@ def _attach(model_class: type[nn.Module]) -> None:
 
 
 def _leading(own: Any) -> Any:
-    """A forward that hands on what its kernels do not cover."""
+    """A forward that hands on what its kernels do not cover, with the text's names as globals."""
+    asked, elsewhere, is_compiling = further_of, Elsewhere, torch.compiler.is_compiling
 
-    @functools.wraps(own)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or (further := further_of(self)) is None:
+        if is_compiling() or (further := asked(self)) is None:
             return own(self, *args, **kwargs)
         try:
             return own(self, *args, **kwargs)
-        except Elsewhere as found:
+        except elsewhere as found:
             if found.module is not self:
                 raise
             cause = found.cause
         return further.run(self, cause, args, kwargs)
 
-    return forward
+    code, closure = forward.__code__, forward.__closure__
+    made = types.FunctionType(code, own.__globals__, "forward", None, closure)
+    return functools.wraps(own)(made)
 
 
 def _reduce(module: nn.Module, protocol: int) -> Any:

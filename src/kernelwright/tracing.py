@@ -88,7 +88,11 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
             shapes = _batched(problem, example, root, args, kwargs) if free else None
             args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
             seen = effects.watched(root) if watch else contextlib.nullcontext(effects.Watch())
-            listening = registering_outputs(root), modes.heard(problem.module), _unmarked(args, kwargs)
+            listening = (
+                registering_outputs(root),
+                modes.heard(problem.module),
+                _unmarked(args, kwargs),
+            )
             with listening[0], listening[1] as wondered, listening[2], seen as found:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             unread = f"the forward {found.effect}" if found.effect else _unread(program.graph)
