@@ -67,6 +67,7 @@ def optimize(
     verify: bool = False,
     progress: Callable[[str, str], None] | None = None,
     policy: Policy | None = None,
+    kinds: int | str = "live",
 ) -> nn.Module:
     """The fused drop-in for a live module (with example inputs) or for the Model of a file.
 
@@ -76,18 +77,33 @@ def optimize(
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
     measures a few tiles of each generated product first, on the inputs that are given. A `policy`
     may ask for more than what is fastest (see kernelwright.plan.Policy).
+
+    A call that the kernels of the example do not cover (another mode, autocast, arguments that are
+    built otherwise, other sizes) gets kernels of its own, a kind: up to 16 of them, or as many as
+    `kinds` says. With `kinds="given"` the original runs instead. See kernelwright.kinds.
     """
-    compiled = explain(
-        model,
-        example_inputs,
-        example_kwargs,
-        device=device,
-        precision=precision,
-        tune=tune,
-        progress=progress,
-        policy=policy,
-    )
-    new = compiled.instantiate()
+    from kernelwright.kinds import led, most_of, with_kinds
+
+    most = most_of(kinds)
+    given = model, example_inputs, example_kwargs
+    problem: Problem | None = None
+    try:
+        compiled = explain(
+            *given,
+            device=device,
+            precision=precision,
+            tune=tune,
+            progress=progress,
+            policy=policy,
+        )
+    except UnsupportedError as error:
+        if most == 0 or isinstance(model, str | Path):
+            raise
+        problem = _problem(*given, device, precision)
+        new = led(problem, most, policy, error)
+    else:
+        problem = compiled.problem
+        new = with_kinds(compiled.instantiate(), problem, most, policy)
     if verify:
         from dataclasses import replace
 
@@ -96,8 +112,8 @@ def optimize(
         from kernelwright.verify.live import verify_compiled
 
         # What was given can be pickled for that, where its class is one that we have written.
-        given = model if isinstance(model, nn.Module) else compiled.problem.module
-        certificate = verify_compiled(replace(compiled.problem, module=given), new, progress)
+        module = model if isinstance(model, nn.Module) else problem.module
+        certificate = verify_compiled(replace(problem, module=module), new, progress)
         if not certificate.passed:
             raise VerificationError(f"The optimized module: {certificate.verdict}.", certificate)
     return new
@@ -117,6 +133,7 @@ def explain(
     """Compile and return everything decided on the way; printing the result shows the plan."""
     from dataclasses import replace
 
+    from kernelwright.calls import check_plain
     from kernelwright.frontend.graphs import written
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
@@ -124,6 +141,7 @@ def explain(
     policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
     problem = replace(problem, module=written(problem.module))
+    check_plain((problem.inputs, problem.kwargs))
     if tune:
         from kernelwright.tune import compile_tuned
 

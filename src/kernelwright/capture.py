@@ -196,6 +196,8 @@ def _broken(problem: Problem, graph: Graph) -> list[Guard]:
 def _mode(problem: Problem, graph: Graph, traced: Trace) -> str:
     """`any` where the other mode gives the same graph, so that .eval() keeps the kernels."""
     own = "train" if problem.training else "eval"
+    if problem.flat:
+        return own
     if traced.mode_matters is not None:
         return own if traced.mode_matters else "any"
     modes = [(m, m.training) for m in problem.module.modules()]

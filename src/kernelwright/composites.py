@@ -45,6 +45,7 @@ DROPOUTS = {
     torch.ops.aten.dropout.default: torch.ops.aten.mul.Tensor,
     torch.ops.aten.dropout_.default: torch.ops.aten.mul_.Tensor,
 }
+COPY = torch.ops.aten._to_copy.default
 LISTING, OVERRIDE = "_materialize_cpp_cia_ops", "_override_composite_implicit_decomp"
 
 
@@ -62,6 +63,8 @@ _known: dict[frozenset[tuple[Any, Callable[..., Any]]], Prepared] = {}
 def functional(program: Any) -> Any:
     """The program without operators that write into tensors, its composites whole."""
     _drop_all(program.graph)
+    if _is_tried():
+        _settle(program.graph)
     if _is_tried() and all(map(_stays, program.graph.nodes)):
         return program
     with _kept_whole():
@@ -73,6 +76,43 @@ def _drop_all(graph: Any) -> None:
     for node in graph.nodes:
         if node.target in DROPOUTS and node.args[1:] == (1.0, True):
             node.target, node.args = DROPOUTS[node.target], (node.args[0], 0.0)
+
+
+def _settle(graph: Any) -> None:
+    """What torch would only look at for the sake of views is what it comes to, as it would say.
+
+    A cast is a copy or nothing, and so is a constant that is lifted; a dropout of nothing is what
+    it was given.
+    """
+    for node in list(graph.nodes):
+        given = node.args[0] if node.args else None
+        if any(user.op == "output" for user in node.users):
+            continue  # the program's signature has its name
+        if _is_cast(node):
+            before, after = (n.meta["val"].dtype for n in (given, node))
+            if before is not after:
+                node.target, node.args = COPY, (given,)
+                node.kwargs = {"dtype": after}
+            else:
+                _replace(node, given)
+        elif (
+            node.target is torch.ops.aten.dropout.default and node.args[1] == 0
+        ) or node.target is torch.ops.aten.detach_.default:
+            _replace(node, given)
+        elif node.target is torch.ops.aten.lift_fresh_copy.default:
+            node.target = torch.ops.aten.clone.default
+
+
+def _is_cast(node: Any) -> bool:
+    if node.target is torch.ops.aten.to.dtype:
+        return len(node.args) == 2 and not node.kwargs
+    same = node.target is torch.ops.aten.to.device and len(node.args) == 3 and not node.kwargs
+    return same and node.args[0].meta["val"].device == node.meta["val"].device
+
+
+def _replace(node: Any, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)
 
 
 def _is_tried() -> bool:

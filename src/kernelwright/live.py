@@ -8,12 +8,16 @@ inspect find it.
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
+import weakref
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from torch import fx, nn
 
 from kernelwright.cache import keep_live
@@ -29,6 +33,37 @@ _LOCKS: dict[str, threading.Lock] = {}
 _GUARD = threading.Lock()
 
 
+class Elsewhere(Exception):
+    """The kernels of this module do not cover a call, and the cause."""
+
+    def __init__(self, module: nn.Module, cause: str) -> None:
+        super().__init__(cause)
+        self.module, self.cause = module, cause
+
+
+class Further(Protocol):
+    """What takes the calls of a module that its own kernels do not cover (kinds.py)."""
+
+    fallbacks: Counter[str]
+
+    def run(self, module: nn.Module, cause: str, args: tuple[Any, ...], kwargs: Any) -> Any: ...
+
+
+# By the address of the module, as long as that lives: its own attributes stay the user's.
+_FURTHER: dict[int, tuple[weakref.ref[nn.Module], Further | None]] = {}
+
+
+def lead(module: nn.Module, further: Further | None) -> nn.Module:
+    """From here on calls outside of the module's own kernels go there; None: they raise."""
+    number = id(module)
+    _FURTHER[number] = weakref.ref(module, lambda _: _FURTHER.pop(number, None)), further
+    return module
+
+
+def further_of(module: nn.Module) -> Further | None:
+    return _FURTHER[id(module)][1] if id(module) in _FURTHER else None
+
+
 def instantiate(problem: Problem, source: str) -> nn.Module:
     """Load the emitted text and give a ModelNew the state of the original module."""
     return adopt(load_class(source, problem.name), problem.module)
@@ -41,10 +76,11 @@ def adopt(model_class: type[nn.Module], module: nn.Module) -> nn.Module:
     return new
 
 
-def rebuild(source: str, name: str) -> nn.Module:
+def rebuild(source: str, name: str, further: Further | None = None) -> nn.Module:
     """What pickle and deepcopy call: an instance without state, of the ModelNew in this text."""
     model_class = load_class(source, name)
-    return model_class.__new__(model_class)
+    new = model_class.__new__(model_class)
+    return lead(new, further) if further is not None else new
 
 
 def emitted_source(module: object) -> str | None:
@@ -104,7 +140,22 @@ def _run(source: str, path: Path) -> types.ModuleType:
         kernels = type(value).__module__ == module.__name__ and hasattr(value, "watchers")
         if kernels and getattr(value, "refused", None):
             raise BuildError(f"The kernels in {path} could not be built: {value.refused}.")
+    for kind in vars(module).values():
+        if isinstance(kind, type) and hasattr(kind, "fall_back") and hasattr(kind, "is_current"):
+            _divert(kind)
     return module
+
+
+def _divert(memo_class: Any) -> None:
+    """Calls outside of the kernels raise that, where somebody takes them."""
+    memo_class.count = memo_class.fall_back
+
+    def fall_back(self: Any, cause: str) -> None:
+        if id(self.module) in _FURTHER:
+            raise Elsewhere(self.module, cause)
+        self.count(cause)
+
+    memo_class.fall_back = fall_back
 
 
 def _failure(error: Exception, path: Path, source: str) -> Exception:
@@ -133,12 +184,34 @@ def _attach(model_class: type[nn.Module]) -> None:
         ours.__reduce_ex__ = _reduce
     if not hasattr(model_class, "save"):
         ours.save = _Save()
+    ours.forward = _leading(ours.forward)
+
+
+def _leading(own: Any) -> Any:
+    """A forward that hands on what its kernels do not cover, with the text's names as globals."""
+    asked, elsewhere, is_compiling = further_of, Elsewhere, torch.compiler.is_compiling
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling() or (further := asked(self)) is None:
+            return own(self, *args, **kwargs)
+        try:
+            return own(self, *args, **kwargs)
+        except elsewhere as found:
+            if found.module is not self:
+                raise
+            cause = found.cause
+        return further.run(self, cause, args, kwargs)
+
+    code, closure = forward.__code__, forward.__closure__
+    made = types.FunctionType(code, own.__globals__, "forward", None, closure)
+    return functools.wraps(own)(made)
 
 
 def _reduce(module: nn.Module, protocol: int) -> Any:
     if type(module) not in _SOURCES:  # a subclass, which pickle finds by its own name
         return object.__reduce_ex__(module, protocol)
-    return rebuild, _SOURCES[type(module)], module.__getstate__()  # type: ignore[no-untyped-call]
+    text = (*_SOURCES[type(module)], further_of(module))
+    return rebuild, text, module.__getstate__()  # type: ignore[no-untyped-call]
 
 
 class _Save:

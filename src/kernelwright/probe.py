@@ -104,11 +104,27 @@ def lies(problem: Problem) -> Lies | None:
     return None
 
 
+def writes_into(problem: Problem) -> frozenset[int]:
+    """The leaves of the inputs that a call writes into; none where that cannot be seen."""
+    for numbers in (None, ShapeEnv()):
+        with warnings.catch_warnings(), contextlib.suppress(Exception):
+            warnings.simplefilter("ignore")
+            stage = _Stage(problem, FakeTensorMode(allow_non_fake_inputs=True, shape_env=numbers))
+            given, _ = stage.call()
+            return frozenset(i for i, x in enumerate(given) if _written(x))
+    return frozenset()
+
+
+def _written(x: Any) -> bool:
+    return isinstance(x, Tensor) and x._version > 0
+
+
 class _Stage:
     """A copy of a module whose tensors are fake, to be called on fake inputs."""
 
     def __init__(self, problem: Problem, mode: FakeTensorMode) -> None:
         self.mode, self.arguments = mode, (problem.inputs, dict(problem.kwargs))
+        self.flat = problem.flat
         self.asked = _Asked()
         self.real = {id(t): t for t in tensors_of(problem.module)}
         self.stand_ins: dict[int, Any] = {i: _fake(mode, t) for i, t in self.real.items()}
@@ -173,7 +189,7 @@ class _Stage:
         A layer of torch.nn asks whether its query is its key.
         """
         plain = [x for x in pytree.tree_leaves(self.arguments) if isinstance(x, Tensor)]
-        if len({(x.shape, x.dtype) for x in plain}) == len(plain):
+        if self.flat or len({(x.shape, x.dtype) for x in plain}) == len(plain):
             return True
         usual, merged = (self.call(recorded=recorded, merged=m) for m in (False, True))
         strides = [tuple(map(_strides, outputs)) for _, outputs in (usual, merged)]
@@ -257,7 +273,7 @@ def _probe(
 
     others = [f for f in ways.values() if f is None or f[2] != found[2]]
     otherwise = _otherwise(found, others)
-    follows = _follows(given, differs, alike)
+    follows = _follows(given, differs, alike, problem.flat)
     if otherwise is not None:
         follows = {i for i, x in enumerate(given) if isinstance(x, Tensor)}
     copies = _copies(given, follows, differs)
@@ -320,16 +336,22 @@ def _alike(ways: Iterable[Way | None]) -> bool:
 
 
 def _follows(
-    given: list[Any], differs: Callable[[Places, Change, Recorded], bool], ways: list[Recorded]
+    given: list[Any],
+    differs: Callable[[Places, Change, Recorded], bool],
+    ways: list[Recorded],
+    many: bool,
 ) -> set[int]:
     """The inputs whose order in memory matters: one by one, then the others all together.
 
-    Where two operands lie differently, an operator may take the order of neither.
+    Where two operands lie differently, an operator may take the order of neither. Of `many`, each
+    is looked at where the order of all together matters, or there are images among them.
     """
     follows: set[int] = set()
     for change in (_reversed, *map(_swapped, range(MOST_AXES - 1)), _channels_last):
         places = {i for i, x in enumerate(given) if isinstance(x, Tensor) and change(x) is not x}
         first, *more = ways
+        if many and change is not _channels_last and not differs(tuple(places), change, first):
+            continue
         follows |= {i for i in places - follows if differs((i,), change, first)}
         for way in [first] * (len(places - follows) > 1) + more:
             others = tuple(places - follows)

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import structures
 from kernelwright.borrowed import as_original
+from kernelwright.calls import Autocast
 from kernelwright.errors import InputError, UnsupportedError
 from kernelwright.formats.function import with_model
 from kernelwright.loading import importing_from, place_of, read_source
@@ -38,7 +39,10 @@ class Problem:
     `inputs` are the positional arguments of forward, `kwargs` those that are given by name; both
     may be nested. `init_args` and `init_kwargs` are what a file's Model was built with, and `user`
     is the module that loading the file gave. The leading sizes of the tensors `held`, by their
-    numbers, are no batch: they are those of the example in every call. `guarded` says that whoever
+    numbers, are no batch: they are those of the example in every call. `free` are further axes,
+    each by the number of its tensor, whose sizes may be others in each call. `autocast`
+    is what its forward runs under. `flat` says that all of its arguments are tensors, none of them
+    twice, and that a call in the other mode is another problem. `guarded` says that whoever
     calls the result has looked at its arguments (Dynamo), and brings the state with each call.
     """
 
@@ -55,6 +59,9 @@ class Problem:
     user: types.ModuleType | None = None
     held: frozenset[int] = frozenset()
     guarded: bool = False
+    free: frozenset[tuple[int, int]] = frozenset()
+    autocast: Autocast | None = None
+    flat: bool = False
 
     @property
     def training(self) -> bool:

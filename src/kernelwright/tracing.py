@@ -35,6 +35,7 @@ from torch.utils import _pytree as pytree
 
 from kernelwright import effects, modes, recurrences
 from kernelwright.borrowed import unfused, untouched
+from kernelwright.casts import explicit
 from kernelwright.composites import functional
 from kernelwright.effects import is_users
 from kernelwright.errors import UnsupportedError
@@ -84,14 +85,19 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
     try:
         with _quietly(problem.module), _asked() as asked:
             root = _Forward(problem.module, (example.inputs, example.kwargs))
-            shapes = _batched(problem, root, args, kwargs) if free else None
+            shapes = _batched(problem, example, root, args, kwargs) if free else None
             args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
             seen = effects.watched(root) if watch else contextlib.nullcontext(effects.Watch())
-            listening = registering_outputs(root), modes.heard(problem.module)
-            with listening[0], listening[1] as wondered, seen as found:
+            listening = (
+                registering_outputs(root),
+                modes.heard(problem.module),
+                _unmarked(args, kwargs),
+            )
+            with listening[0], listening[1] as wondered, listening[2], seen as found:
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes)
             unread = f"the forward {found.effect}" if found.effect else _unread(program.graph)
-            return Trace(functional(program), tuple(asked), modes.matters(wondered), free, unread)
+            program = functional(explicit(program, problem.autocast))
+            return Trace(program, tuple(asked), modes.matters(wondered), free, unread)
     except UnsupportedError:
         raise
     except Exception as error:
@@ -101,6 +107,17 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
 def _no_view(x: torch.Tensor) -> torch.Tensor:
     """torch's export asks for the sizes of what a complex view is of, and does not find it."""
     return x.detach().clone() if x.is_complex() and x._is_view() else x
+
+
+@contextlib.contextmanager
+def _unmarked(*given: Any) -> Iterator[None]:
+    """torch notes on the user's tensors which axes are free, and reads that in a later trace."""
+    try:
+        yield
+    finally:
+        for x in tensors(given):
+            for name in [name for name in vars(x) if name.startswith("_dynamo_")]:
+                delattr(x, name)
 
 
 class _Forward(nn.Module):
@@ -278,22 +295,31 @@ def _part_of_torch(file: str) -> str | None:
     return path.relative_to(TORCH).parts[0] if TORCH in path.parents else None
 
 
-def _batched(problem: Problem, root: nn.Module, args: Any, kwargs: Any) -> Any:
+def _batched(problem: Problem, example: Problem, root: nn.Module, args: Any, kwargs: Any) -> Any:
     """Ask for a free leading dimension of every tensor that has one of the batch's size."""
     size = max(problem.batch, 2)
     held = [problem.tensors[i] for i in problem.held]
+    further: dict[int, set[int]] = {}
+    for number, axis in problem.free:
+        further.setdefault(id(example.tensors[number]), set()).add(axis)
 
     def one(value: Any) -> Any:
-        batched = isinstance(value, torch.Tensor) and value.ndim and value.shape[0] == size
-        return {0: ExportDim.AUTO} if batched and not any(value is x for x in held) else None
+        if not isinstance(value, torch.Tensor):
+            return None
+        batched = value.ndim and value.shape[0] == size and not any(value is x for x in held)
+        axes = further.get(id(value), set()) | ({0} if batched else set())
+        return {axis: ExportDim.AUTO for axis in sorted(axes)} or None
 
     bound = inspect.signature(root.forward).bind(*args, **kwargs)
     return {name: dynamic_shapes(value, one) for name, value in bound.arguments.items()}
 
 
 def several(problem: Problem) -> Problem:
-    """With two samples instead of one, which would be taken for a fixed size, and lies anyhow."""
-    if problem.batch != 1:
+    """With two samples instead of one, which would be taken for a fixed size, and lies anyhow.
+
+    Where axes are named that are free, one sample may be something else than a batch.
+    """
+    if problem.batch != 1 or problem.free:
         return problem
 
     def twice(x: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,9 @@ def example() -> Model:
 @pytest.fixture
 def pair(example: Model) -> tuple[Any, Model]:
     """Ours, which was called before, and eager with parameters of its own."""
-    fused = kernelwright.optimize(copy.deepcopy(example), (torch.randn(5, 24),), policy=ALWAYS)
+    fused = kernelwright.optimize(
+        copy.deepcopy(example), (torch.randn(5, 24),), policy=ALWAYS, kinds="given"
+    )
     fused(torch.randn(5, 24))
     return fused, copy.deepcopy(example)
 
@@ -260,7 +262,7 @@ def test_other_arguments_are_seen() -> None:
             return torch.sigmoid(x) * 2 + (x if str(factor) == "0.0" else -x)
 
     eager = Scaled()
-    fused = kernelwright.optimize(eager, (torch.randn(5, 24),), policy=ALWAYS)
+    fused = kernelwright.optimize(eager, (torch.randn(5, 24),), policy=ALWAYS, kinds="given")
     x = torch.randn(5, 24)
     for _ in range(3):
         for given in ((), (0.0,), (-0.0,), (1,), (0.0, "a"), (0.0, "b")):
@@ -304,7 +306,9 @@ def test_a_step_that_fails_says_so() -> None:
             return torch.linalg.cholesky(torch.sigmoid(x) * 2) * 3
 
     eager = Failing()
-    fused = kernelwright.optimize(eager, (torch.eye(6).expand(2, 6, 6).clone() * 9,), policy=ALWAYS)
+    fused = kernelwright.optimize(
+        eager, (torch.eye(6).expand(2, 6, 6).clone() * 9,), policy=ALWAYS, kinds="given"
+    )
     good, bad = torch.eye(6).repeat(2, 1, 1) * 9, -torch.ones(2, 6, 6)
     for _ in range(3):
         torch.testing.assert_close(fused(good), eager(good))

@@ -63,7 +63,7 @@ def test_constants_are_as_the_caller_gave_them(
     function: Any, args: Any, kwargs: Any, others: Any
 ) -> None:
     module = Called(function)
-    fused: Any = kernelwright.optimize(module, args, kwargs)
+    fused: Any = kernelwright.optimize(module, args, kwargs, kinds="given")
     assert torch.equal(fused(*args, **kwargs), module(*args, **kwargs))
     assert not fused.fallbacks
     with pytest.warns(UserWarning, match="runs the original"):
@@ -74,7 +74,7 @@ def test_constants_are_as_the_caller_gave_them(
 def test_inputs_among_the_parts_of_a_result_are_the_inputs() -> None:
     module = Called(lambda *x: torch.atleast_2d(*x))
     given = (torch.randn(3, 4, requires_grad=True), torch.randn(3))
-    fused = kernelwright.optimize(module, given)
+    fused = kernelwright.optimize(module, given, kinds="given")
     ours, theirs = fused(*given), module(*given)
     assert ours[0] is theirs[0] is given[0]
     assert ours[1].data_ptr() == given[1].data_ptr() and torch.equal(ours[1], theirs[1])
@@ -83,14 +83,14 @@ def test_inputs_among_the_parts_of_a_result_are_the_inputs() -> None:
 def test_views_of_no_axes() -> None:
     module = Called(lambda x: (x.permute(()), x.transpose(0, -1)))
     x = torch.tensor(3.0)
-    ours = kernelwright.optimize(module, (x,))(x)
+    ours = kernelwright.optimize(module, (x,), kinds="given")(x)
     assert all(y.data_ptr() == x.data_ptr() and y.shape == () for y in ours)
 
 
 @pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
 def test_sparse_tensors_are_for_the_original(layout: str) -> None:
     module, y = Called(torch.mm), torch.randn(4, 2)
-    fused: Any = kernelwright.optimize(module, (X, y))
+    fused: Any = kernelwright.optimize(module, (X, y), kinds="given")
     x = getattr(X, layout)()
     with pytest.warns(UserWarning, match="is not a plain tensor"):
         ours = fused(x, y)
@@ -111,6 +111,6 @@ def test_the_batch_is_free_beside_named_arguments_and_lists() -> None:
 def test_a_batch_of_one_that_torch_holds_is_compiled_as_one() -> None:
     module = Called(lambda x, y: torch.linalg.multi_dot([x, y]))
     given = torch.randn(1, 2), torch.randn(2, 1)
-    fused: Any = kernelwright.optimize(module, given)
+    fused: Any = kernelwright.optimize(module, given, kinds="given")
     assert torch.equal(fused(*given), module(*given))
     assert not fused.fallbacks
