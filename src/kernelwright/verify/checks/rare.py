@@ -27,7 +27,7 @@ from kernelwright.verify.subject import Subject
 CALLS = 690  # 1 - 0.99 ** 690 = 0.999
 THOROUGH_CALLS = 6900
 SETS = 8
-SECONDS = 20.0
+SECONDS = 4.0
 MOST_BYTES = 1 << 28
 THREADS = 4
 COUNTS = (1, 2, 3, 5, 8)  # of threads that torch may use
@@ -72,7 +72,7 @@ def _small_batches(subject: Subject, chance: random.Random) -> Case:
 
 
 def _affordable(subject: Subject, eager: Any) -> int:
-    each = subject.reference.ran / SETS
+    each = subject.reference.ran / SETS + subject.longer
     size = sum(x.numel() * x.element_size() for x in tensors_in(eager)) / SETS
     wanted = THOROUGH_CALLS if subject.job.thorough else CALLS
     by_time = SECONDS * (10 if subject.job.thorough else 1) / max(each, 1e-9)
