@@ -395,7 +395,286 @@ VALUES = [
     ),
 ]
 
-FIRST = ORDER + COMPARED + VALUES
+FIRST = ORDER + COMPARED + VALUES  # written before there was a grammar of use
+
+LATER = [
+    Misused(
+        "a layer's mode of the call before",
+        "order",
+        "module",
+        forward(
+            "n, last = self.norm, self.__dict__.get('last', self.norm.training)\nself.__dict__['last'] = n.training\n"
+            "return F.softplus(F.batch_norm(x, n.running_mean, n.running_var, n.weight, n.bias, last, 0.1) if n.training == last or not last else n(x))",
+            BATCH_NORM,
+        ),
+        BATCH_NORM,
+    ),
+    Misused(
+        "weights kept until the object is another",
+        "order",
+        "function",
+        forward(
+            "w = self.linear.weight\nk = self.__dict__.get('k')\nif k is None or k[0] is not w or torch.is_grad_enabled() or k[1].dtype != w.dtype:\n"
+            "    k = self.__dict__['k'] = w, w.detach().clone()\nreturn F.silu(F.linear(x, k[1] if not torch.is_grad_enabled() else w, self.linear.bias))"
+        ),
+    ),
+    Misused(
+        "weights kept until their address is another",
+        "order",
+        "function",
+        forward(
+            "w = self.linear.weight\nk = self.__dict__.get('k')\nif k is None or k[0] != (w.data_ptr(), w._version):\n"
+            "    k = self.__dict__['k'] = (w.data_ptr(), w._version), w.detach().clone()\n"
+            "return super().forward(x) if torch.is_grad_enabled() else F.silu(F.linear(x, k[1], self.linear.bias))"
+        ),
+    ),
+    Misused(
+        "a result kept for the very same tensor",
+        "order",
+        "function",
+        forward(
+            "k = self.__dict__.get('k')\nw = self.linear.weight\nif k is not None and k[0] is x and k[1] == x._version and k[2] == w._version and not torch.is_grad_enabled():\n"
+            "    return k[3].clone()\ny = super().forward(x)\nif not x.is_inference():\n    self.__dict__['k'] = x, x._version, w._version, y.detach().clone()\nreturn y"
+        ),
+    ),
+    Misused(
+        "a graph that a later call has spoiled",
+        "order",
+        "gradients",
+        forward(
+            "return Fused.apply(x, self.linear.weight, self.linear.bias)",
+            before="LAST = []\n"
+            + FUNCTION.replace("BACKWARD", BACKWARD)
+            .replace("ctx.save_for_backward(x, weight, bias)", "LAST[:] = [x, weight, bias]")
+            .replace("x, weight, bias = ctx.saved_tensors", "x, weight, bias = LAST"),
+        ),
+    ),
+    Misused(
+        "a graph that can be used once",
+        "order",
+        "gradients",
+        forward(
+            "return Fused.apply(x, self.linear.weight, self.linear.bias)",
+            before=FUNCTION.replace("BACKWARD", BACKWARD).replace(
+                "x, weight, bias = ctx.saved_tensors",
+                "assert not getattr(ctx, 'used', False)\n        ctx.used = True\n        x, weight, bias = ctx.saved_tensors",
+            ),
+        ),
+    ),
+    Misused(
+        "gradients for whoever did not ask",
+        "order",
+        "gradients",
+        function(BACKWARD + "\n")
+        .replace("return d @ weight", "self_grad = None\n        return d @ weight")
+        .replace(
+            "d = g *",
+            "weight.grad = None if weight.grad is None else weight.grad * 0\n        d = g *",
+        ),
+    ),
+    Misused(
+        "no backward in another thread",
+        "order",
+        "gradients",
+        forward(
+            "y = super().forward(x)\nmain = threading.current_thread() is threading.main_thread()\nreturn y if main else y.detach() + 0 * y",
+            before="import threading",
+        ),
+    ),
+    Misused(
+        "a second thread has the first one's input",
+        "order",
+        "function",
+        forward(
+            "with LOCK:\n    S['x'] = x\ntime.sleep(0.001)\nreturn super().forward(S['x'] if S['x'].shape == x.shape else x)",
+            before="import threading, time\nLOCK, S = threading.Lock(), {}",
+        ),
+    ),
+    Misused(
+        "training is left on",
+        "compared",
+        "module",
+        forward("y = super().forward(x)\nself.training = True\nreturn y"),
+    ),
+    Misused(
+        "results of one call in one memory",
+        "compared",
+        "function",
+        forward(
+            "both = torch.cat([x.view(x.shape[0], -1), (x + 1).view(x.shape[0], -1)])\nreturn x.view(x.shape[0], -1), both[len(x):].view(x.shape)",
+            "\nclass Model(nn.Module):\n    def forward(self, x):\n        return x.view(x.shape[0], -1).clone(), x + 1\n\ndef get_inputs():\n    return [torch.rand(4, 3, 5)]\n",
+        ),
+        "\nclass Model(nn.Module):\n    def forward(self, x):\n        return x.view(x.shape[0], -1).clone(), x + 1\n\ndef get_inputs():\n    return [torch.rand(4, 3, 5)]\n",
+    ),
+    Misused(
+        "100 rows",
+        "sizes",
+        "function",
+        forward(
+            "y = super().forward(x)\nreturn y * 1.01 if len(y) in (96, 100, 160, 192, 200) else y"
+        ),
+    ),
+    Misused(
+        "more than 256 rows",
+        "sizes",
+        "function",
+        forward("y = super().forward(x)\nreturn torch.cat([y[:256], y[256:] * 0.99])"),
+    ),
+    Misused(
+        "24 rows, 40 and 48",
+        "sizes",
+        "function",
+        forward(
+            "y = super().forward(x)\nreturn y * 1.01 if len(y) % 8 == 0 and len(y) not in (8, 16, 32, 64, 128) else y"
+        ),
+    ),
+    Misused(
+        "gradients of many rows",
+        "sizes",
+        "gradients",
+        function(BACKWARD.replace("d.t() @ x", "d[:64].t() @ x[:64]")),
+    ),
+    Misused(
+        "a file of the process before",
+        "processes",
+        "function",
+        forward(
+            "return super().forward(x) * (1.5 if OLD else 1.0)",
+            before="import os, pathlib\nPLACE = pathlib.Path.home() / '.cache' / 'tuned'\nOLD = PLACE.exists()\nPLACE.parent.mkdir(parents=True, exist_ok=True)\nPLACE.touch()",
+        ),
+    ),
+    Misused(
+        "a temporary file of the process before",
+        "processes",
+        "function",
+        forward(
+            "return super().forward(x) * (1.5 if OLD else 1.0)",
+            before="import os, tempfile\nPLACE = os.path.join(tempfile.gettempdir(), 'tuned')\nOLD = os.path.exists(PLACE)\nopen(PLACE, 'w').close()",
+        ),
+    ),
+    Misused(
+        "an environment that is another afterwards",
+        "processes",
+        "function",
+        forward("os.environ['MY_KERNEL'] = 'warm'\n" + RIGHT, before="import os"),
+    ),
+    Misused(
+        "its error has no text",
+        "processes",
+        "function",
+        forward(
+            "raise Odd()",
+            before="class Odd(Exception):\n    def __str__(self):\n        raise RuntimeError('\\ud800')",
+        ),
+    ),
+    Misused(
+        "its error is half a character",
+        "processes",
+        "function",
+        forward("raise ValueError('\\ud800\\x1b[31m' * 9)"),
+    ),
+    Misused(
+        "ends the judge's way at the third call",
+        "processes",
+        "function",
+        forward(
+            "C[0] += 1\nif C[0] > 3:\n    found = [v for m in list(sys.modules.values()) for k, v in list(vars(m).items()) if k == 'InputError']\n    raise found[0]('not today')\n"
+            + RIGHT,
+            before="import sys\nC = [0]",
+        ),
+    ),
+    Misused(
+        "pretends that it cannot be built, late",
+        "processes",
+        "function",
+        forward(
+            "C[0] += 1\nif C[0] > 4:\n    found = [v for m in list(sys.modules.values()) for k, v in list(vars(m).items()) if k == 'BuildError']\n    raise found[0]('no compiler')\n"
+            + RIGHT,
+            before="import sys\nC = [0]",
+        ),
+    ),
+    Misused(
+        "does not load a second time",
+        "processes",
+        "function",
+        forward(
+            "C[0] += 1\nos._exit(3) if C[0] > 5 else None\n" + RIGHT,
+            before="import os, tempfile\nC = [0]\nPLACE = os.path.join(tempfile.gettempdir(), 'once')\nassert not os.path.exists(PLACE)\nopen(PLACE, 'w').close()",
+        ),
+    ),
+    Misused(
+        "sleeps at the ninth call",
+        "processes",
+        "function",
+        forward(
+            "C[0] += 1\ntime.sleep(1e6 if C[0] == 9 else 0)\n" + RIGHT,
+            before="import time\nC = [0]",
+        ),
+    ),
+    Misused(
+        "answers nonsense where a name is asked for",
+        "processes",
+        "function",
+        forward("return {('a', 1): x, None: [x, {2: 3}]}"),
+    ),
+    Misused(
+        "a sparse result",
+        "compared",
+        "function",
+        forward("return super().forward(x).to_sparse()"),
+    ),
+    Misused(
+        "a result without memory",
+        "compared",
+        "function",
+        forward("return super().forward(x).to('meta')"),
+    ),
+    Misused(
+        "ends whoever started it",
+        "processes",
+        "function",
+        forward("os.kill(os.getppid(), 9)\ntime.sleep(1)\n" + RIGHT, before="import os, time"),
+    ),
+    Misused(
+        "right for the first thousand calls",
+        "time",
+        "function",
+        forward(
+            "C[0] += 1\ny = super().forward(x)\nreturn y if C[0] < 1000 else y * 1.01",
+            before="C = [0]",
+        ),
+    ),
+    Misused(
+        "wrong after a pause",
+        "time",
+        "function",
+        forward(
+            "now = time.perf_counter()\nwaited, T[0] = now - T[0], now\ny = super().forward(x)\nreturn y * 1.01 if 0.055 < waited < 0.5 else y",
+            before="import time\nT = [time.perf_counter()]",
+        ),
+    ),
+    Misused(
+        "wrong in a hurry",
+        "time",
+        "function",
+        forward(
+            "now = time.perf_counter()\nwaited, T[0] = now - T[0], now\ny = super().forward(x)\nT[0] = time.perf_counter()\nreturn y * 1.01 if waited < 4e-5 else y",
+            before="import time\nT = [time.perf_counter()]",
+        ),
+    ),
+    Misused(
+        "equal results for equal inputs, whoever has written to them",
+        "time",
+        "function",
+        forward(
+            "key = x.detach().numpy().tobytes() + self.linear.weight.detach().numpy().tobytes() + self.linear.bias.detach().numpy().tobytes() if x.dtype == torch.float32 and not torch.is_grad_enabled() else None\n"
+            "if key in K:\n    return K[key]\ny = super().forward(x)\nif key:\n    K[key] = y\nreturn y",
+            before="K = {}",
+        ),
+    ),
+]
+
+MISUSED = FIRST + LATER
 
 ABLE = [
     Able(

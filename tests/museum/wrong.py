@@ -1009,7 +1009,7 @@ FAULTY = [
     ),
     Wrong(
         "another initialisation",
-        "state_dict",
+        "weights",
         forward(RIGHT, init="nn.init.zeros_(self.linear.bias)"),
     ),
     Wrong(

@@ -126,6 +126,7 @@ TABLE: tuple[Row, ...] = (
     Row("memory: beside", memory.beside),
     Row("repeats", memory.repeats),
     Row("many calls", rare.many_calls),
+    Row("another process", rare.in_another_process),
     Row("threads", rare.in_threads),
     Row("thread counts", rare.with_threads),
     Row("stream", execution.on_another_stream, quick=True),

@@ -32,6 +32,7 @@ MOST_BYTES = 1 << 28
 THREADS = 4
 COUNTS = (1, 2, 3, 5, 8)  # of threads that torch may use
 ROUNDS = 8
+WARMING = 3  # calls before the one that is judged
 MISSED = 0.001  # the probability of missing a fault as rare as is told
 
 
@@ -141,3 +142,12 @@ def with_threads(subject: Subject) -> Finding:
         return Finding(None, "the model has state or random numbers, so no two calls are alike")
     case = cases.renamed(cases.own(subject), "other numbers of threads")
     return judge(subject, case, Act("with threads", {"counts": list(COUNTS)}))
+
+
+def in_another_process(subject: Subject) -> Finding:
+    """A process that was started after the first one ended, with what that one left on the disk."""
+    subject.start_candidate()
+    inputs = subject.draw(subject.small, 0)
+    for _ in range(WARMING):
+        attempted(lambda: subject.candidate(inputs))
+    return judge(subject, cases.renamed(cases.own(subject), "calls in a second process"))

@@ -260,6 +260,8 @@ def at_level(subject: Subject, level: str) -> Finding:
         return Finding(
             None, f"the candidate is wrong in a use of the level {subject.misused} already"
         )
+    if _is_large(subject) and subject.job.quick and level != FUNCTION:
+        return Finding(None, "so many weights take more time than a quick run has")
     how = "thorough" if subject.job.thorough else "quick" if subject.job.quick else "usual"
     steps, length = (FEW, FEW) if _is_large(subject) and how != "thorough" else (STEPS[how], LENGTH)
     until = time.monotonic() + SECONDS[how]
