@@ -40,7 +40,7 @@ TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
 DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
 FEWEST_DRAWN = 8  # of those cut to a batch; larger ones are made anew
-QUIET_SECONDS, QUIET_TIMES = 20.0, 20.0  # and so many times what the original takes
+QUIET_SECONDS, LOADS, CALLS = 20.0, 3.0, 20.0  # and so many times what the original takes
 REFERENCE = "reference"
 SHOWN = 120  # characters of what a candidate calls the cause of a fallback
 
@@ -344,8 +344,9 @@ class Subject:
     @property
     def patience(self) -> float:
         """The seconds of waiting after which a candidate is taken to be hanging."""
-        known = self.reference.loaded + (self.seconds if self.reference.tried_out else 0.0)
-        return (QUIET_SECONDS + QUIET_TIMES * known) * (10.0 if self.job.thorough else 1.0)
+        each = self.seconds if self.reference.tried_out else 0.0
+        known = QUIET_SECONDS + LOADS * self.reference.loaded + CALLS * each
+        return known * (10.0 if self.job.thorough else 1.0)
 
     @property
     def longer(self) -> float:

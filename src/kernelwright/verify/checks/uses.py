@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -165,7 +165,7 @@ def _mixed_row(x: Tensor) -> Tensor:
     return torch.randn_like(x) * torch.pow(10.0, powers.double()).to(x.dtype)
 
 
-VALUES = {
+VALUES: dict[str, Callable[[Tensor], Tensor]] = {
     "as they are": lambda x: x,
     "normal": torch.randn_like,
     "with a row of zeros": partial(_row, 0.0),
