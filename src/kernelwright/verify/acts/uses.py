@@ -132,6 +132,12 @@ def _weights_written(watch: _Watch, result: Any, earlier: list[Any]) -> bool:
     return same and _versions(list(watch.state.values())) != watch.weights
 
 
+def _moved(watch: _Watch, result: Any, earlier: list[Any]) -> bool:
+    """By a call; how a copy is made is nobody's business."""
+    called = result is not NOTHING
+    return called and not all(map(torch.equal, watch.generators, rng_state(watch.here.device)))
+
+
 def _shared(watch: _Watch, result: Any, earlier: list[Any]) -> list[str]:
     """Each result with what else lies in its memory."""
     if result is NOTHING:
@@ -153,9 +159,7 @@ FOUND: dict[str, Callable[[_Watch, Any, list[Any]], Any]] = {
         x.requires_grad for x in tensors_in(w.space["x"])
     ],
     "memory shared": _shared,
-    "generators moved": lambda w, y, e: (
-        not all(map(torch.equal, w.generators, rng_state(w.here.device)))
-    ),
+    "generators moved": _moved,
     "weights written": _weights_written,
     "weights that require gradients": lambda w, y, e: [x.requires_grad for x in w.state.values()],
     "weights with a gradient": lambda w, y, e: [x.grad is not None for x in w.state.values()],

@@ -126,7 +126,7 @@ RULES = (
         DROP_IN,
         "with torch.no_grad():\n    y = m.forward(*x[{i}][0], **x[{i}][1])",
     ),
-    Rule("hook", DROP_IN, "y = with_hook(m, x[{i}], {s})"),
+    Rule("hook", DROP_IN, "y = with_hook(m, x[{i}])"),
     Rule("other weights for a call", DROP_IN, "y = functional(m, x[{i}])"),
     Rule("subclass", DROP_IN, "subclassed(m)"),
 )
