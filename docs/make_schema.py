@@ -40,7 +40,7 @@ def of(title: str, given: type | None = None, /, **more: Any) -> Any:
 
 
 ErrorDocument = of("Error", kind=Literal[KINDS], message=str, exit_code=int)
-CertificateDocument = of("Certificate", Certificate, passed=bool, verdict=str)
+CertificateDocument = of("Certificate", Certificate, passed=bool, verdict=str, level=str | None)
 TimingsDocument = of(
     "Timings",
     Timings,
@@ -130,6 +130,7 @@ RowDocument = TypedDict(
         "ms": NotRequired[dict[str, float]],
         "certified": NotRequired[bool],
         "verdict": NotRequired[str],
+        "level": NotRequired[str | None],
         "cases": NotRequired[list[dict[str, Any]]],
         "kept": NotRequired[list[str]],
         "cpu": NotRequired[float],

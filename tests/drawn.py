@@ -71,6 +71,8 @@ ONE_OF = {
     "cpu/test_windows.py": 10,
     "cpu/test_zoo.py": 36,
     "museum/test_museum.py::test_right_candidate_is_certified": 10,
+    "museum/test_museum.py::test_what_is_right_at_a_level_holds_there": 10,
+    "museum/test_museum.py::test_what_is_wrong_in_some_use_does_not_hold_there": 16,
     "museum/test_museum.py::test_wrong_candidate_is_caught": 6,
     "networks/test_networks.py": 20,
     "null/test_attention.py": 6,

@@ -163,8 +163,8 @@ def verify(
 
     Two files: `ModelNew` of one and `Model` of the other. Or a live module with example inputs, and
     another module or the file of a ModelNew, which then takes over the module's state. Further
-    options are time_limit, progress, quick, thorough, only and seed, and for files training (see
-    kernelwright.verify).
+    options are time_limit, progress, quick, thorough, only, seed and level ("function": the highest
+    that the certificate has to reach to pass), and for files training (see kernelwright.verify).
     """
     from kernelwright.verify.live import verify_live
     from kernelwright.verify.session import verify as verify_files

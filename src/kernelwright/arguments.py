@@ -22,6 +22,8 @@ exit codes:
 Loading a model file runs it: only give files that you would run yourself.
 """
 
+LEVELS = ("function", "gradients", "module", "drop-in")  # of a certificate, without its torch
+
 Commands = argparse._SubParsersAction
 
 
@@ -57,6 +59,12 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         metavar="N",
         help="that of a certificate, to repeat it (default: random)",
+    )
+    verify.add_argument(
+        "--level",
+        choices=LEVELS,
+        default=LEVELS[0],
+        help="exit with 3 unless it is at least that (default: %(default)s)",
     )
     bench = _on_a_model(commands, "bench", "time CANDIDATE against eager and torch.compile")
     bench.add_argument("candidate", help="a file with class ModelNew, or module:Class")

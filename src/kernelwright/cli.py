@@ -147,13 +147,15 @@ def _verify(arguments: argparse.Namespace, output: Output) -> None:
         thorough=arguments.thorough,
         seed=arguments.seed,
         sanitize=arguments.sanitize,
+        level=arguments.level,
     )
     _show_certificate(certificate, output)
     output.json(certificate.to_json())
     if certificate.only and not certificate.failures:
         return
     if not certificate.passed:
-        told = f"{arguments.candidate} is not the same function as the model."
+        asked = f" at the level {arguments.level}" if certificate.level else ""
+        told = f"{arguments.candidate} is not the same function as the model{asked}."
         raise VerificationError(told, certificate)
 
 
@@ -331,7 +333,7 @@ def _judges(arguments: argparse.Namespace) -> bool:
 
 def _why_not_written(outcome: Outcome) -> str:
     certificate = outcome.certificate
-    if certificate is None or certificate.failures:
+    if certificate is None or any(not check.holds for check in certificate.checks):
         kept = f"; it is kept as {outcome.kept} for a report" if outcome.kept else ""
         return f"The generated model failed verification, so no file was written{kept}."
     return (

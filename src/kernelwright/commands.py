@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernelwright.verify.certificate import Certificate
 
 Progress = Callable[[str, str], None]
+HELD_TO = "drop-in"  # what is emitted has to be all that the original is
 STEP_SECONDS = 1.0  # for each variant of a training step, of which one line is told
 
 
@@ -68,7 +69,7 @@ def optimize_file(
         if verify:
             with charged_to_us(stage, target.stem):
                 certificate = verify_files(
-                    model, stage, device, precision, quick, progress, training
+                    model, stage, device, precision, quick, progress, training, level=HELD_TO
                 )
             certificate = replace(certificate, candidate=str(target))
             if on_certified:
@@ -140,7 +141,7 @@ def verify_files(
     training: bool | None = None,
     **options: Any,
 ) -> Certificate:
-    """verify with its progress told; `options` are only, thorough, seed and sanitize."""
+    """verify with its progress told; `options` are only, thorough, seed, sanitize and level."""
     from kernelwright.verify.session import verify
 
     begun: list[str] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 
 class VerifyOptions(TypedDict, total=False):
@@ -17,6 +17,7 @@ class VerifyOptions(TypedDict, total=False):
     seed: int | None
     training: bool | None
     sanitize: bool
+    level: Literal["function", "gradients", "module", "drop-in"]
 
 
 class BenchOptions(TypedDict, total=False):

@@ -87,7 +87,7 @@ def test_a_chain_is_certified(chain: str, mode: str, tmp_path: Path, extensions:
     emitted = tmp_path / f"{chain}_new.py"
     emitted.write_text(compiled.source)
     job = job_for(path, emitted, "cpu", "highest", mode == "train", verifying.SEED)
-    session = Session(job, verifying.SECONDS, None)
+    session = Session(job, verifying.SECONDS, None, asked="drop-in")
     certificate = certify(session, verifying.server(), chosen((), quick=True))
     assert certificate.passed, [str(check) for check in certificate.failures]
 

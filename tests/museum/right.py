@@ -122,11 +122,13 @@ RIGHT = [
             init="self.__dict__['run'] = torch.compile(self.plain, backend='eager')",
         )
         + "\n    def plain(self, x):\n        return F.silu(self.linear(x))\n\n"
-        + "    def __deepcopy__(self, memo):\n        new = ModelNew()\n"
-        + "        new.load_state_dict(self.state_dict())\n        return new.to(self.linear.weight.dtype).train(self.training)\n\n"
-        + "    def __reduce__(self):\n        return _rebuilt, (self.state_dict(), self.training)\n\n"
-        + "def _rebuilt(state, training):\n    new = ModelNew()\n    new.load_state_dict(state)\n"
-        + "    return new.train(training)\n",
+        + "    def told(self):\n        asked = [p.requires_grad for p in self.parameters()]\n"
+        + "        return self.state_dict(), asked, [m.training for m in self.modules()]\n\n"
+        + "    def __deepcopy__(self, memo):\n        return _rebuilt(*self.told()).to(self.linear.weight.dtype)\n\n"
+        + "    def __reduce__(self):\n        return _rebuilt, self.told()\n\n"
+        + "def _rebuilt(state, asked, training):\n    new = ModelNew()\n    new.load_state_dict(state)\n"
+        + "    for p, wanted in zip(new.parameters(), asked):\n        p.requires_grad_(wanted)\n"
+        + "    for m, mode in zip(new.modules(), training):\n        m.training = mode\n    return new\n",
     ),
     Right("a backward of its own", function(BACKWARD)),
     Right("prints", forward("print('\\x1b[31mhello', x.shape)\nreturn super().forward(x)")),

@@ -541,29 +541,29 @@ FAULTY = [
     # effects
     Wrong(
         "its input overwritten",
-        "side effects",
+        "uses: function",
         forward("y = super().forward(x)\nx.mul_(2)\nreturn y"),
     ),
     Wrong(
         "a weight overwritten",
-        "side effects",
+        "uses: function",
         forward("y = super().forward(x)\nself.linear.bias.data.add_(1)\nreturn y"),
     ),
     Wrong(
         "its input given back",
-        "aliasing",
+        "uses: function",
         forward("return x.mul_(1.0)", POINTWISE.replace("x.abs() * 2 + x", "x * 1.0")),
         POINTWISE.replace("x.abs() * 2 + x", "x * 1.0"),
     ),
     Wrong(
         "a copy where eager gives a view",
-        "aliasing",
+        "uses: function",
         forward("a, b = super().forward(x)\nreturn a.clone(), b", IDENTITY),
         IDENTITY,
     ),
     Wrong(
         "two outputs in one memory",
-        "aliasing",
+        "uses: function",
         forward(
             "v, i = x.max(1)\nboth = torch.stack([v, v])\nreturn both[0], both[0]",
             ARGMAX.replace(
@@ -578,7 +578,7 @@ FAULTY = [
     ),
     Wrong(
         "the biased variance kept",
-        "buffers",
+        "uses: function",
         forward(
             "n = self.norm\nif not self.training:\n    return super().forward(x)\n"
             "n.running_mean.lerp_(x.mean((0, 2, 3)), 0.1)\n"
@@ -590,7 +590,7 @@ FAULTY = [
     ),
     Wrong(
         "batches not counted",
-        "buffers",
+        "uses: function",
         forward(
             "n = self.norm\nreturn F.softplus(F.batch_norm(x, n.running_mean, n.running_var, n.weight, n.bias, self.training, 0.1))",
             BATCH_NORM,
@@ -609,7 +609,7 @@ FAULTY = [
     ),
     Wrong(
         "the mode of the first call",
-        "eval and train",
+        "uses: module",
         forward(
             "if not hasattr(self, 'mode'):\n    self.mode = self.training\nn = self.norm\n"
             "return F.softplus(F.batch_norm(x, n.running_mean, n.running_var, n.weight, n.bias, self.mode))",
@@ -656,13 +656,13 @@ FAULTY = [
     ),
     Wrong(
         "kept by address",
-        "memory: same address",
+        "uses: function",
         cached("self.kept[0] == (x.data_ptr(), x.shape)", "(x.data_ptr(), x.shape)"),
     ),
-    Wrong("kept by object", "memory: same address", cached("self.kept[0] is x", "x")),
+    Wrong("kept by object", "uses: function", cached("self.kept[0] is x", "x")),
     Wrong(
         "kept by version",
-        "memory: same address",
+        "uses: function",
         cached(
             "self.kept[0] is not None and self.kept[0][0] is x and self.kept[0][1] == x._version",
             "(x, x._version)",
@@ -678,7 +678,7 @@ FAULTY = [
     ),
     Wrong(
         "kept by a sample",
-        "memory: part changed",
+        "uses: function",
         cached(
             "self.kept[0] == x.reshape(-1)[:: max(1, x.numel() // 8)].tolist()",
             "x.reshape(-1)[:: max(1, x.numel() // 8)].tolist()",
@@ -686,7 +686,7 @@ FAULTY = [
     ),
     Wrong(
         "kept by the sum",
-        "memory: part changed",
+        "uses: function",
         cached(
             "self.kept[0] is not None and abs(self.kept[0] - float(x.double().sum())) < 1e-9 * abs(self.kept[0])",
             "float(x.double().sum())",
@@ -699,7 +699,7 @@ FAULTY = [
     ),
     Wrong(
         "weights kept from the first call",
-        "weights: load_state_dict",
+        "uses: function",
         forward(
             "if not hasattr(self, 'kept'):\n    self.kept = self.linear.weight.detach().clone()\n"
             + WEIGHT
@@ -707,7 +707,7 @@ FAULTY = [
     ),
     Wrong(
         "weights kept by version",
-        "weights: .data write",
+        "uses: function",
         forward(
             "w = self.linear.weight\nif getattr(self, 'v', None) != w._version:\n"
             "    self.kept, self.v = w.detach().clone(), w._version\n" + WEIGHT
@@ -715,7 +715,7 @@ FAULTY = [
     ),
     Wrong(
         "weights kept while near",
-        "weights: small change",
+        "uses: function",
         forward(
             "w = self.linear.weight.detach()\n"
             "if not hasattr(self, 'kept') or not torch.allclose(w, self.kept, rtol=1e-2, atol=1e-2):\n"
@@ -724,7 +724,7 @@ FAULTY = [
     ),
     Wrong(
         "weights kept by a sample",
-        "weights: one element",
+        "uses: function",
         forward(
             "w = self.linear.weight.detach()\n"
             "if not hasattr(self, 'kept') or not torch.equal(w[::4, ::4], self.kept[::4, ::4]):\n"
@@ -733,7 +733,7 @@ FAULTY = [
     ),
     Wrong(
         "weights kept over a step",
-        "weights: optimizer step",
+        "uses: function",
         forward(
             "if not hasattr(self, 'kept') or self.kept.dtype != x.dtype:\n    self.kept = self.linear.weight.detach().clone()\n"
             + WEIGHT
@@ -741,7 +741,7 @@ FAULTY = [
     ),
     Wrong(
         "statistics kept",
-        "weights: buffers",
+        "uses: function",
         forward(
             "n = self.norm\nif not hasattr(self, 'kept'):\n    self.kept = n.running_mean.clone()\n"
             "return F.softplus(F.batch_norm(x, self.kept, n.running_var, n.weight, n.bias))",
@@ -751,7 +751,7 @@ FAULTY = [
     ),
     Wrong(
         "weights shared by copies",
-        "weights: deepcopy",
+        "uses: module",
         forward(
             "if self.key not in KEPT:\n    KEPT[self.key] = self.linear.weight\nself.kept = KEPT[self.key]\n"
             + WEIGHT,
@@ -759,7 +759,7 @@ FAULTY = [
             init="self.key = id(self)",
         ),
     ),
-    Wrong("cannot be pickled", "weights: pickle", forward("self.f = lambda: None\n" + RIGHT)),
+    Wrong("cannot be pickled", "uses: module", forward("self.f = lambda: None\n" + RIGHT)),
     Wrong("float32 for good", "weights: .double()", forward("return super().forward(x).float()")),
     Wrong(
         "float32 for good, from half",
@@ -886,19 +886,19 @@ FAULTY = [
     ),
     Wrong(
         "one row's gradient doubled",
-        "gradients: rows",
+        "uses: gradients",
         edited("d.sum(0)", "d.sum(0) * (1 + (len(d) == 1))"),
     ),
     Wrong(
         "a cotangent taken for dense",
-        "gradients: summed",
+        "uses: gradients",
         edited(
             "d = g", "g = torch.cat([g[:1], g[1:] * 0]) if 0 in g.stride() else g\n        d = g"
         ),
     ),
     Wrong(
         "a cotangent's strides ignored",
-        "gradients: transposed",
+        "uses: gradients",
         edited(
             "d = g",
             "g = g.t().reshape(g.shape) if not g.is_contiguous() and 0 not in g.stride() else g\n        d = g",
@@ -906,7 +906,7 @@ FAULTY = [
     ),
     Wrong(
         "a second backward is another",
-        "gradients: summed",
+        "uses: gradients",
         edited(
             "d = g", "ctx.n = getattr(ctx, 'n', 0) + 1\n        d = g * (1 if ctx.n == 1 else 2)"
         ),
@@ -924,7 +924,7 @@ FAULTY = [
     ),
     Wrong(
         "a weight held since it was made",
-        "weights: assigned",
+        "uses: function",
         forward(
             "return F.silu(F.linear(x, self.__dict__['held'], self.linear.bias))",
             init="self.__dict__['held'] = self.linear.weight",
@@ -946,13 +946,13 @@ FAULTY = [
     ),
     Wrong(
         "an output that cannot be changed",
-        "gradients: in place",
+        "uses: gradients",
         forward("y = super().forward(x)\nreturn torch.stack([y, y]).unbind(0)[0]", RELU),
         RELU,
     ),
     Wrong(
         "no forward inside of a backward",
-        "gradients: checkpoint",
+        "uses: gradients",
         forward("assert torch._C._current_graph_task_id() == -1\n" + RIGHT),
     ),
     Wrong(
@@ -1009,7 +1009,7 @@ FAULTY = [
     ),
     Wrong(
         "another initialisation",
-        "state_dict",
+        "weights",
         forward(RIGHT, init="nn.init.zeros_(self.linear.bias)"),
     ),
     Wrong(
@@ -1089,7 +1089,7 @@ FAULTY += [
     ),
     Wrong(
         "the first instance's constant",
-        "seeds",
+        "uses: function",
         forward(
             "KEPT.append(self.linear.bias)\n"
             "return F.silu(F.linear(x, self.linear.weight, KEPT[0]))",
@@ -1098,7 +1098,7 @@ FAULTY += [
     ),
     Wrong(
         "weights kept over a file",
-        "weights: save and load",
+        "uses: function",
         forward(
             "if not hasattr(self, 'kept'):\n"
             "    self.kept = self.linear.weight.detach().clone()\n" + WEIGHT
@@ -1193,7 +1193,7 @@ FAULTY += [
     ),
     Wrong(
         "gradients cleared by the next forward",
-        "gradients: summed",
+        "uses: gradients",
         forward("self.linear.weight.grad = None\n" + RIGHT),
     ),
     Wrong(

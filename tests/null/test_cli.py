@@ -292,6 +292,37 @@ def test_verify_exits_by_its_verdict(
     assert json.loads(report.read_text())["passed"] is passed
 
 
+@pytest.mark.parametrize(("level", "code"), [("function", 0), ("module", 3), ("drop-in", 3)])
+def test_verify_exits_by_the_level_that_was_asked_for(
+    model: Path, monkeypatch: pytest.MonkeyPatch, level: str, code: int
+) -> None:
+    candidate = model.with_name("candidate.py")
+    candidate.write_text(SOURCE)
+    checks = Check("oracle", True, ""), Check("autocast", False, "another value", level="module")
+
+    def verify(*given: object, **options: Any) -> Certificate:
+        return Certificate("m", "c", "cpu", "highest", checks, asked=options["level"])
+
+    monkeypatch.setattr(commands, "verify_files", verify)
+    assert main(["verify", str(model), str(candidate), "--level", level]) == code
+
+
+def test_what_is_emitted_is_held_to_the_last_level(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anything that stands against it, and no file is written."""
+    asked: list[str] = []
+
+    def verify(*given: object, level: str, **options: object) -> Certificate:
+        asked.append(level)
+        checks = Check("oracle", True, ""), Check("hooks", False, "not called", level="drop-in")
+        return Certificate("m", "c", "cpu", "highest", checks, asked=level)
+
+    monkeypatch.setattr(commands, "verify_files", verify)
+    assert main(["optimize", str(model), "--no-bench"]) == 3
+    assert asked == ["drop-in"] and not model.with_name("model_new.py").exists()
+
+
 def test_bench_from_the_command_line(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     candidate = model.with_name("candidate.py")
     candidate.write_text(SOURCE)

@@ -115,7 +115,7 @@ BAKED = [
     Baked("a mode", "arguments: constructor", ACT, traced("return x.relu() - 1")),
     Baked(
         "a random constant",
-        "seeds",
+        "uses: function",
         NOISE,
         """
 W = []

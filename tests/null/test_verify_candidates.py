@@ -148,7 +148,7 @@ return self.kept.clone()"""),
     ),
     Wrong(
         "output cached by address",
-        "memory: same address",
+        "uses: function",
         body("""
 if getattr(self, "address", None) != x.data_ptr():
     self.kept, self.address, self.x = super().forward(x), x.data_ptr(), x
@@ -165,7 +165,7 @@ return self.out.copy_(y)"""),
     ),
     Wrong(
         "weights cached",
-        "weights: .data write",
+        "uses: function",
         edit(
             FORWARD,
             """w = self.linear.weight
@@ -176,7 +176,7 @@ return self.out.copy_(y)"""),
     ),
     Wrong(
         "weights cached for good",
-        "weights: load_state_dict",
+        "uses: function",
         edit(
             FORWARD,
             """if not hasattr(self, "kept"):
@@ -184,7 +184,9 @@ return self.out.copy_(y)"""),
         y = x @ self.kept.t() + self.linear.bias""",
         ),
     ),
-    Wrong("input overwritten", "side effects", body("y = super().forward(x)\nx.mul_(2)\nreturn y")),
+    Wrong(
+        "input overwritten", "uses: function", body("y = super().forward(x)\nx.mul_(2)\nreturn y")
+    ),
     Wrong(
         "odd batch",
         "batch 7",
@@ -241,7 +243,7 @@ return z"""),
     ),
     Wrong(
         "biased running variance",
-        "buffers",
+        "uses: function",
         BATCH_NORM + edit(" * (count / (count - 1))", "", RIGHT_BATCH_NORM),
         BATCH_NORM,
     ),
@@ -282,8 +284,8 @@ return torch.where(y > 0, y, y * 0.01)""")
     checks = run_all(tmp_path, LINEAR, candidate)
     assert [str(check) for check in checks.values() if check.passed is False] == []
     assert {name for name, check in checks.items() if check.passed is None} == {
-        *("buffers", "random numbers", "layout: permuted", "layout: channels_last"),
-        *("stream", "stream: unsynchronised", "graph replay", "weights: buffers"),
+        *("random numbers", "layout: permuted", "layout: channels_last"),
+        *("stream", "stream: unsynchronised", "graph replay"),
         *("inputs: float16", "inputs: float64", "second device", "sizes: number of dimensions"),
     }
 

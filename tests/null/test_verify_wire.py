@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import enum
 import fcntl
 import json
 import math
 import os
 import pickle
+import random
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +22,11 @@ import pytest
 import torch
 
 from kernelwright.verify import wire
-from kernelwright.verify.channel import HEADER, Channel, Gone, Silent
+from kernelwright.verify.answers import is_answer
+from kernelwright.verify.certificate import Finding
+from kernelwright.verify.channel import HEADER, MARK, Channel, Gone, Silent
 from kernelwright.verify.inputs import Inputs, Named, taken
+from kernelwright.verify.judge import Trial, structure, trial_of
 from kernelwright.verify.processes import printable
 from kernelwright.verify.wire import (
     SEALS,
@@ -369,3 +375,88 @@ def test_channel_ends_in_time() -> None:
 def test_output_is_made_harmless() -> None:
     text = "a\x1b[31mred\x1b[0m\x1b]0;title\x07b\x00\x08c\rd\u202ee\tf\x9b31mg"
     assert printable(text) == "aredbc\nde\tf31mg"
+
+
+MUTATIONS = 10_000
+ODD = [
+    *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, "", "\ud800", "f", "t", "x", "nan", [], {}),
+    *(
+        [[]],
+        {"t": 0},
+        {"t": -1},
+        {"t": 10**9},
+        {"f": "0x1p5000"},
+        {"f": 3},
+        {"d": [[{"d": []}, 1]]},
+    ),
+    *({"l": 3}, {"blob": ["a", "AA=="]}, {"record": ["os", "system", {"d": []}]}, {"u": [1]}),
+    *({"dtype": "float32"}, {"device": "cuda:99999"}, {"device": "\x00"}, {"size": [-1]}),
+    *({"range": [0, 1, 0]}, {"c": ["1"]}, {"inputs": [1, 2]}, {"s": [{"l": []}]}, {"od": [[1]]}),
+    *(
+        {"opaque": []},
+        {"opaque": ["a" * 500, "\x1b"]},
+        {"named": [[{"t": 0}, 2]]},
+        {"t": 0, "f": 1},
+    ),
+]
+
+
+def places(node: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of a tree of JSON with a key or an index in it."""
+    for key in list(node) if isinstance(node, dict) else range(len(node)):
+        yield node, key
+        if isinstance(node[key], dict | list):
+            yield from places(node[key])
+
+
+def mutated(text: str, chance: random.Random) -> bytes:
+    """The same message with a few nodes, or a few bytes, that are others."""
+    if chance.random() < 0.4:
+        data = bytearray(text.encode())
+        for _ in range(chance.choice([1, 1, 2, 8])):
+            at = chance.randrange(len(data))
+            how = chance.randrange(3)
+            data[at : at + how % 2 + 1] = [b"", bytes([chance.randrange(256)]), data[:at]][how]
+        return bytes(data)
+    content = json.loads(text)
+    for _ in range(chance.choice([1, 1, 1, 2, 5])):
+        found = list(places(content))
+        (holder, key), (other, name) = chance.choice(found), chance.choice(found)
+        if chance.random() < 0.2:
+            del holder[key]
+        else:
+            new = chance.choice(ODD) if chance.random() < 0.6 else other[name]
+            holder[key] = json.loads(json.dumps(new))
+    return json.dumps(content).encode()
+
+
+def test_no_mutated_message_harms_its_reader() -> None:
+    """Each is a value of plain parts, which can be looked into and judged, or none of ours."""
+    eager = [torch.rand(2, 3), {"a": torch.arange(3), "b": (1, 0.5, True, "text")}]
+    text, writer = written({"value": eager, "fell": {"a cause": 3}, "drew": False})
+    chance = random.Random(5)
+    taken_for_answers = 0
+    fd = writer.file()
+    for _ in range(MUTATIONS):
+        data = mutated(text, chance)
+        header = bytearray(HEADER.pack(MARK, len(data), True))
+        if chance.random() < 0.05:
+            header[chance.randrange(len(header))] ^= 1 << chance.randrange(8)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            socket.send_fds(theirs, [bytes(header)], [fd] if chance.random() < 0.98 else [])
+            with contextlib.suppress(BlockingIOError):
+                theirs.setblocking(False)
+                theirs.send(data)
+            theirs.close()
+            try:
+                answer = Channel(ours, believed=False).receive(time.monotonic() + 30)
+            except (Garbled, Gone):
+                continue
+        if is_answer({"do": "run"}, answer) and "value" in answer:
+            taken_for_answers += 1
+            if structure(answer["value"], eager, strides=True) is None:
+                found = trial_of("a message", answer["value"], eager, eager)
+                assert isinstance(found, Trial | Finding)
+    os.close(fd)
+    assert MUTATIONS / 50 < taken_for_answers < MUTATIONS

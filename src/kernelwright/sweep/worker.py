@@ -199,7 +199,11 @@ def _taken(bench: Bench, place: Path, where: str) -> tuple[Path, Certificate | N
 
 def _certified(bench: Bench, certificate: Certificate) -> dict[str, Any]:
     bench.keep("certificate.json", json.dumps(certificate.to_json(), indent=2, default=str))
-    return {"verdict": certificate.verdict, "certified": certificate.passed}
+    return {
+        "verdict": certificate.verdict,
+        "certified": certificate.passed,
+        "level": certificate.level,
+    }
 
 
 def _why(certificate: Certificate) -> str:
@@ -242,9 +246,17 @@ def summed(results: list[dict[str, Any]]) -> dict[str, Any]:
         values = [result[name] for result in results if name in result]
         if values:
             found[name] = values[-1] if name == "verdict" else min(values)
+    if levels := [result["level"] for result in results if "level" in result]:
+        found["level"] = min(levels, key=_height)
     if timed:
         found["on"] = timed[-1]["on"]
     return found
+
+
+def _height(level: str | None) -> int:
+    from kernelwright.verify.certificate import LEVELS
+
+    return -1 if level is None else LEVELS.index(level)
 
 
 def geometric_mean(values: list[float]) -> float | None:

@@ -1,7 +1,8 @@
 """What verify proved: a Certificate, one Check a line, with the figures it was judged by.
 
 In: findings of the checks. Out: frozen values that print as plain text and as JSON. The one idea:
-`passed` is True, False, or None for "not applicable"; None is never counted as evidence.
+`passed` is True, False, or None for "not applicable"; None is never counted as evidence. Each check
+belongs to a level, and a level holds if nothing stands against it or against one below it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,14 @@ ESSENTIAL = "oracle"
 SUMMARIES = ("fallbacks", "the file")  # checks that are made of all the others
 SANITIZER = "memory: sanitizer"  # a check that is run where it is asked for
 UNRUN = 3  # names that a verdict quotes
+# What a candidate can be, each with all that stands before it.
+LEVELS = FUNCTION, GRADIENTS, MODULE, DROP_IN = ("function", "gradients", "module", "drop-in")
+AS = {
+    FUNCTION: "as a function",
+    GRADIENTS: "with its gradients",
+    MODULE: "as a module",
+    DROP_IN: "as a drop-in",
+}
 MARKS = {True: "pass", False: "FAIL", None: "n/a"}
 
 
@@ -31,6 +40,8 @@ class Finding:
     weak: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     inputs: Any = None  # that it failed on
+    log: str = ""
+    drawn: tuple[tuple[str, ...], ...] = ()  # rules of use, history by history
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,13 @@ class Check:
     seconds: float = 0.0
     fallbacks: dict[str, int] | None = None
     log: str = ""
+    level: str = FUNCTION
+    limits: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Nothing in it stands against its level: neither a failure nor what is not done at all."""
+        return self.passed is not False and not (self.passed is None and self.limits)
 
     @property
     def reproducible(self) -> bool:
@@ -61,8 +79,10 @@ class Certificate(Shown):
     """Every check of one candidate against one model, and what weakens or limits the evidence.
 
     `sha256` is that of the candidate's file, taken before it was run; `seed` gives the same numbers
-    again. A certificate of a selection of checks (`only`), or with checks for which there was no
-    time (`unrun`), never passes as a whole.
+    again. `asked` is the level that the candidate has to reach, `apart` what kept its process from
+    others; `uses` tells how often each rule of use was drawn, `pairs` which came right after which.
+    A certificate of a selection of checks (`only`), or with checks for which there was no time
+    (`unrun`) at the level that was asked for, never passes as a whole.
     """
 
     model: str
@@ -78,6 +98,10 @@ class Certificate(Shown):
     model_sha256: str = ""
     only: tuple[str, ...] = ()
     unrun: tuple[str, ...] = ()
+    asked: str = FUNCTION
+    apart: str = ""
+    uses: dict[str, int] = field(default_factory=dict)
+    pairs: dict[str, int] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -85,13 +109,33 @@ class Certificate(Shown):
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.passed is False)
+        """Those of the lowest level first."""
+        wrong = [check for check in self.checks if check.passed is False]
+        return tuple(sorted(wrong, key=lambda check: LEVELS.index(check.level)))
+
+    @property
+    def level(self) -> str | None:
+        """The highest level that holds, with all below it."""
+        compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
+        held = None
+        for level in LEVELS if compared and not self.only else ():
+            if self.against(level):
+                break
+            held = level
+        return held
+
+    def against(self, level: str) -> tuple[Check, ...]:
+        """What stands against a level by itself, not counting the levels below it."""
+        return tuple(
+            check
+            for check in self.checks
+            if check.level == level and (not check.holds or check.name in self.unrun)
+        )
 
     @property
     def passed(self) -> bool:
-        """Nothing failed, and the values on the file's own inputs were really compared."""
-        compared = any(check.name == ESSENTIAL and check.passed for check in self.checks)
-        return compared and not self.failures and not self.only and not self.unrun
+        """It is at least what was asked for, and the values were really compared."""
+        return self.level is not None and LEVELS.index(self.level) >= LEVELS.index(self.asked)
 
     def __bool__(self) -> bool:
         """Whether it certifies: `if kernelwright.verify(...)` asks for the verdict."""
@@ -99,21 +143,34 @@ class Certificate(Shown):
 
     @property
     def verdict(self) -> str:
-        if self.failures:
-            names = ", ".join(check.name for check in self.failures)
-            return f"FAILED: {len(self.failures)} of {len(self.checks)} checks ({names})"
+        if self.passed:
+            return self._passed()
+        within = LEVELS[: LEVELS.index(self.asked) + 1]
+        wrong = [c for c in self.checks if not c.holds and (c.level in within or self.only)]
+        below = f"; it holds {AS[self.level]}" if self.level else ""
+        if wrong:
+            names = ", ".join(check.name for check in wrong)
+            return f"FAILED: {len(wrong)} of {len(self.checks)} checks ({names}){below}"
         if self.only:
             return f"NOT CERTIFIED: nothing failed, but only {', '.join(self.only)} ran"
         if self.unrun:
             names = ", ".join(self.unrun[:UNRUN])
             more = f" and {len(self.unrun) - UNRUN} more" if len(self.unrun) > UNRUN else ""
             told = f"there was no time for {names}{more}; use --thorough, or a machine at rest"
-            return f"NOT CERTIFIED: nothing failed, but {told}"
-        if not self.passed:
-            return "NOT CERTIFIED: nothing failed, but the values could not be compared"
+            return f"NOT CERTIFIED: nothing failed, but {told}{below}"
+        return "NOT CERTIFIED: nothing failed, but the values could not be compared"
+
+    def _passed(self) -> str:
+        assert self.level is not None
         passed = sum(check.passed is True for check in self.checks)
-        skipped = len(self.checks) - passed
-        return f"PASSED: {passed} checks" + (f", {skipped} not applicable" if skipped else "")
+        skipped = sum(check.passed is None and check.holds for check in self.checks)
+        told = f"PASSED {AS[self.level]}: {passed} checks"
+        told += f", {skipped} not applicable" if skipped else ""
+        if self.level == LEVELS[-1]:
+            return told
+        following = LEVELS[LEVELS.index(self.level) + 1]
+        names = ", ".join(check.name for check in self.against(following))
+        return f"{told}; against {following} stands: {names}"
 
     def command(self, check: Check) -> str:
         """What runs one check again, on the same numbers."""
@@ -124,7 +181,8 @@ class Certificate(Shown):
         return shlex.join([*parts, "--precision", self.precision])
 
     def to_json(self) -> dict[str, Any]:
-        return {"passed": self.passed, "verdict": self.verdict, **asdict(self)}
+        first = {"passed": self.passed, "level": self.level, "verdict": self.verdict}
+        return {**first, **asdict(self)}
 
     def __str__(self) -> str:
         lines = [self.title, *(str(check) for check in self.checks)]

@@ -6,6 +6,7 @@ them. Waiting has an end, and a message that is no message of ours is Garbled.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import socket
@@ -36,6 +37,8 @@ class Channel:
 
     def __init__(self, end: socket.socket, find: Find | None = None, believed: bool = True) -> None:
         self.end, self.find, self.believed = end, find, believed
+        self._waited, self._patience = 0.0, math.inf
+        self._excused: Callable[[], bool] = lambda: False
 
     def send(self, value: Any, sent: Sent | None = None) -> None:
         """A message; `sent` knows which tensors lie in a file already."""
@@ -53,9 +56,18 @@ class Channel:
                 os.close(fd)
 
     def receive(
-        self, deadline: float | None = None, alive: Callable[[], bool] = lambda: True
+        self,
+        deadline: float | None = None,
+        alive: Callable[[], bool] = lambda: True,
+        patience: float = math.inf,
+        excused: Callable[[], bool] = lambda: False,
     ) -> Any:
-        """The next message, before a time of the monotonic clock."""
+        """The next message, before a time of the monotonic clock.
+
+        `patience` is how long to wait by looks at the socket, so that it lasts while this process
+        is stopped; it begins anew after a look at which the other side is `excused`.
+        """
+        self._waited, self._patience, self._excused = 0.0, patience, excused
         fd: int | None = None
         try:
             header, fds, _, _ = self._header(deadline, alive)
@@ -94,8 +106,14 @@ class Channel:
 
     def _wait(self, deadline: float | None, alive: Callable[[], bool]) -> None:
         while True:
-            left = STEP if deadline is None else min(STEP, deadline - time.monotonic())
-            if self._readable(left):
+            start = time.monotonic()
+            readable = self._readable(STEP if deadline is None else min(STEP, deadline - start))
+            self._waited += min(STEP, time.monotonic() - start)
+            if self._waited > self._patience:
+                if not self._excused():
+                    raise Silent
+                self._waited = 0.0
+            if readable:
                 return
             if not alive() and not self._readable(0.0):
                 raise Gone

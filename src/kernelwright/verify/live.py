@@ -12,7 +12,7 @@ from torch import nn
 
 from kernelwright.live import emitted_file
 from kernelwright.problem import Problem
-from kernelwright.verify.certificate import Certificate
+from kernelwright.verify.certificate import DROP_IN, Certificate
 from kernelwright.verify.saved import save
 from kernelwright.verify.session import verify
 
@@ -27,9 +27,10 @@ def verify_compiled(
             progress("verify", check)
 
     if problem.path is None:
-        return verify_live(problem, new, progress=begin)
+        return verify_live(problem, new, progress=begin, level=DROP_IN)
     files = problem.path, emitted_file(new)
-    return verify(*files, str(problem.device), problem.precision, progress=begin)
+    device = str(problem.device)
+    return verify(*files, device, problem.precision, progress=begin, level=DROP_IN)
 
 
 def verify_live(problem: Problem, candidate: nn.Module | Path, **options: Any) -> Certificate:

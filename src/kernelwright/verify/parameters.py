@@ -6,9 +6,7 @@ the float64 oracle in place, so that big weights are never allocated twice.
 
 from __future__ import annotations
 
-import io
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -46,51 +44,6 @@ def write_buffers(module: nn.Module, state: State) -> None:
     for name, value in module.named_buffers(remove_duplicate=False):
         if name in state and state[name].shape == value.shape:
             value.copy_(state[name])
-
-
-@torch.no_grad()
-def step(module: nn.Module) -> None:
-    """One step of SGD with gradients that depend on nothing."""
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    for index, value in enumerate(module.parameters()):
-        if value.requires_grad:
-            steps = torch.arange(value.numel(), device=value.device).add(index).remainder(5).sub(2)
-            value.grad = steps.view(value.shape).to(value)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def _load(module: nn.Module, state: State) -> None:
-    known = module.state_dict()
-    module.load_state_dict({name: state.get(name, value) for name, value in known.items()})
-
-
-def _save_and_load(module: nn.Module, state: State) -> None:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    _load(module, torch.load(file, weights_only=True))
-
-
-def _write_data(module: nn.Module, state: State) -> None:
-    """Through `.data`, which bumps no version counter."""
-    for name, value in tensors(module).items():
-        if name in state and state[name].shape == value.shape:
-            value.data.copy_(state[name])
-
-
-# How new weights get into a module, by name.
-WAYS: dict[str, Callable[[nn.Module, State], None]] = {
-    "copy": write,
-    "load_state_dict": _load,
-    "save and load": _save_and_load,
-    ".data": _write_data,
-}
-
-
-def pickled(module: nn.Module) -> nn.Module:
-    loaded: nn.Module = pickle.loads(pickle.dumps(module))
-    return loaded
 
 
 def _same(x: Tensor) -> Tensor:

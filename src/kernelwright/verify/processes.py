@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import re
 import signal
@@ -25,6 +26,7 @@ from kernelwright import spawn
 from kernelwright.errors import InternalError
 from kernelwright.verify.channel import Channel, Gone, Silent
 from kernelwright.verify.sent import Sent
+from kernelwright.verify.surroundings import Surroundings
 
 START_SECONDS = 120.0
 ENDING_SECONDS = 2.0
@@ -34,12 +36,19 @@ MOST_DESCENDANTS = 400
 LOOK_SECONDS = 0.2
 MEMORY_SHARE = 0.8  # of what is free when a process starts
 LOG_LINES = 15
+RARELY = 10  # looks between two at the files
+COMPILERS = frozenset(
+    [
+        *("ninja", "c++", "g++", "gcc", "cc", "clang", "clang++", "cc1plus", "cc1", "as", "ld"),
+        *("collect2", "nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "ld.lld"),
+    ]
+)
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 
 ESCAPES = re.compile(
     r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?|[^\x09\x0a\x20-\U0010ffff]"
 )
-BIDIRECTIONAL = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x7f-\x9f]")
+BIDIRECTIONAL = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\x7f-\x9f\ud800-\udfff]")
 
 
 class Starter(Protocol):
@@ -48,7 +57,7 @@ class Starter(Protocol):
     @property
     def alive(self) -> bool: ...
 
-    def fork(self, protected: bool) -> Process: ...
+    def fork(self, protected: bool, surroundings: Surroundings | None = None) -> Process: ...
 
     def status(self, pid: int) -> int | None: ...
 
@@ -69,23 +78,30 @@ class Server:
         self._ready = False
         self._lock = threading.Lock()
 
-    def fork(self, protected: bool) -> Process:
-        """A new process; `protected` from others looking into its memory, and so believed."""
+    def fork(self, protected: bool, surroundings: Surroundings | None = None) -> Process:
+        """A new process; `protected` from others looking into its memory, and so believed.
+
+        One with `surroundings` of its own is kept apart from all others where the kernel can.
+        """
         ours, theirs = socket.socketpair()
         log_out, log_in = os.pipe()
         request = {
             "do": "fork",
-            "environment": spawn.neutral_environment(),
+            "environment": (
+                surroundings.environment if surroundings else spawn.neutral_environment()
+            ),
             "protected": protected,
+            "apart": surroundings is not None and surroundings.apart,
         }
         with self._lock:
             self._wait_until_ready()
             socket.send_fds(self.control.end, [b"f"], [theirs.fileno(), log_in])
             self.control.send(request)
-            pid = self._heard()["pid"]
+            forked = self._heard()
         theirs.close()
         os.close(log_in)
-        return Process(self, pid, protected, ours, os.fdopen(log_out, "rb", buffering=0))
+        log = os.fdopen(log_out, "rb", buffering=0)
+        return Process(self, forked["pid"], protected, ours, log, surroundings, forked["apart"])
 
     def status(self, pid: int) -> int | None:
         return self._ask("status", pid)
@@ -146,9 +162,17 @@ class Process:
     """
 
     def __init__(
-        self, server: Starter, pid: int, believed: bool, end: socket.socket, log: IO[bytes]
+        self,
+        server: Starter,
+        pid: int,
+        believed: bool,
+        end: socket.socket,
+        log: IO[bytes],
+        surroundings: Surroundings | None = None,
+        apart: bool = False,
     ) -> None:
         self.server, self.pid = server, pid
+        self.surroundings, self.apart = surroundings, apart
         self.channel = Channel(end, believed=believed)
         self.broken: str | None = None
         self.output = Output(log, self._flooded)
@@ -162,10 +186,17 @@ class Process:
         with self._or_ended():
             self.channel.send(value, sent)
 
-    def hear(self, deadline: float) -> Any:
-        """Wait for the answer to a request; Ended or Silent if there is none."""
+    def hear(self, deadline: float, patience: float = math.inf) -> Any:
+        """Wait for the answer to a request; Ended or Silent if there is none.
+
+        `patience` is for waiting alone: it rests while everything is stopped, and while compilers
+        are at work.
+        """
         with self._or_ended():
-            return self.channel.receive(deadline, self.alive)
+            return self.channel.receive(deadline, self.alive, patience, self._compiles)
+
+    def _compiles(self) -> bool:
+        return any(_command(pid) in COMPILERS for pid in descendants(self.pid))
 
     @contextlib.contextmanager
     def _or_ended(self) -> Iterator[None]:
@@ -215,12 +246,16 @@ class Process:
 
     def _look(self) -> None:
         """Memory and the number of processes, a few times a second."""
+        looks = 0
         while not self._closed.wait(LOOK_SECONDS) and self.broken is None:
+            looks += 1
             below = [self.pid, *descendants(self.pid)]
             if len(below) > MOST_DESCENDANTS:
                 self._break(f"started more than {MOST_DESCENDANTS} processes")
             elif sum(map(_memory, below)) > self._most_memory:
                 self._break(f"used more than {self._most_memory >> 20} MB of memory")
+            elif self.surroundings and looks % RARELY == 0 and self.surroundings.overflows():
+                self._break("wrote more files than anybody needs")
 
 
 class Output:
@@ -262,7 +297,7 @@ class Output:
 
 
 def printable(text: str) -> str:
-    """Without escape sequences, control characters and marks that reverse the direction."""
+    """Without escape sequences, control characters, half characters and marks of direction."""
     return BIDIRECTIONAL.sub("", ESCAPES.sub("", text.replace("\r", "\n")))
 
 
@@ -291,6 +326,12 @@ def descendants(root: int) -> Iterator[int]:
                     below = [int(child) for child in file.read().split()]
                 yield from below
                 todo += below
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        return file.read().strip()
+    return ""
 
 
 def available_memory() -> int:

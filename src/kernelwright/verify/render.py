@@ -19,7 +19,7 @@ def render(certificate: Certificate) -> Group:
     """The certificate as a table, with what failed and what is weak spelled out below it."""
     parts: list[RenderableType] = [Text(certificate.title, style="bold"), _table(certificate)]
     for check in certificate.failures:
-        parts.append(Text(f"{check.name}: {check.detail}", style="red"))
+        parts.append(Text(f"{check.name} ({check.level}): {check.detail}", style="red"))
         if check.log:
             parts.append(Text(check.log, style="dim"))
         if certificate.seed is not None and check.reproducible:

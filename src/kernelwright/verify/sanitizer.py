@@ -26,6 +26,7 @@ from kernelwright.verify.processes import Process
 from kernelwright.verify.side import Broken, Raised
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Job, Reference, Subject
+from kernelwright.verify.surroundings import Surroundings
 
 TOOL = "compute-sanitizer"
 # Blocks of a whole number of pages lie one behind the other; padding keeps them apart.
@@ -87,6 +88,7 @@ def _called(job: Job, reference: Reference, starter: Watched) -> list[str]:
     finally:
         if subject is not None and subject.side.process is not None:
             subject.side.process.channel.close()  # then it ends by itself, and the tool sums up
+            subject.surroundings.close()
     return said
 
 
@@ -121,7 +123,7 @@ class Watched:
         self.process: subprocess.Popen[bytes] | None = None
         self.forked: Process | None = None
 
-    def fork(self, protected: bool) -> Process:
+    def fork(self, protected: bool, surroundings: Surroundings | None = None) -> Process:
         ours, theirs = socket.socketpair()
         log_out, log_in = os.pipe()
         self.process = spawn.begun(self.command, theirs, log_in, "alone", **ENVIRONMENT)

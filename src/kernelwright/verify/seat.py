@@ -9,6 +9,7 @@ attributes and random numbers.
 from __future__ import annotations
 
 import copy
+import functools
 import socket
 import sys
 import time
@@ -80,6 +81,7 @@ class Seat:
         self.begin: attributes.Attributes = {}
         self.volatile: attributes.Attributes = {}
         self.device = torch.device("cpu")
+        self.dtype = torch.get_default_dtype()
         self.world = world.values(), world.functions()
         self.maker: Maker | None = None
         self.ways: list[arguments.Way] = []
@@ -161,14 +163,6 @@ class Seat:
         self.seat(next(iter(self.modules)), module)
         return {} if request.get("unseen") else self.described(request)
 
-    def duplicate(self, request: Request) -> dict[str, Any]:
-        """A copy in the place of the module, until it is asked back."""
-        how = parameters.pickled if request["how"] == "pickle" else copy.deepcopy
-        module = how(self._main)
-        self._push()
-        self.modules = {next(iter(self.modules)): module}
-        return {}
-
     def back(self, request: Request) -> dict[str, Any]:
         self.modules, self.buffers, self.begin, self.volatile = self.stack.pop()
         return {}
@@ -186,12 +180,10 @@ class Seat:
         return {}
 
     def write(self, request: Request) -> dict[str, Any]:
-        """New weights, in a way that people have of giving them."""
+        """New weights, from the judge."""
         state = {name: x.to(self.device) for name, x in request["state"].items()}
-        for role, module in self.modules.items():
-            way = request["way"] if role != ORACLE else "copy"
-            with torch.no_grad():
-                parameters.WAYS[way](module, state)
+        for module in self.modules.values():
+            parameters.write(module, state)
         names = [n for n, _ in self._main.named_buffers(remove_duplicate=False)]
         self.buffers = {name: state[name] for name in names if name in state}
         return {}
@@ -218,15 +210,6 @@ class Seat:
     def load_strictly(self, request: Request) -> dict[str, Any]:
         self._main.load_state_dict(request["state"], strict=True)
         return {}
-
-    def step(self, request: Request) -> dict[str, Any]:
-        """One step of an optimizer on the module alone, and the original's weights after it.
-
-        Its buffers are those that runs start from, not what the last run left of them.
-        """
-        parameters.write_buffers(self._main, self.buffers)
-        parameters.step(self._main)
-        return {} if CANDIDATE in self.modules else {"state": parameters.snapshot(self._main)}
 
     def reset(self, request: Request) -> dict[str, Any]:
         """Whether the device still works."""
@@ -299,7 +282,8 @@ class Seat:
             torch.set_default_dtype(before)
 
     def _run(self, role: str, request: Request) -> dict[str, Any]:
-        module, here = self.modules[role], Here(self.device, role == ORACLE)
+        module = self.modules[role]
+        here = Here(self.device, role == ORACLE, functools.partial(self._another, role))
         given: Inputs = request["inputs"]
         inputs = widen(given) if here.wide else map_tensors(lambda x: x, given)
         self._rewind(role, request)
@@ -323,6 +307,21 @@ class Seat:
             "ran": seconds,
             "volatile": self._begins(role),
         }
+
+    def _another(self, role: str, seed: int) -> nn.Module:
+        """Another instance, in the mode of the first; of a live module there are only copies."""
+        first, maker = self.modules[role], self.maker
+        if maker is None or maker.arguments is None:
+            return copy.deepcopy(first)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+        try:
+            made = maker.construct(maker.arguments, seed).train(first.training)
+        finally:
+            torch.set_default_dtype(before)
+        if role != ORACLE:
+            return made
+        return attributes.widen_attributes(made._apply(wide))  # type: ignore[no-untyped-call]
 
     def _rewind(self, role: str, request: Request) -> None:
         """Buffers and the attributes that forward changes, as they were in the beginning."""
@@ -440,13 +439,11 @@ REQUESTS: dict[str, Callable[[Seat, Request], dict[str, Any]]] = {
     "load": Seat.load,
     "describe": Seat.described,
     "construct": Seat.construct,
-    "duplicate": Seat.duplicate,
     "back": Seat.back,
     "mode": Seat.mode,
     "write": Seat.write,
     "shake": Seat.shake,
     "load strictly": Seat.load_strictly,
-    "step": Seat.step,
     "reset": Seat.reset,
     "draw": Seat.draw,
     "list": Seat.list_changes,

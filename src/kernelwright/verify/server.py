@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import os
 import resource
 import select
 import signal
 import socket
 import sys
+import tempfile
 import time
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 import torch._dynamo  # noqa: F401  the optimizers import it: once, for all processes
 
@@ -26,6 +29,11 @@ from kernelwright.verify.channel import Channel, Gone
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 ENDING_SECONDS = 5.0
+CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x20000, 0x08000000, 0x10000000
+CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+APART = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWNS
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
+MOST_FILES, LARGEST_FILE = 4096, 64 << 30
 
 
 def main(fd: int) -> None:
@@ -75,7 +83,8 @@ class Server:
         request = self.channel.receive()
         self._reap()
         if request["do"] == "fork":
-            return {"pid": self._fork(request, fds)}
+            request["apart"] = request["apart"] and self._has_namespaces
+            return {"pid": self._fork(request, fds), "apart": request["apart"]}
         if request["do"] == "end":
             self._end(request["pid"])
         return {"status": self.ends.get(request["pid"])}
@@ -88,6 +97,15 @@ class Server:
             os.close(fd)
         self.known.add(pid)
         return pid
+
+    @functools.cached_property
+    def _has_namespaces(self) -> bool:
+        """Whether the kernel lets us, found out by a process that does nothing else."""
+        pid = os.fork()
+        if pid == 0:
+            _control(PR_SET_DUMPABLE, 1)  # or /proc/self is not ours
+            os._exit(0 if _in_namespaces() else 1)
+        return os.waitpid(pid, 0)[1] == 0
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -146,8 +164,11 @@ def _become(request: dict[str, Any], fds: list[int], control: Channel) -> None:
         os.close(log)
         _set_limits()
         _control(PR_SET_DUMPABLE, 0 if request["protected"] else 1)
+        if request["apart"]:
+            _go_apart(own)
         os.environ.clear()
         os.environ.update(request["environment"])
+        tempfile.tempdir = None
         sys.argv[:] = [""]
         faulthandler.enable()
         seat.main(socket.socket(fileno=own))
@@ -157,9 +178,81 @@ def _become(request: dict[str, Any], fds: list[int], control: Channel) -> None:
         os._exit(0)
 
 
+def _go_apart(own: int) -> None:
+    """Returns in a process that sees no other one of the machine, cannot reach one, nor a network.
+
+    Between it and us are three: its parent, which is there to be killed; the first of its
+    namespace, which nobody in it can kill, and with which all others of it end; and this one.
+    """
+    if not _in_namespaces():
+        return
+    ours, theirs = os.pipe()
+    if first := os.fork():
+        os.close(own)
+        os.close(theirs)
+        os.waitpid(first, 0)
+        told = os.read(ours, 4)
+        _end_as(int.from_bytes(told, "big") if told else signal.SIGKILL)
+    os.close(ours)
+    _control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _mount_proc()
+    if parent := os.fork():
+        os.close(own)
+        os.write(theirs, _status_of(parent).to_bytes(4, "big"))
+        os._exit(0)
+    os.close(theirs)
+    if last := os.fork():
+        os.close(own)
+        _end_as(_status_of(last))
+
+
+def _status_of(child: int) -> int:
+    """How a child ended, and all that came to this process from others meanwhile."""
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            return status
+
+
+def _end_as(status: int) -> NoReturn:
+    """As the process did that had this status."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        with contextlib.suppress(OSError):  # nobody may handle SIGKILL, nor has to
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(max(code, 0))
+
+
+def _in_namespaces() -> bool:
+    """Namespaces of its own for this process and its children, in which it is the same user."""
+    user, group = os.getuid(), os.getgid()
+    try:
+        if ctypes.CDLL(None, use_errno=True).unshare(APART):
+            return False
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1")):
+            Path("/proc/self", name).write_text(text)
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+def _mount_proc() -> None:
+    """The processes of the namespace alone, where a container does not forbid it."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None)
+        libc.mount(b"proc", b"/proc", b"proc", 0, None)
+
+
 def _set_limits() -> None:
-    """No core files; and if memory runs out, this process is the one to go."""
+    """No core files, so many open ones; and if memory runs out, this process is the one to go."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for what, most in ((resource.RLIMIT_NOFILE, MOST_FILES), (resource.RLIMIT_FSIZE, LARGEST_FILE)):
+        _, hard = resource.getrlimit(what)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

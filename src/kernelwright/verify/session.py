@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 
 from kernelwright.errors import BuildError, InputError, KernelwrightError
+from kernelwright.failures import debugging
 from kernelwright.loading import read_source
 from kernelwright.problem import resolve_device, resolve_precision
 from kernelwright.verify import saved
 from kernelwright.verify.blame import blamed
-from kernelwright.verify.certificate import SANITIZER, Certificate, Check, Finding
+from kernelwright.verify.certificate import FUNCTION, LEVELS, SANITIZER, Certificate, Check, Finding
 from kernelwright.verify.checks import MAIN, ROWS, TABLE, Row
 from kernelwright.verify.checks.fallbacks import count_fallbacks, judge_fallbacks
 from kernelwright.verify.inputs import Inputs
@@ -37,8 +39,10 @@ from kernelwright.verify.subject import Job, Reference, Subject
 
 SECONDS, THOROUGH_SECONDS = 1200.0, 6000.0
 RESTARTS = 4
+HANGS = 1  # after which a candidate gets another process
 FIRST = TABLE[0].name
 FILE = "the file"
+UNREACHED = "not run: the time was over, or the candidate's processes were"
 MOST_PADDING = 3  # calls between two checks, drawn from the seed
 
 
@@ -53,7 +57,12 @@ class Session:
     weak: list[str] = field(default_factory=list)
     limits: list[str] = field(default_factory=list)
     restarts: int = 0
+    hangs: int = 0
     sanitize: bool = False
+    asked: str = FUNCTION
+    apart: str = ""
+    uses: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.time_limit
@@ -68,9 +77,10 @@ class Session:
         return self.time_limit * (0.5 if check == FIRST else 0.25)
 
     def order(self, rows: Sequence[Row]) -> list[Row]:
-        """Those that are first, then the others as the seed has it."""
+        """Those that are first, then the others by level, and in each as the seed has it."""
         others = [row for row in rows if not row.first]
         self.chance.shuffle(others)
+        others.sort(key=lambda row: LEVELS.index(row.level))
         return [row for row in rows if row.first] + others
 
 
@@ -88,19 +98,23 @@ def verify(
     seed: int | None = None,
     training: bool | None = None,
     sanitize: bool = False,
+    level: str = FUNCTION,
 ) -> Certificate:
     """Certify that ModelNew in one file computes the same function as Model in another.
 
-    `training` is the mode to start from, by default the one in which Model is constructed. `only`
-    names single checks, `thorough` gives all of them ten times the time and makes those that take
-    much memory, `sanitize` runs the kernels under compute-sanitizer as well, and `seed`, which is
-    the operating system's by default, repeats a run.
+    All levels are tried, and the certificate passes if `level` holds. `training` is the mode to
+    start from, by default the one in which Model is constructed. `only` names single checks,
+    `thorough` gives all of them ten times the time and makes those that take much memory,
+    `sanitize` runs the kernels under compute-sanitizer as well, and `seed`, which is the operating
+    system's by default, repeats a run.
     """
-    job = job_for(model_path, candidate_path, device, precision, training, seed, thorough)
+    if level not in LEVELS:
+        raise InputError(f"There is no level {level!r}; it is one of {', '.join(LEVELS)}.")
+    job = job_for(model_path, candidate_path, device, precision, training, seed, thorough, quick)
     rows = chosen(only, quick, thorough)
     limit = time_limit or (THOROUGH_SECONDS if thorough else SECONDS)
     with unreadable(), Server() as server:
-        session = Session(job, limit, progress, sanitize=sanitize)
+        session = Session(job, limit, progress, sanitize=sanitize, asked=level)
         return certify(session, server, rows, tuple(only))
 
 
@@ -112,6 +126,7 @@ def job_for(
     training: bool | None = None,
     seed: int | None = None,
     thorough: bool = False,
+    quick: bool = False,
 ) -> Job:
     """What is to be verified; the candidate's text is read here, once and for all."""
     for path in (model_path, candidate_path):
@@ -128,6 +143,7 @@ def job_for(
         training,
         secrets.randbits(48) if seed is None else seed,
         thorough,
+        quick,
     )
 
 
@@ -164,7 +180,7 @@ def certify(
     checks = [
         found.get(
             row.name,
-            Check(row.name, None, "not run: the time was over, or the candidate's processes were"),
+            Check(row.name, None, UNREACHED, level=row.level),
         )
         for row in rows
     ]
@@ -185,6 +201,10 @@ def certify(
         before[job.model],
         only,
         unrun,
+        session.asked,
+        session.apart,
+        dict(session.uses.most_common()),
+        dict(session.pairs.most_common()),
     )
 
 
@@ -204,9 +224,17 @@ def _subject(
     except Broken as error:
         if not reference.side.running:
             raise _not_run(error) from error
-        _charge(session, rows[0].name, error, "loading the files")
+        _charge(session, rows[0], f"{error} while loading the files", error.log)
     except Raised as error:
         raise InputError(f"{session.job.candidate} raised {error} while it was loaded.") from error
+    except KernelwrightError:
+        raise
+    except Exception as error:
+        if debugging():
+            raise
+        _charge(session, rows[0], _ended_by(error))
+    if subject is not None:
+        session.apart = subject.apart
     try:
         yield subject
     finally:
@@ -237,14 +265,20 @@ def _run(session: Session, subject: Subject, row: Row) -> bool:
         seconds = time.perf_counter() - start
         if time.monotonic() >= session.deadline and seconds < session.share(row.name):
             return False  # all of the time is over, which is nobody's fault
-        _charge(session, row.name, error, f"running the check {row.name}", seconds)
-        return _restarted(session, subject)
-    except Raised as error:
-        session.checks.append(Check(row.name, False, f"the device did not recover: {error}"))
+        _charge(session, row, f"{error} while running the check {row.name}", error.log, seconds)
+        session.hangs += error.silent
+        return session.hangs <= HANGS and _restarted(session, subject)
+    except Exception as error:
+        if debugging() or (isinstance(error, BuildError) and not session.checks):
+            raise
+        _charge(session, row, _ended_by(error))
         return _restarted(session, subject)
     session.checks.append(check)
     session.weak += finding.weak
     session.limits += finding.limits
+    for rules in finding.drawn:
+        session.uses.update(rules)
+        session.pairs.update(f"{a}, {b}" for a, b in pairwise(rules))
     return True
 
 
@@ -255,7 +289,7 @@ def _restarted(session: Session, subject: Subject) -> bool:
     subject.until(session.deadline)
     try:
         subject.restart()
-    except (Broken, Raised, KernelwrightError, OSError):
+    except Exception:
         return False
     return True
 
@@ -277,8 +311,9 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
     except (BuildError, Broken):
         raise
     except Exception as error:
-        said = str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
-        finding = Finding(False, f"the check was ended by {printable(said)[:300]}")
+        if debugging() and not isinstance(error, Raised | KernelwrightError):
+            raise
+        finding = Finding(False, _ended_by(error))
         if subject.side.running and subject.reference.side.running:
             subject.restart()
     after = subject.fallbacks
@@ -291,22 +326,36 @@ def run_check(subject: Subject, row: Row) -> tuple[Check, Finding]:
         finding.allowed,
         round(time.perf_counter() - start, 3),
         None if after is None else dict(Counter(after) - before),
+        finding.log,
+        row.level,
+        finding.limits,
     )
     return check, finding
+
+
+def _ended_by(error: Exception) -> str:
+    """Whatever goes wrong over what a candidate did or sent is its own failure."""
+    said = str(error) if isinstance(error, Raised) else f"{type(error).__name__}: {error}"
+    return f"the check was ended by {printable(said)[:300]}"
 
 
 def _blame(subject: Subject, finding: Finding) -> str:
     """For a file of ours, which of its kernels is wrong."""
     if finding.passed is not False or not isinstance(finding.inputs, Inputs):
         return ""
-    sentence = blamed(subject, finding.inputs)
+    try:
+        sentence = blamed(subject, finding.inputs)
+    except Broken:
+        raise
+    except Exception:  # the finding stands, whatever is said of its cause
+        return ""
     return "" if sentence is None else f"; {sentence}"
 
 
-def _charge(session: Session, name: str, error: Broken, doing: str, seconds: float = 0.0) -> None:
-    """Write the end of a process down as the failure of the check it was running."""
-    told = Check(name, False, f"{error} while {doing}", seconds=round(seconds, 3), log=error.log)
-    session.checks.append(told)
+def _charge(session: Session, row: Row, told: str, log: str = "", seconds: float = 0.0) -> None:
+    """Write down what ended a check, or the process that ran it, as its failure."""
+    seconds = round(seconds, 3)
+    session.checks.append(Check(row.name, False, told, seconds=seconds, log=log, level=row.level))
 
 
 def _same_files(before: dict[str, str]) -> Check:

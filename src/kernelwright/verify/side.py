@@ -6,6 +6,7 @@ the process, as Broken, with its last words.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from kernelwright.errors import BuildError, InputError, KernelwrightError, VerificationError
@@ -14,6 +15,7 @@ from kernelwright.verify.channel import Silent
 from kernelwright.verify.processes import Ended, Process, Starter, printable
 from kernelwright.verify.seat import CANDIDATE
 from kernelwright.verify.sent import Sent
+from kernelwright.verify.surroundings import Surroundings
 from kernelwright.verify.wire import Garbled
 
 MESSAGE = 160  # characters of an exception that a finding quotes
@@ -32,25 +34,37 @@ class Raised(Exception):
 
 
 class Broken(Exception):
-    """A process that gave no answer, and why; `log` is the end of what it printed."""
+    """A process that gave no answer, and why; `log` is the end of what it printed.
 
-    def __init__(self, what: str, log: str) -> None:
+    One that was `silent` would not have ended by itself.
+    """
+
+    def __init__(self, what: str, log: str, silent: bool = False) -> None:
         super().__init__(what)
-        self.log = log
+        self.log, self.silent = log, silent
 
 
 class Side:
     """The process of the reference or of the candidate, started when it is first asked."""
 
-    def __init__(self, server: Starter, role: str, name: str, sent: Sent) -> None:
+    def __init__(
+        self,
+        server: Starter,
+        role: str,
+        name: str,
+        sent: Sent,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self.server, self.role, self.name, self.sent = server, role, name, sent
+        self.surroundings = surroundings
         self.process: Process | None = None
+        self.patience = math.inf
         self.deadline = float("inf")
         self.asked: dict[str, Any] = {}
 
     def start(self) -> None:
         self.close()
-        self.process = self.server.fork(protected=self.role != CANDIDATE)
+        self.process = self.server.fork(self.role != CANDIDATE, self.surroundings)
 
     def ask(self, do: str, **fields: Any) -> dict[str, Any]:
         """The answer to a request."""
@@ -70,12 +84,12 @@ class Side:
         """The answer to the last request, checked to be one."""
         assert self.process is not None
         try:
-            answer = self.process.hear(self.deadline)
+            answer = self.process.hear(self.deadline, self.patience)
             if self.role == CANDIDATE and not is_answer(self.asked, answer):
                 raise Garbled(f"no answer to {self.asked['do']}")
             return self._heard(answer)
         except Silent:
-            self._break("gave no answer in the time that it had")
+            self._break("gave no answer in the time that it had", silent=True)
         except Ended as error:
             self._break(str(error).removeprefix("the process "))
         except Garbled as error:
@@ -95,12 +109,12 @@ class Side:
         kind = printable(str(answer["raised"]))
         raise Raised(kind, message, answer.get("unreplayable") is True)
 
-    def _break(self, what: str) -> None:
+    def _break(self, what: str, silent: bool = False) -> None:
         assert self.process is not None
         process, self.process = self.process, None
         log = process.output.last_words()
         process.end()
-        raise Broken(f"the {self.role}'s process {what}", log)
+        raise Broken(f"the {self.role}'s process {what}", log, silent)
 
     @property
     def running(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +26,12 @@ from kernelwright.problem import describe
 from kernelwright.verify import weights
 from kernelwright.verify.inputs import Inputs, seeded, tensors_in, with_size
 from kernelwright.verify.parameters import State
-from kernelwright.verify.processes import Server, Starter
+from kernelwright.verify.processes import Server, Starter, printable
 from kernelwright.verify.seat import CANDIDATE, ORACLE, ORIGINAL
 from kernelwright.verify.sent import Sent
 from kernelwright.verify.side import Raised, Side
 from kernelwright.verify.sides import ONCE, Act
+from kernelwright.verify.surroundings import Surroundings
 from kernelwright.verify.weights import Names
 
 SMALL_SECONDS = 0.04  # what one eager run at the reduced batch may take
@@ -38,7 +40,9 @@ TRIAL_BATCH = 32
 SMALLEST_BATCH = 4
 DRAWN_BYTES, MOST_DRAWN = 1 << 29, 64  # of the file's own inputs that are kept
 FEWEST_DRAWN = 8  # of those cut to a batch; larger ones are made anew
+QUIET_SECONDS, LOADS, CALLS = 20.0, 3.0, 20.0  # and so many times what the original takes
 REFERENCE = "reference"
+SHOWN = 120  # characters of what a candidate calls the cause of a fallback
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Job:
     training: bool | None
     seed: int
     thorough: bool = False
+    quick: bool = False
 
     def number(self, *labels: object) -> int:
         """A number that depends on the seed and on what it is for, and tells nothing of either."""
@@ -133,6 +138,7 @@ class Reference:
         self.first: State = self.about["state"]
         self.names = _names(self.about)
         self.drew = False
+        self.took = math.inf
         self.volatile: dict[str, Any] = {}
         self.random_by_mode: dict[bool, bool] = {}
         self.tried_out = False
@@ -150,8 +156,10 @@ class Reference:
 
     def load(self) -> None:
         """A fresh process, with the model as it is constructed."""
+        start = time.perf_counter()
         self.side.start()
         self.about = known(self.side.ask("load", **self.job.to_load(REFERENCE)))
+        self.loaded = time.perf_counter() - start
 
     def run(
         self,
@@ -162,6 +170,7 @@ class Reference:
         replay: bool = False,
         rounded: dict[str, Any] | None = None,
     ) -> Any:
+        start = time.perf_counter()
         answer = self.side.ask(
             "run",
             role=role,
@@ -172,6 +181,8 @@ class Reference:
             replay=replay,
             rounded=rounded,
         )
+        if role == ORIGINAL and act is ONCE:
+            self.took = min(self.took, time.perf_counter() - start)
         if role == ORIGINAL:
             self.drew = bool(answer["drew"])
             self.volatile.update(answer["volatile"])
@@ -277,8 +288,11 @@ class Subject:
         self.job = job
         self.precision, self.device = job.precision, torch.device(job.device)
         self.reference = reference
-        self.side = Side(server, CANDIDATE, job.candidate, reference.sent)
+        self.surroundings = Surroundings(job.text, apart=self.device.type == "cpu")
+        self.side = Side(server, CANDIDATE, job.candidate, reference.sent, self.surroundings)
         self.until(deadline)
+        self.took = math.inf
+        self.misused: str | None = None  # the level of a use in which it was wrong
         self.counted: Counter[str] = Counter()
         self._modes: list[bool] = []
         self.counts = False
@@ -286,7 +300,11 @@ class Subject:
         self.states: dict[str, State] = {"initial": self.reference.first}
         self.state: State = self.reference.first
         self.start_reference()
-        self.start_candidate(meanwhile=reference.try_out)
+        try:
+            self.start_candidate(meanwhile=reference.try_out)
+        except BaseException:
+            self.close()
+            raise
 
     # Processes
 
@@ -299,6 +317,7 @@ class Subject:
         if self.device.type == "cpu":
             meanwhile()
         self.side.start()
+        self.side.patience = self.patience
         request = self.job.to_load(CANDIDATE, self.reference.arguments)
         self.side.tell("load", **{**request, "training": self.training})
         if self.device.type != "cpu":
@@ -321,6 +340,26 @@ class Subject:
 
     def until(self, deadline: float) -> None:
         self.side.deadline = self.reference.side.deadline = deadline
+
+    @property
+    def patience(self) -> float:
+        """The seconds of waiting after which a candidate is taken to be hanging."""
+        each = self.seconds if self.reference.tried_out else 0.0
+        known = QUIET_SECONDS + LOADS * self.reference.loaded + CALLS * each
+        return known * (10.0 if self.job.thorough else 1.0)
+
+    @property
+    def longer(self) -> float:
+        """By how many seconds a call of the candidate takes longer than one of the original."""
+        return max(0.0, self.took - self.reference.took) if self.took < math.inf else 0.0
+
+    @property
+    def apart(self) -> str:
+        """What keeps the candidate from the rest of the machine."""
+        process = self.side.process
+        if process is not None and process.apart:
+            return "namespaces of its own (users, processes, network, mounts), a fresh home"
+        return "no namespaces, a fresh home"
 
     # Facts
 
@@ -367,6 +406,14 @@ class Subject:
         return known[self._mode]
 
     @property
+    def random_in_any_mode(self) -> bool:
+        for training in (False, True):
+            if training not in self.reference.random_by_mode:
+                with self.mode(training):
+                    _ = self.random
+        return any(self.reference.random_by_mode.values())
+
+    @property
     def may_round(self) -> bool:
         """Whether torch is allowed TF32 here, so that eager's error is TF32's by right."""
         if self.device.type != "cuda":
@@ -388,6 +435,7 @@ class Subject:
         return self.reference.draw_all(draw)
 
     def candidate(self, inputs: Inputs, act: Act = ONCE, draw: int = 0) -> Any:
+        start = time.perf_counter()
         answer = self.side.ask(
             "run",
             role=CANDIDATE,
@@ -397,6 +445,8 @@ class Subject:
             noise=self.job.number("noise", draw),
             volatile=self.reference.volatile,
         )
+        if act is ONCE:
+            self.took = min(self.took, time.perf_counter() - start)
         self._count(answer.get("fell"))
         return answer["value"]
 
@@ -432,7 +482,8 @@ class Subject:
     def _count(self, fell: Any) -> None:
         if isinstance(fell, dict):
             self.counts = True
-            self.counted += Counter({str(k): int(v) for k, v in fell.items()})
+            counted = {printable(str(k))[:SHOWN]: int(v) for k, v in fell.items()}
+            self.counted += Counter(counted)
 
     # Weights and modes
 
@@ -450,7 +501,7 @@ class Subject:
         return self.states[name]
 
     def set_state(self, state: State) -> None:
-        self.side.tell("write", state=state, way="copy")
+        self.side.tell("write", state=state)
         try:
             self.set_reference_state(state)
         finally:
@@ -461,13 +512,13 @@ class Subject:
         self.state = state
         self.give(self.reference.side, state)
 
-    def give(self, side: Side, state: State, way: str = "copy") -> None:
-        """All weights, in a way that people have."""
-        side.ask("write", state=state, way=way)
+    def give(self, side: Side, state: State) -> None:
+        side.ask("write", state=state)
 
     def close(self) -> None:
         """End the candidate's process; the reference may serve others."""
         self.side.close()
+        self.surroundings.close()
 
     @property
     def _mode(self) -> bool:

@@ -21,8 +21,8 @@ from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import ONCE, Act
 from kernelwright.verify.subject import Subject
 
-SECONDS = 4.0
-THOROUGH = 10.0  # times as long
+SECONDS = 2.0
+THOROUGH, QUICK = 20.0, 0.3  # times as long
 OFTEN = "calls {where} another number of times: hooks on that sublayer see it"
 
 
@@ -43,7 +43,8 @@ class Tally:
     """Findings as they come in, until one is wrong or the time is over."""
 
     def __init__(self, subject: Subject) -> None:
-        patience = THOROUGH if subject.job.thorough else 1.0
+        job = subject.job
+        patience = THOROUGH if job.thorough else QUICK if job.quick else 1.0
         self.deadline = time.monotonic() + patience * SECONDS
         self.tried = 0
         self.passed: list[Finding] = []

@@ -61,43 +61,6 @@ def _sizes(rows: int, exponents: Sequence[int], seed: int) -> Tensor:
     return 10.0 ** torch.tensor(exponents, dtype=torch.float64)[order % len(exponents)]
 
 
-def scaled(names: Names, state: State, seed: int) -> State:
-    """Every parameter with columns scaled unevenly: no normalisation can hide the change."""
-    return _changed(
-        names, state, seed, lambda x: x * (torch.rand(x.shape[-1:], dtype=x.dtype) + 0.5)
-    )
-
-
-def nudged(names: Names, state: State, seed: int) -> State:
-    """Every parameter off by a thousandth: near, but not the same."""
-    return _changed(names, state, seed, lambda x: x * (1 + 1e-3 * torch.randn_like(x)))
-
-
-def one_element(names: Names, state: State, seed: int) -> State:
-    """One element of every parameter, somewhere, moved by about the size of the largest."""
-
-    def move(x: Tensor) -> Tensor:
-        if not x.numel():
-            return x
-        moved = x.clone().contiguous()
-        at = int(torch.randint(x.numel(), ()))
-        size = float(x.abs().max()) or 1.0
-        moved.view(-1)[at] += size * (1.0 + float(torch.rand(())))
-        return moved
-
-    return _changed(names, state, seed, move)
-
-
-def other_buffers(names: Names, state: State, seed: int) -> State:
-    """The floating buffers changed, the parameters as they are."""
-    changed = dict(state)
-    with seeded(seed):
-        for name in names.buffers:
-            if names.tied[name] == name and state[name].is_floating_point():
-                changed[name] = state[name] * (torch.rand_like(state[name]) + 0.5) + 0.25
-    return {name: changed[names.tied[name]] for name in state}
-
-
 def _drawn(
     names: Names, initial: State, seed: int, draw_parameter: Callable[[Tensor], Tensor]
 ) -> State:

@@ -6,7 +6,6 @@ each. Out: results, by name where there are several kinds.
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from kernelwright.verify import attributes, parameters
 from kernelwright.verify.acts.here import Here
-from kernelwright.verify.attributes import preserved
 from kernelwright.verify.inputs import (
     Inputs,
     Named,
@@ -165,48 +163,7 @@ def several(module: nn.Module, inputs: Inputs, here: Here, calls: int, watched: 
     return Named({**results, **{f"attribute {k}": now.get(k, "absent") for k in watched}})
 
 
-def steps(module: nn.Module, inputs: Inputs, here: Here, names: list[str]) -> Named:
-    """The buffers after a call on each set of inputs."""
-    for step in inputs.args:
-        forward(module, step)
-    ended = parameters.snapshot_buffers(module)
-    return Named({f"buffer {name}": ended.get(name) for name in names})
-
-
-def switched(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """`.eval()` and `.train()` to and fro, each followed by a call."""
-    found = Named()
-    with preserved(module):
-        for name in ("eval", "train", "eval again", "train again"):
-            module.train(name.startswith("train"))
-            found[f"the result in {name}"] = forward(module, copied(inputs))
-    found["the result in its own mode"] = forward(module, inputs)
-    return found
-
-
-def effects(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """The inputs and the parameters after a call."""
-    forward(module, inputs)
-    found = {f"input {i}": x.detach().clone() for i, x in enumerate(tensors_in(inputs))}
-    found |= {f"parameter {name}": x.detach().clone() for name, x in module.named_parameters()}
-    return Named(found)
-
-
-def aliases(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """For each output, with what of the outside it shares memory."""
-    outside = {f"input {i}": x for i, x in enumerate(tensors_in(inputs))}
-    outside |= {f"parameter {name}": x for name, x in module.named_parameters()}
-    outside |= {f"buffer {name}": x for name, x in module.named_buffers()}
-    outputs = tensors_in(forward(module, inputs))
-    found = Named()
-    for index, x in enumerate(outputs):
-        others = {**outside, **{f"output {i}": y for i, y in enumerate(outputs[:index])}}
-        shared = [name for name, other in others.items() if _overlap(x, other)]
-        found[f"what output {index} shares memory with"] = ", ".join(shared) or "nothing"
-    return found
-
-
-def _overlap(x: Tensor, y: Tensor) -> bool:
+def overlap(x: Tensor, y: Tensor) -> bool:
     if x.numel() == 0 or y.numel() == 0 or x.device != y.device:
         return False
     if x.untyped_storage().data_ptr() != y.untyped_storage().data_ptr():
@@ -267,9 +224,3 @@ def autocast(module: nn.Module, inputs: Inputs, here: Here) -> Any:
     """Under torch.autocast, which the oracle has no use for."""
     with torch.autocast(here.device.type, torch.bfloat16, enabled=not here.wide):
         return forward(module, inputs)
-
-
-def duplicate(module: nn.Module, how: str) -> nn.Module:
-    if how == "deepcopy":
-        return copy.deepcopy(module)
-    return parameters.pickled(module)

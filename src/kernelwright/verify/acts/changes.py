@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
-from kernelwright.verify import parameters
 from kernelwright.verify.acts.here import Here
 from kernelwright.verify.attributes import INTERNAL, preserved
 from kernelwright.verify.inputs import Inputs, Named, copied, forward, map_floating
@@ -40,31 +39,6 @@ def with_attribute(
 def with_sublayer(module: nn.Module, inputs: Inputs, here: Here, path: str, kind: str) -> Named:
     """A sublayer replaced, wrapped, without bias, pruned or parametrized."""
     return _changed(module, inputs, lambda: REPLACEMENTS[kind][1](module, path))
-
-
-def with_other_tensors(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """Every floating parameter and buffer replaced by another tensor; tied ones stay tied."""
-    old = parameters.tensors(module)
-    made = {id(x): _other(x) for x in old.values() if x.is_floating_point()}
-    try:
-        _assign(module, {name: made.get(id(x), x) for name, x in old.items()})
-        changed = forward(module, copied(inputs))
-    finally:
-        _assign(module, old)
-    after = forward(module, inputs)
-    return Named({"the result": changed, "the result after it was undone": after})
-
-
-def _other(x: Tensor) -> Tensor:
-    """Half of it, which no type rounds, in another order, which no normalisation undoes."""
-    made = (x.detach().flip(0) if x.ndim else x.detach()) * 0.5
-    return nn.Parameter(made, x.requires_grad) if isinstance(x, nn.Parameter) else made
-
-
-def _assign(module: nn.Module, state: parameters.State) -> None:
-    for name, x in state.items():
-        path, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(path), leaf, x)
 
 
 def _changed(module: nn.Module, inputs: Inputs, change: Callable[[], None]) -> Named:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from kernelwright.graph import is_differentiable
 from kernelwright.verify import parameters
@@ -32,7 +31,6 @@ from kernelwright.verify.inputs import (
 STEPS = 2
 RATE = 0.5
 OUTPUTS = 8  # that get a hook and a backward of their own
-NATURAL = 64.0
 ELEMENTS, WHOLE = 1 << 20, 1 << 24  # of a gradient that are looked at; of the plain ones
 
 
@@ -75,6 +73,8 @@ def backward_twice(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     wanted = _wanted(module, leaves)
     first = _gradients(forward(module, leaves), wanted, create_graph=True)
     again = [x for x in first.values() if x is not None and x.requires_grad]
+    if wanted and not again:
+        raise RuntimeError("no gradient can be differentiated once more")
     second = _gradients(again, wanted, "second derivative")
     for name, x in zip(list(second), wanted.values(), strict=True):
         if second[name] is None:  # no path and a path of zeros are the same derivative
@@ -184,20 +184,6 @@ def _hook(x: Tensor, hook: Callable[[Tensor | None], Tensor | None]) -> Any:
     return x.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
-def changed_in_place(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    leaves = as_leaves(inputs)
-    outputs = [x for x in tensors_in(forward(module, leaves)) if is_differentiable(x.dtype)]
-    for x in outputs:
-        x.mul_(2.0)
-    return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
-
-
-def under_checkpoint(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    leaves = as_leaves(inputs)
-    outputs = checkpoint(forward, module, leaves, use_reentrant=False)
-    return Named({**_kinds(outputs), **_gradients(outputs, _wanted(module, leaves))})
-
-
 def trained(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     before = parameters.snapshot(module)
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE, momentum=0.9)
@@ -284,49 +270,6 @@ def _cotangent(x: Tensor) -> Tensor:
     return torch.view_as_complex(found) if x.is_complex() else found
 
 
-def summed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """`.sum().backward()`, whose cotangent is one number expanded, added up over two calls."""
-    leaves = as_leaves(inputs)
-    wanted = _wanted(module, leaves)
-    usual = _gradients(forward(module, leaves), wanted)
-    natural = {name: usual.get(f"the gradient of {name}") for name in wanted}
-    for _ in range(2):
-        outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
-        if outputs:
-            sums = [real(x).sum() for x in outputs]
-            total = torch.stack([x.to(sums[0].dtype) for x in sums]).sum()
-            total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-            total.backward()  # type: ignore[no-untyped-call]
-    return Named({f"the gradient of {n}": _beside(x, natural[n]) for n, x in wanted.items()})
-
-
-def _beside(x: Tensor, natural: Tensor | None) -> Tensor | None:
-    """A gradient with another one of its usual size, times NATURAL.
-
-    That of a sum may vanish altogether, as a softmax's does, and what is left is the rounding of
-    terms that cancel; how large those are in a right candidate depends on its algorithm.
-    """
-    if x.grad is None or natural is None:
-        return x.grad
-    return torch.stack([_thinned(x.grad), _thinned(natural) * NATURAL])
-
-
-def transposed(module: nn.Module, inputs: Inputs, here: Here) -> Named:
-    """Cotangents whose memory runs the other way."""
-    leaves = as_leaves(inputs)
-    wanted = _wanted(module, leaves)
-    outputs = [x for x in tensors_in(forward(module, leaves)) if x.requires_grad]
-    if not outputs or not wanted:
-        return Named()
-    order = [tuple(reversed(range(x.ndim))) for x in outputs]
-    given = [
-        _cotangent(x).permute(o).contiguous().permute(o)
-        for x, o in zip(outputs, order, strict=True)
-    ]
-    grads = torch.autograd.grad(outputs, list(wanted.values()), given, allow_unused=True)
-    return Named({f"the gradient of {n}": x for n, x in zip(wanted, grads, strict=True)})
-
-
 WAYS: dict[str, Callable[[nn.Module, Inputs, Here], Named]] = {
     "plain": backward,
     "twice": backward_twice,
@@ -334,10 +277,6 @@ WAYS: dict[str, Callable[[nn.Module, Inputs, Here], Named]] = {
     "hooks": hooked,
     "unreached": unreached,
     "between": between,
-    "in place": changed_in_place,
-    "checkpoint": under_checkpoint,
     "optimizer steps": trained,
     "inference_mode": in_inference_mode,
-    "summed": summed,
-    "transposed": transposed,
 }

@@ -45,16 +45,6 @@ def _uninitialised_is_nan() -> Iterator[None]:
         torch.set_deterministic_debug_mode(before)
 
 
-def rewritten(module: nn.Module, inputs: Inputs, here: Here, how: str) -> Any:
-    """The second inputs in the very tensors of the first, after a call on those."""
-    earlier, later = inputs.args
-    reused = map_tensors(Tensor.clone, earlier)
-    forward(module, reused)
-    for old, new in zip(tensors_in(reused), tensors_in(later), strict=True):
-        (old.data if how == ".data" else old).copy_(new)
-    return forward(module, reused)
-
-
 def reallocated(module: nn.Module, inputs: Inputs, here: Here) -> Any:
     """New tensors in the memory of ones that were given up, one set of inputs after another."""
     found = []

@@ -10,7 +10,6 @@ from typing import Any
 
 from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.checks.state import first_difference
 from kernelwright.verify.inputs import Inputs
 from kernelwright.verify.judge import attempted, judge
 from kernelwright.verify.side import Raised
@@ -35,24 +34,6 @@ def other_arguments(subject: Subject) -> Finding:
     return tally.finding(
         "other ways to construct it", "Model runs with no other arguments than the file's"
     )
-
-
-def other_seed(subject: Subject) -> Finding:
-    """Both constructed under another seed and compared as they are: no weight is copied."""
-    arguments = subject.reference.arguments
-    if not isinstance(arguments, Inputs):
-        return Finding(None, FIXED)
-    seed = subject.job.number("another construction") % 2**31
-    request = {"arguments": arguments, "seed": seed, "training": subject.training}
-    with (
-        subject.constructed(arguments, seed) as theirs,
-        subject.candidate_instead("construct", **request) as ours,
-    ):
-        difference = first_difference(theirs["state_dict"], ours["state_dict"])
-        if difference is not None:
-            return Finding(False, f"constructed under seed {seed}: {difference}")
-        case = cases.own(subject)
-        return judge(subject, cases.renamed(case, f"modules constructed under seed {seed}"))
 
 
 def _with_arguments(subject: Subject, arguments: Inputs) -> Finding:

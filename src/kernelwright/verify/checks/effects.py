@@ -10,56 +10,13 @@ from dataclasses import replace
 
 from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
-from kernelwright.verify.compare import same_bits
 from kernelwright.verify.judge import judge
+from kernelwright.verify.processes import printable
 from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
 
 STEPS = 3
 CALLS = 3
-
-
-def side_effects(subject: Subject) -> Finding:
-    """Inputs and parameters, bit by bit, after one call of each."""
-    inputs = cases.own(subject).make(0)
-    ours = subject.candidate(inputs, Act("effects"))
-    theirs = subject.original(inputs, Act("effects"))
-    for name, value in theirs.items():
-        if name in ours and not same_bits(ours[name], value):
-            return Finding(False, f"{name} was changed by the call")
-    return Finding(True, "inputs and parameters are bit for bit what they were")
-
-
-def aliasing(subject: Subject) -> Finding:
-    """Outputs share memory with inputs, weights and each other where the original's do."""
-    inputs = cases.own(subject).make(0)
-    ours = subject.candidate(inputs, Act("aliases"))
-    theirs = subject.original(inputs, Act("aliases"))
-    for name, value in theirs.items():
-        if ours.get(name) != value:
-            return Finding(False, f"{name} is {ours.get(name)} instead of {value}")
-    return Finding(True, "; ".join(f"{k}: {v}" for k, v in theirs.items()) or "no outputs")
-
-
-def buffers(subject: Subject) -> Finding:
-    """Running statistics after a few training steps, and the outputs in eval mode after them."""
-    names = list(subject.names.buffers)
-    if not names:
-        return Finding(None, "the model has no buffers")
-    before = subject.state
-    act = Act("steps", {"names": names})
-    case = cases.together(cases.distribution(subject, "normal"), STEPS)
-    case = cases.renamed(case, f"the buffers after {STEPS} training steps")
-    with subject.mode(training=True):
-        finding = judge(subject, case, act)
-        ended = subject.original(case.make(0), act)
-    if not finding.passed:
-        return finding
-    subject.set_state({**before, **dict(zip(names, ended.values(), strict=True))})
-    with subject.mode(training=False):
-        in_eval = judge(subject, cases.own(subject))
-    subject.set_state(before)
-    return finding if in_eval.passed else in_eval
 
 
 def python_state(subject: Subject) -> Finding:
@@ -89,3 +46,16 @@ def global_state(subject: Subject) -> Finding:
     if ours:
         return Finding(False, f"the candidate has left changed: {', '.join(map(str, ours))}")
     return Finding(True, "all settings and functions are as they were before it was loaded")
+
+
+def files(subject: Subject) -> Finding:
+    """Calls write no files, but for those of compilers, once the first ones are over."""
+    inputs = subject.draw(subject.small, 0)
+    before = subject.surroundings.written()
+    for _ in range(CALLS):
+        subject.candidate(inputs)
+    after = subject.surroundings.written()
+    changed = sorted(path for path in after if before.get(path) != after[path])
+    if changed:
+        return Finding(False, f"a call wrote {printable(', '.join(changed[:CALLS]))}")
+    return Finding(True, "the calls wrote no file to the home and the folder for temporary files")

@@ -34,14 +34,6 @@ def plain(subject: Subject) -> Finding:
     return _judged(subject, "the gradients", "plain", whole=True)
 
 
-def one_row(subject: Subject) -> Finding:
-    """The gradients of a single row, and of an odd number of them."""
-    if not subject.resized:
-        return Finding(None, "the model accepts no other batch size than its own")
-    first = _judged(subject, "the gradients", "plain", size=1)
-    return first if first.passed is False else _judged(subject, "the gradients", "plain", size=3)
-
-
 def twice(subject: Subject) -> Finding:
     """The gradients of the gradients, where eager has them."""
     return _judged(subject, "the second derivatives", "twice")
@@ -68,26 +60,6 @@ def hooks(subject: Subject) -> Finding:
     found = {way: _judged(subject, "gradients of outputs", way) for way in further}
     limits = tuple(limit for way, limit in further.items() if found[way].passed is False)
     return replace(finding, limits=limits) if limits else finding
-
-
-def in_place(subject: Subject) -> Finding:
-    """The outputs changed in place before the backward, as eager allows it."""
-    return _judged(subject, "gradients of outputs changed in place", "in place")
-
-
-def checkpointed(subject: Subject) -> Finding:
-    """Under torch.utils.checkpoint, which runs forward once more in the backward."""
-    return _judged(subject, "gradients under checkpoint", "checkpoint")
-
-
-def summed(subject: Subject) -> Finding:
-    """`.sum().backward()`: an expanded cotangent, backwards twice through one graph, added up."""
-    return _judged(subject, "gradients added up by backward()", "summed")
-
-
-def transposed(subject: Subject) -> Finding:
-    """Cotangents whose memory is laid out the other way."""
-    return _judged(subject, "gradients of transposed cotangents", "transposed")
 
 
 def optimizer_step(subject: Subject) -> Finding:

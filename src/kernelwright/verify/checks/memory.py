@@ -7,11 +7,8 @@ new data at an old address must be read, whatever was changed of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from kernelwright.verify import cases
@@ -19,12 +16,11 @@ from kernelwright.verify.cases import Case
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.checks.rare import judge_each
 from kernelwright.verify.compare import equal_leaves
-from kernelwright.verify.inputs import Inputs, map_floating, seeded, tensors_in
+from kernelwright.verify.inputs import Inputs, tensors_in
 from kernelwright.verify.judge import attempted, judge
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
-from kernelwright.verify.tally import Tally
 
 REPEATS = 6
 SETS, FEWEST_HELD, MOST_HELD = 6, 12, 120
@@ -39,66 +35,6 @@ def poisoned(subject: Subject) -> Finding:
     name = f"fresh inputs at batch {subject.small}"
     case = Case(name, lambda draw: subject.draw(subject.small, FRESH + draw))
     return judge(subject, case, Act("poisoned"))
-
-
-def same_address(subject: Subject) -> Finding:
-    """Other data in the very tensors of the call before, written with and without a trace."""
-    tally = Tally(subject)
-    for how in ("copy_", ".data"):
-        pair = cases.together(cases.own(subject), 2, FRESH)
-        case = cases.renamed(pair, f"other data at the same address (by {how})")
-        tally.add(judge(subject, case, Act("rewritten", {"how": how})))
-    return tally.finding("ways of writing", "")
-
-
-def part_changed(subject: Subject) -> Finding:
-    """The same tensors with one element changed, two swapped, or two rows swapped."""
-    tally = Tally(subject)
-    for name, change in PARTS.items():
-        for index in range(CHANGES):
-            if not tally.over:
-                tally.add(judge(subject, _partly(subject, name, change, index), REWRITTEN))
-    return tally.finding("small changes of the inputs", "")
-
-
-REWRITTEN = Act("rewritten", {"how": ".data"})
-
-
-def _partly(subject: Subject, name: str, change: Callable[[Tensor], Tensor], index: int) -> Case:
-    def make(draw: int) -> Inputs:
-        first = subject.draw(subject.small, FRESH + draw)
-        with seeded(subject.job.number("part", name, index, draw)):
-            return Inputs((first, map_floating(change, first)), {})
-
-    return Case(f"inputs with {name} since the call before", make)
-
-
-def _one_changed(x: Tensor) -> Tensor:
-    changed = x.clone().contiguous()
-    if x.numel():
-        size = float(x.abs().max()) or 1.0
-        changed.view(-1)[int(torch.randint(x.numel(), ()))] += 2 * size
-    return changed
-
-
-def _two_swapped(x: Tensor) -> Tensor:
-    changed = x.clone().contiguous()
-    if x.numel() > 1:
-        flat = changed.view(-1)
-        a, b = torch.randperm(x.numel())[:2]
-        flat[torch.stack([a, b])] = flat[torch.stack([b, a])]
-    return changed
-
-
-def _rows_swapped(x: Tensor) -> Tensor:
-    return x[torch.randperm(x.shape[0])].contiguous() if x.ndim and x.shape[0] else x.clone()
-
-
-PARTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "one element changed": _one_changed,
-    "two elements swapped": _two_swapped,
-    "rows in another order": _rows_swapped,
-}
 
 
 def reallocated(subject: Subject) -> Finding:
@@ -126,7 +62,7 @@ def earlier_outputs(subject: Subject) -> Finding:
 
 def _affordable(subject: Subject, eager: Any) -> int:
     """How many results can be held: a ring of buffers may be long."""
-    each = subject.reference.ran / SETS
+    each = subject.reference.ran / SETS + subject.longer
     size = sum(x.numel() * x.element_size() for x in tensors_in(eager)) / SETS
     wanted = min(MOST_HELD, HELD_SECONDS / max(each, 1e-9), HELD_BYTES / max(size, 1.0))
     return max(FEWEST_HELD, int(wanted))

@@ -27,11 +27,12 @@ from kernelwright.verify.subject import Subject
 CALLS = 690  # 1 - 0.99 ** 690 = 0.999
 THOROUGH_CALLS = 6900
 SETS = 8
-SECONDS = 20.0
+SECONDS = 4.0
 MOST_BYTES = 1 << 28
 THREADS = 4
 COUNTS = (1, 2, 3, 5, 8)  # of threads that torch may use
 ROUNDS = 8
+WARMING = 3  # calls before the one that is judged
 MISSED = 0.001  # the probability of missing a fault as rare as is told
 
 
@@ -72,7 +73,7 @@ def _small_batches(subject: Subject, chance: random.Random) -> Case:
 
 
 def _affordable(subject: Subject, eager: Any) -> int:
-    each = subject.reference.ran / SETS
+    each = subject.reference.ran / SETS + subject.longer
     size = sum(x.numel() * x.element_size() for x in tensors_in(eager)) / SETS
     wanted = THOROUGH_CALLS if subject.job.thorough else CALLS
     by_time = SECONDS * (10 if subject.job.thorough else 1) / max(each, 1e-9)
@@ -141,3 +142,12 @@ def with_threads(subject: Subject) -> Finding:
         return Finding(None, "the model has state or random numbers, so no two calls are alike")
     case = cases.renamed(cases.own(subject), "other numbers of threads")
     return judge(subject, case, Act("with threads", {"counts": list(COUNTS)}))
+
+
+def in_another_process(subject: Subject) -> Finding:
+    """A process that was started after the first one ended, with what that one left on the disk."""
+    subject.start_candidate()
+    inputs = subject.draw(subject.small, 0)
+    for _ in range(WARMING):
+        attempted(lambda: subject.candidate(inputs))
+    return judge(subject, cases.renamed(cases.own(subject), "calls in a second process"))

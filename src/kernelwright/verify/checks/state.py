@@ -6,7 +6,7 @@ the ways in which people change, copy, store and cast them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,17 +14,34 @@ import torch
 from torch import Tensor
 
 from kernelwright.problem import describe
-from kernelwright.verify import cases, weights
+from kernelwright.verify import cases
 from kernelwright.verify.certificate import Finding
 from kernelwright.verify.compare import same_bits
 from kernelwright.verify.judge import attempted, judge
-from kernelwright.verify.parameters import State
 from kernelwright.verify.side import Raised
 from kernelwright.verify.sides import Act
 from kernelwright.verify.subject import Subject
 from kernelwright.verify.tally import Variation, eager_accepts
 
-Change = Callable[[weights.Names, State, int], State]
+
+def named(subject: Subject) -> Finding:
+    """All tensors of the original's state are there, by name and with its initial values.
+
+    A candidate may have more of them, for a use of its own, where nobody saves or loads it.
+    """
+    theirs, ours = subject.reference.about["state_dict"], subject.about["state_dict"]
+    both = shared(subject.reference.about, subject.about)
+    if (difference := first_difference(theirs, both)) is not None:
+        return Finding(False, difference)
+    more = len(ours) - len(theirs)
+    besides = f", and {more} of its own" if more else ""
+    return Finding(True, f"{len(theirs)} tensors of the same names and values{besides}")
+
+
+def shared(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """What two modules have in common of the one's state, in its order."""
+    known = ours["state_dict"]
+    return {name: known[name] for name in theirs["state_dict"] if name in known}
 
 
 def state_dict(subject: Subject) -> Finding:
@@ -62,73 +79,6 @@ def first_difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str 
     return None
 
 
-def after_change(subject: Subject, way: str, change: Change = weights.scaled) -> Finding:
-    """Other weights, given in a way that people have, after a first call."""
-    if not subject.state:
-        return Finding(None, "the model has no parameters")
-    if change is weights.other_buffers and not _floating_buffers(subject):
-        return Finding(None, "the model has no floating buffers")
-    if change is weights.other_buffers and subject.training:
-        with subject.mode(training=False):
-            return _after_change(subject, way, change)
-    return _after_change(subject, way, change)
-
-
-def assigned(subject: Subject) -> Finding:
-    """Other tensors in the place of the old ones, and the old ones again, after a first call."""
-    if not subject.state:
-        return Finding(None, "the model has no parameters")
-    attempted(lambda: subject.candidate(subject.draw(subject.small, 0)))
-    case = cases.renamed(cases.own(subject), "the model with other tensors assigned")
-    return judge(subject, case, Act("assigned"))
-
-
-def _floating_buffers(subject: Subject) -> bool:
-    return any(subject.state[name].is_floating_point() for name in subject.names.buffers)
-
-
-def _after_change(subject: Subject, way: str, change: Change) -> Finding:
-    before = subject.state
-    subject.candidate(subject.draw(subject.small, 0))
-    state = change(subject.names, before, subject.job.number("other weights", way))
-    subject.set_reference_state(state)
-    subject.give(subject.side, state, way)
-    try:
-        return judge(subject, cases.own(subject))
-    finally:
-        if subject.side.running and subject.reference.side.running:
-            subject.set_state(before)
-
-
-def after_optimizer_step(subject: Subject) -> Finding:
-    """New weights from a step of SGD after the first call, its gradients given."""
-    if not subject.names.parameters:
-        return Finding(None, "the model has no parameters")
-    before = subject.state
-    subject.candidate(subject.draw(subject.small, 0))
-    subject.side.ask("step")
-    subject.set_reference_state(subject.reference.side.ask("step")["state"])
-    try:
-        return judge(subject, cases.own(subject))
-    finally:
-        if subject.side.running and subject.reference.side.running:
-            subject.set_state(before)
-
-
-def in_copy(subject: Subject, how: str) -> Finding:
-    """A copy that was made after the first call, with weights of its own."""
-    subject.candidate(subject.draw(subject.small, 0))
-    try:
-        with subject.candidate_instead("duplicate", how=how):
-            return after_change(subject, ".data")
-    except Raised as error:
-        theirs = attempted(lambda: subject.reference.side.ask("duplicate", how=how))
-        if isinstance(theirs, Raised):
-            return Finding(None, f"the original cannot be copied by {how}: {theirs}")
-        subject.reference.side.ask("back")
-        return Finding(False, f"a copy of the candidate by {how} raised {error}")
-
-
 def moved(subject: Subject) -> Finding:
     """`.to()` another memory format, and on a GPU to the CPU and back, after the first call."""
     if not subject.names.parameters:
@@ -144,9 +94,3 @@ def cast(subject: Subject, dtype: torch.dtype) -> Finding:
     if not eager_accepts(subject, Variation(case, act)):
         return Finding(None, f"eager does not run in {dtype}")
     return judge(subject, case, act)
-
-
-def switched(subject: Subject) -> Finding:
-    """`.eval()` and `.train()` to and fro, each followed by a call."""
-    case = cases.renamed(cases.own(subject), "calls in eval and train mode")
-    return judge(subject, case, Act("switched"))
