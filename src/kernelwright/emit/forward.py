@@ -32,6 +32,7 @@ from kernelwright.graph import (
 )
 from kernelwright.lower.lowered import Lowered
 from kernelwright.lower.steps import Invoke, Step
+from kernelwright.lower.trained import TrainingStep
 from kernelwright.memory import apart, chain, may_be_view
 from kernelwright.places import is_place, look_up
 from kernelwright.plan.model import Plan
@@ -44,11 +45,19 @@ HEAP = 1 << 9  # of a class that Python made
 class ForwardWriter(Names):
     """Prints the functions of one model."""
 
+    called, about = "fused", "The steps of a call: inputs and state in, results out."
+
     def __init__(
-        self, problem: Problem, plan: Plan, lowered: Lowered, device: str, names: Mapping[type, str]
+        self,
+        problem: Problem,
+        plan: Plan,
+        lowered: Lowered,
+        device: str,
+        names: Mapping[type, str],
+        step: TrainingStep | None = None,
     ) -> None:
         super().__init__(problem, plan, device, names)
-        self.lowered = lowered
+        self.lowered, self.step = lowered, step
         self.prefix = "_kw"
 
     def own(self, name: str) -> str:
@@ -208,6 +217,7 @@ class ForwardWriter(Names):
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
         bases |= self.changed.keys()
+        bases |= self.step.sources if self.step is not None else set()
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
     @cached_property
@@ -292,7 +302,8 @@ class ForwardWriter(Names):
         order = [*self.leaves, *(n.name for n in self.state())]
         found = [i for i, n in enumerate(order) if n in self.changed]
         needed = self._behind([r.name for r in self.results if r.leaf is not None])
-        in_place = self.lowered.in_place.buffers
+        in_place = [*self.lowered.in_place.buffers]
+        in_place += self.step.saving.in_place.buffers if self.step is not None else ()
         recalled, written = ([i for i in found if order[i] in of] for of in (needed, in_place))
         return found, recalled, written
 
@@ -332,8 +343,8 @@ class ForwardWriter(Names):
     def fused(self) -> list[str]:
         """The steps, one after another, as they are recorded."""
         run = [] if self.direct else [self.local["run"]]
-        head = filled("def fused(", [*run, *self.parameters()], "):", margin=0)
-        lines = [*head, '    """The steps of a call: inputs and state in, results out."""']
+        head = filled(f"def {self.called}(", [*run, *self.parameters()], "):", margin=0)
+        lines = [*head, f'    """{self.about}"""']
         lines += self.sized()
         printer = StepPrinter(self) if self.direct else TapedPrinter(self)
         with self.within({}):

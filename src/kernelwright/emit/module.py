@@ -13,6 +13,7 @@ import re
 
 from kernelwright.emit import paste, products, runtime, values
 from kernelwright.emit.apart import keep_apart, prefix_for
+from kernelwright.emit.backward import training
 from kernelwright.emit.baked import baked_in
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.library import (
@@ -33,6 +34,7 @@ from kernelwright.emit.sources import source
 from kernelwright.emit.values import python
 from kernelwright.errors import UnsupportedError
 from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.trained import TrainingStep
 from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 from kernelwright.version import __version__
@@ -67,14 +69,17 @@ def emit(
     lowered: Lowered,
     ledger: str,
     device: str,
+    step: TrainingStep | None = None,
 ) -> str:
-    """The whole text of the emitted file, for `cuda` or `cpu`."""
+    """The whole text of the emitted file, for `cuda` or `cpu`; with a `step`, for training too."""
     structures = (problem.inputs, problem.kwargs, plan.graph.outputs)
     user = original(problem, values.classes(structures))
-    writer = ForwardWriter(problem, plan, lowered, device, user.names)
+    writer = ForwardWriter(problem, plan, lowered, device, user.names, step)
     writer.prefix = prefix_for(user.text, writer.arguments.taken)
-    compiles = bool(lowered.kernels or lowered.few)
-    text = source(plan.graph, lowered, device) if compiles else None
+    every = [lowered, *([step.saving, step.lowered] if step else [])]
+    compiles = any(low.kernels or low.few for low in every)
+    further = [(step.forward.graph, step.saving), (step.backward.graph, step.lowered)] if step else []
+    text = source(plan.graph, lowered, device, further) if compiles else None
     model = _fused_model(writer, ledger, compiles)
     started = _started(writer, compiles)
     machinery = ""
@@ -157,9 +162,11 @@ def _defaults(writer: ForwardWriter) -> str:
 
 def _functions(writer: ForwardWriter) -> list[str]:
     """What one model is to the code around it, as functions."""
+    trained = training(writer, writer.step) if writer.step is not None else ()
     functions = (
         *writer.routines,
         writer.fused(),
+        *trained,
         writer.outside(),
         writer.original(),
         writer.blank(),
@@ -202,8 +209,9 @@ def _fusion_value(writer: ForwardWriter) -> str:
         "random": writer.graph.contract.random,
         "refused": python(writer.graph.contract.refused),
         "globals": writer.reads_globals(),
+        "training": TRAINING if writer.step is not None else None,
     }
-    optional = ("in_place", "alone", "asking", "laid")
+    optional = ("in_place", "alone", "asking", "laid", "training")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 
@@ -244,6 +252,9 @@ def _recording(writer: ForwardWriter, switched: bool, compiles: bool) -> list[st
         f"        globals={writer.reads_globals()},",
         "    )",
     ]
+
+
+TRAINING = "Training(saving, backward, KEPT, FLOWS, covers)"
 
 
 def _stem(problem: Problem) -> str:

@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).parents[1]
 FILES = {
     "cpu": (
         *("runtime/fusion", "runtime/tensors", "runtime/memo", "runtime/baked"),
-        *("runtime/recorded", "runtime/autograd", "runtime/traced", "runtime/launches"),
+        *("runtime/recorded", "runtime/training", "runtime/autograd", "runtime/traced"),
+        "runtime/launches",
         *("runtime/orders", "runtime/pixels", "runtime/build"),
     ),
     "cuda": (

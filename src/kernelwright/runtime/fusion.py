@@ -20,11 +20,12 @@ class Fusion:
     write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
     results for tracers; `globals` says that some of the state lies in the file, where no memo
     watches it; `alone` gives the results that may be views of something inside and share no element
-    with another.
+    with another. `training` is the backward that was made for it, if there is one (training.py).
     """
 
     alone = ()
     in_place = ()
+    training = None
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -78,13 +79,16 @@ class Fusion:
         if torch.compiler.is_compiling() or is_traced(inputs):
             return self.traced(tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return self.record((memo, constants), *tensors)
+            trained = self.training is not None and self.training.covers(*tensors)
+            record = self.training.record if trained else self.record
+            return record((memo, constants), *tensors)
         return self.compute(tensors)
 
-    def compute(self, tensors):
+    def compute(self, tensors, fused=None):
         """The results, by the kernels. What these write in place must be dense, or is copied."""
+        fused = fused or self.fused
         if not self.in_place:
-            return self.fused(*tensors)
+            return fused(*tensors)
         given = [t.contiguous() if i in self.in_place else t for i, t in enumerate(tensors)]
         for i in self.in_place:
             if tensors[i].is_inference() and not torch.is_inference_mode_enabled():
@@ -93,7 +97,7 @@ class Fusion:
                 )
             if given[i] is tensors[i]:
                 torch.autograd.graph.increment_version(given[i])
-        results = self.fused(*given)
+        results = fused(*given)
         with torch.no_grad():
             for buffer, new in zip(tensors, given, strict=True):
                 if buffer is not new:

@@ -74,6 +74,7 @@ class Memo:
         self.fusion = fusion
         self.namespace = vars(module)
         self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.backwards = before.backwards if before else collections.Counter()
         self.look()
 
     def __reduce__(self):
