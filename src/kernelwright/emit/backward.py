@@ -113,18 +113,19 @@ class BackwardWriter(Names):
         leaves = pytree.tree_leaves(self.base.graph.outputs)
         results = {leaves[r.leaf].name: i for i, r in enumerate(self.base.results)
                    if r.leaf is not None}  # fmt: skip
-        sized = {name for name, _ in self.graph.symbols.values()}
+        sized = {name for name, _ in self.sized.values()}
         everything = tuple(map(self.order.index, self.gradients))
         rows = []
         for saved in self.step.found.saved:
-            needs = tuple(map(self.order.index, self.reach[saved.value]))
-            name, needs = saved.value, everything if saved.value in sized else needs
+            name = saved.value
+            needs = everything if name in sized else self._ordered(self.timetable.needed(self.value(name)))
             if name in self.order:
-                rows.append((name, "copy" if saved.copied else "tensor", self.order.index(name), needs))
+                kind, place = "copy" if saved.copied else "tensor", self.order.index(name)
             elif name in results:
-                rows.append((name, "result", results[name], needs))
+                kind, place = "result", results[name]
             else:
-                rows.append((name, "made", self.step.found.made.index(name), needs))
+                kind, place = "made", self.step.found.made.index(name)
+            rows.append((name, kind, place, needs))
         return rows
 
     def table(self) -> list[str]:
@@ -153,58 +154,91 @@ class BackwardWriter(Names):
         kept = [self.variable(row[0]) for row in self.kept()]
         head = filled("def backward(", [self.local["wanted"], *given, *kept], "):", margin=0)
         lines = [*head, '    """The gradients that are wanted: cotangents and what was kept in."""']
-        lines += self._regrouped()
         lines += [f"    {self.local[s]} = {self.symbol(s)}" for s in self.graph.symbols]
+        lines += [f"    {variable} = {text}" for variable, text in self.regrouped.items()]
         with self.within({}):
             lines += indented(self._steps())
             made = [self._gradient(place, source) for place, source in enumerate(self.order)]
         return [*lines, *listed("    ", "return (", made, ")", margin=0)]
 
-    def _regrouped(self) -> list[str]:
+    @cached_property
+    def regrouped(self) -> dict[str, str]:
         """Cotangents as those of the outputs, where results are regroupings of these."""
         leaves = pytree.tree_leaves(self.base.graph.outputs)
-        lines = []
+        found = {}
         for i, name in self.flows:
             result, variable = self.base.results[i], self.value(name)
             assert result.leaf is not None
-            slots = {**self.base.slots, result.name: variable}
-            with self.base.within(slots):
+            with self.base.within({**self.base.slots, result.name: variable}):
                 text = self.base.value(leaves[result.leaf].name)
             if text != variable:
-                lines.append(f"    {variable} = {text}")
-        return lines
+                found[variable] = text
+        return found
+
+    @cached_property
+    def sized(self) -> dict[str, tuple[str, int]]:
+        """Where each free size is read: of a tensor as it is handed over."""
+        found: dict[str, tuple[str, int]] = {}
+        for node in self.graph:
+            if node.op == "input" and self.value(node.name) not in self.regrouped:
+                for axis, size in enumerate(node.type.shape):
+                    found.setdefault(str(size), (node.name, axis))
+        if not found.keys() >= self.graph.symbols.keys():
+            raise UnsupportedError("a size of the backward is that of nothing that it is given")
+        return {symbol: found[symbol] for symbol in self.graph.symbols}
+
+    def symbol(self, symbol: str, inline: bool = False) -> str:
+        name, axis = self.sized[symbol]
+        return f"{self.value(name)}.shape[{axis}]"
 
     def _gradient(self, place: int, source: str) -> str:
         name = self.gradients.get(source)
         if name is None:
             return "None"
         text = self.value(name)
-        return text if self._always(self._needs([name])) else f"{text} if {self._wanted([place])} else None"
+        if len(self.gradients) == 1:
+            return text
+        return f"{text} if {self._wanted([place])} else None"
 
     def _wanted(self, places: Iterable[int]) -> str:
         return " or ".join(f"{self.local['wanted']}[{i}]" for i in places)
 
-    def _needs(self, names: Iterable[str]) -> tuple[int, ...]:
-        """The places of the tensors whose gradients need one of these values."""
-        found = {s for name in names for s in self.reach.get(self.graph.base(name), ())}
-        found |= {s for name in names for s in self.reach.get(name, ())}
-        return tuple(i for i, source in enumerate(self.order) if source in found)
+    def _ordered(self, sources: Iterable[str]) -> tuple[int, ...]:
+        """The places of tensors whose gradients are needed."""
+        return tuple(sorted(map(self.order.index, sources)))
+
+    def _reached(self, names: Iterable[str]) -> set[str]:
+        """The sources whose gradients need one of these values."""
+        every = [n for name in names for n in (name, self.graph.base(name)) if n in self.reach]
+        return {source for name in every for source in self.reach[name]}
 
     def _always(self, needs: tuple[int, ...]) -> bool:
         """Whether a backward is never run without this."""
         return len(needs) in (0, len(self.gradients))
 
+    @cached_property
+    def timetable(self) -> Timetable:
+        """The steps as they are printed, and what each of them is needed for."""
+        printer = StepPrinter(self)
+        with self.within({}):
+            printed = [
+                self.routines.invoke(s) if isinstance(s, Invoke) else printer.step(s)
+                for s in self.lowered.steps
+            ]
+            ends = {
+                source: _names(self.value(name)) for source, name in self.gradients.items()
+            }
+        made = [list(_written(step)) for step in self.lowered.steps]
+        own = [self._reached(n for n in names if n in self.graph.by_name) for names in made]
+        written = [{self.variable(name) for name in names} for names in made]
+        return Timetable(printed, own, written, ends)
+
     def _steps(self) -> list[str]:
         """Each step under the gradients that it is for; what is read last is given back."""
-        printer = StepPrinter(self)
-        steps = list(self.lowered.steps)
-        needs = _spread([self._needs(_written(step, self)) for step in steps], steps)
-        printed = [self.routines.invoke(s) if isinstance(s, Invoke) else printer.step(s) for s in steps]
-        ends = {self.value(ref.name) for ref in self.graph.outputs}
-        freed = _freed(printed, {name for text in ends for name in _names(text)})
         lines: list[str] = []
         before: tuple[int, ...] | None = None
-        for own, text, over in zip(needs, printed, freed, strict=True):
+        for needs, text, over in self.timetable.rows:
+            own = self._ordered(needs)
             body = [*text, *([f"del {', '.join(over)}"] if over else [])]
             if self._always(own):
                 lines += body
@@ -217,6 +251,50 @@ class BackwardWriter(Names):
         return lines
 
 
+class Timetable:
+    """Printed steps in order, each with the sources that it is needed for.
+
+    `own` are the sources whose gradients depend on what a step makes, `written` the variables that
+    it writes, `ends` those that the gradient of a source is read from. A step that makes several
+    values needs all that it reads whichever of them is wanted.
+    """
+
+    def __init__(
+        self,
+        printed: list[list[str]],
+        own: list[set[str]],
+        written: list[set[str]],
+        ends: dict[str, set[str]],
+    ) -> None:
+        self.printed, self.ends = printed, ends
+        self.mentioned = [_names("\n".join(text)) for text in printed]
+        self.needs = [set(of) for of in own]
+        for i in range(len(printed) - 1, -1, -1):
+            for variable in written[i]:
+                self.needs[i] |= self.needed(variable, behind=i)
+
+    def needed(self, variable: str, behind: int = -1) -> set[str]:
+        """The sources whose gradients need a variable, as later steps read it."""
+        found = {source for source, names in self.ends.items() if variable in names}
+        for i in range(behind + 1, len(self.printed)):
+            if variable in self.mentioned[i]:
+                found |= self.needs[i]
+        return found
+
+    @property
+    def rows(self) -> Iterator[tuple[set[str], list[str], list[str]]]:
+        """What each step is needed for, its lines, and the variables that none reads behind it."""
+        last = {name: i for i, names in enumerate(self.mentioned) for name in names}
+        kept = set().union(*self.ends.values())
+        made: set[str] = set()
+        for i, text in enumerate(self.printed):
+            for statement in ast.parse("\n".join(text)).body:
+                targets = statement.targets if isinstance(statement, ast.Assign) else ()
+                made |= {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            over = sorted(name for name in made - kept if last[name] == i)
+            yield self.needs[i], text, over
+
+
 def training(base: ForwardWriter, step: TrainingStep) -> list[list[str]]:
     """All that a file for training has beside one for inference, as the lines of its definitions."""
     saving = SavingWriter(base, step)
@@ -227,8 +305,8 @@ def training(base: ForwardWriter, step: TrainingStep) -> list[list[str]]:
     return [*routines, *made]
 
 
-def _written(step: Step, names: Names) -> Iterator[str]:
-    """The values of the graph that a step makes; memory for one is asked for by another step."""
+def _written(step: Step) -> Iterator[str]:
+    """What a step makes: values, or memory for them."""
     if isinstance(step, Alloc):
         yield step.buffer.name
     elif isinstance(step, Launch):
@@ -239,37 +317,12 @@ def _written(step: Step, names: Names) -> Iterator[str]:
         yield from step.results
     elif isinstance(step, Choice):
         for inner in (*step.steps, *step.otherwise):
-            yield from _written(inner, names)
+            yield from _written(inner)
     elif isinstance(step, Panels):
         yield from (step.product.name, *step.launch.writes)
     elif isinstance(step, Slices):
         yield from (step.product, *(b.name for b in step.outputs))
 
 
-def _spread(needs: list[tuple[int, ...]], steps: list[Step]) -> list[tuple[int, ...]]:
-    """Memory without a value of its own is needed for what is launched next."""
-    found = list(needs)
-    for i in range(len(found) - 2, -1, -1):
-        if not found[i] and isinstance(steps[i], Alloc):
-            found[i] = found[i + 1]
-    return found
-
-
 def _names(text: str) -> set[str]:
     return {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-
-
-def _freed(printed: list[list[str]], ends: set[str]) -> list[list[str]]:
-    """For each step the variables that no later one reads, and that are not handed back."""
-    made: set[str] = set()
-    last: dict[str, int] = {}
-    for i, text in enumerate(printed):
-        for statement in ast.parse("\n".join(text)).body:
-            if isinstance(statement, ast.Assign):
-                names = (n for target in statement.targets for n in ast.walk(target))
-                made |= {n.id for n in names if isinstance(n, ast.Name)}
-        last |= dict.fromkeys(_names("\n".join(text)), i)
-    over: list[list[str]] = [[] for _ in printed]
-    for name in sorted(made - ends):
-        over[last[name]].append(name)
-    return over

@@ -16,7 +16,7 @@ class Policy:
 
     generate_always: bool = False
     channels_last_always: bool = False
-    backward: bool = False
+    backward: bool = True
 
 
 WHERE_IT_PAYS = Policy()

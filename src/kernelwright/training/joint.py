@@ -140,7 +140,7 @@ class _Differentiator:
         """The calls of a pullback in the graph, and its results as terms."""
         names = dict(zip(pullback.operands, node.inputs, strict=True))
         wanted = [g for g in pullback.gradients if g is not None]
-        twice = self._not_again(wanted, pullback)
+        twice = self._not_again(wanted, pullback, parts)
         if twice:
             self._replace(node, parts, pullback, names, twice)
         for i, part in parts.items():
@@ -157,9 +157,11 @@ class _Differentiator:
             if gradient is not None:
                 self.terms[name].append(names[gradient])
 
-    def _not_again(self, wanted: list[fx.Node], pullback: Pullback) -> list[fx.Node]:
+    def _not_again(
+        self, wanted: list[fx.Node], pullback: Pullback, parts: Mapping[int, Node]
+    ) -> list[fx.Node]:
         """What the rule takes of the forward and must not do once more: the whole way there."""
-        results = {r for r in pullback.results if r is not None}
+        results = {r for i in parts if (r := pullback.results[i]) is not None}
         ends = {*pullback.operands, *pullback.cotangents}
         plain = needed(wanted, lambda n: n in ends or n in results)
         of_cotangents = set(pullback.cotangents)
@@ -169,8 +171,8 @@ class _Differentiator:
         again = [step for step in plain if step not in of_cotangents and _is_costly(step)]
         if not again:
             return []
-        parts = [s for s in plain if s.target is operator.getitem and s not in of_cotangents]
-        return needed([*again, *parts, *results], ends.__contains__)
+        kept = [s for s in plain if s.target is operator.getitem and s not in of_cotangents]
+        return needed([*again, *kept, *results], ends.__contains__)
 
     def _replace(
         self,

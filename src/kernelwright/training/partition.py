@@ -130,7 +130,7 @@ class _Partition:
             cost = 0.0 if name in sure else self.cost(name)
             network.add_edge((name, 1), (name, 0), **({} if cost == math.inf else {"capacity": cost}))
             if self.is_computed_again(self.graph[name]):
-                for operand in self.graph[name].inputs:
+                for operand in _again(self.graph[name]).inputs:
                     network.add_edge((name, 0), (operand, 1))
                     stack.append(operand)
             else:
@@ -255,6 +255,7 @@ class _Partition:
             elif name in kept:
                 nodes[name] = replace(node, op="input", args=(), payload=None, sources=())
             else:
+                node = _again(node)
                 for operand in node.inputs:
                     bring(operand)
                 nodes[name] = node
@@ -286,6 +287,15 @@ class _Partition:
     def reach(self, backward: Graph) -> dict[str, tuple[str, ...]]:
         """For each value of the backward, the sources whose gradients it is needed for."""
         return reach(backward, self.joint.gradients)
+
+
+def _again(node: Node) -> Node:
+    """As the backward computes it: a BatchNorm in training, which has changed its buffers by now."""
+    if node.op != "_native_batch_norm_legit_functional":
+        return node
+    args = (*node.args[:3], *node.args[5:])
+    call = Call("torch.ops.aten._native_batch_norm_legit.no_stats", args)
+    return replace(node, op="_native_batch_norm_legit.no_stats", args=args, payload=call)
 
 
 def reach(graph: Graph, gradients: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
