@@ -60,6 +60,7 @@ def optimize(
     precision: str = "current",
     tune: bool = False,
     verify: bool = False,
+    train: bool | None = None,
     progress: Callable[[str, str], None] | None = None,
     policy: Policy | None = None,
 ) -> nn.Module:
@@ -67,8 +68,9 @@ def optimize(
 
     The result shares the tensors of the original, and nothing else. With `verify` it is certified
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
-    measures a few tiles of each generated product first, on the inputs that are given. A `policy`
-    may ask for more than what is fastest (see kernelwright.plan.Policy).
+    measures a few tiles of each generated product first, on the inputs that are given. With `train`
+    the backward is generated too: by default for a live module in train mode that gradients are
+    asked for. A `policy` may ask for more than what is fastest (see kernelwright.plan.Policy).
     """
     compiled = explain(
         model,
@@ -77,6 +79,7 @@ def optimize(
         device=device,
         precision=precision,
         tune=tune,
+        train=train,
         progress=progress,
         policy=policy,
     )
@@ -104,6 +107,7 @@ def explain(
     device: str = "auto",
     precision: str = "current",
     tune: bool = False,
+    train: bool | None = None,
     progress: Callable[[str, str], None] | None = None,
     policy: Policy | None = None,
 ) -> Compiled:
@@ -114,8 +118,10 @@ def explain(
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
 
-    policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
+    if train is None:
+        train = problem.asks_for_gradients if policy is None else policy.backward
+    policy = replace(policy or WHERE_IT_PAYS, backward=train)
     problem = replace(problem, module=written(problem.module))
     if tune:
         from kernelwright.tune import compile_tuned

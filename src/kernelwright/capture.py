@@ -45,8 +45,8 @@ from kernelwright.places import find_places, is_place, look_of, look_up
 from kernelwright.probe import Lies, Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.runtime.tensors import is_lazy
-from kernelwright.schemas import packet, schema_call
 from kernelwright.samples import apart_from_one, example_sizes
+from kernelwright.schemas import packet, schema_call
 from kernelwright.strides import given_rows, placed
 from kernelwright.tracing import TORCH, Trace, several, trace
 

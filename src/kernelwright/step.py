@@ -1,7 +1,7 @@
 """A training step of a compiled model: its backward through the same passes as its forward.
 
-In: the captured graph, its plan, and the passes as one function. Out: a TrainingStep and the rows of
-its ledger, or an UnsupportedError that says why the backward stays the original's.
+In: the captured graph, its plan, and the passes as one function. Out: a TrainingStep and the rows
+of its ledger, or an UnsupportedError that says why the backward stays the original's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The functions of a training step: the forward that keeps values, and the backward that reads them.
+"""The functions of a training step: a forward that keeps values, and the backward that reads them.
 
-In: what was lowered for both, and the writer of the forward as it is for inference. Out: the texts of
-`saving` and `backward` with their routines, and the table of what the one keeps for the other.
+In: what was lowered for both, and the writer of the forward as it is for inference. Out: the texts
+of `saving` and `backward` with their routines, and the table of what the one keeps for the other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SavingWriter(ForwardWriter):
     def __init__(self, base: ForwardWriter, step: TrainingStep) -> None:
         of = (base.problem, step.forward, step.saving, base.device, base.names)
         super().__init__(*of)
-        self.base, self.made = base, step.found.made
+        self.base, self.made = base, [ref.name for ref in self.graph.outputs[1]]
         self.results = [self._same(result) for result in base.results]
 
     def state(self) -> list[Node]:
@@ -100,25 +100,31 @@ class BackwardWriter(Names):
     @cached_property
     def flows(self) -> list[tuple[int, str]]:
         """The results that have a cotangent here, and the inputs that these are."""
-        leaves = pytree.tree_leaves(self.base.graph.outputs)
         given = self.step.found.cotangents
-        pairs = [(i, r) for i, r in enumerate(self.base.results) if r.leaf is not None]
-        found = [(i, given.get(leaves[r.leaf].name, "")) for i, r in pairs if r.leaf is not None]
-        return [(i, name) for i, name in found if name in self.graph.by_name]
+        return [(i, given[name]) for name, i in self.handed.items() if name in given]
+
+    @cached_property
+    def handed(self) -> dict[str, int]:
+        """The place among the results of each output that is one, by its captured name."""
+        leaves = pytree.tree_leaves(self.step.found.forward.outputs[0])
+        results = enumerate(self.base.results)
+        return {leaves[r.leaf].name: i for i, r in results if r.leaf is not None}
 
     # ---- what is kept --------------------------------------------------------------------------
 
     def kept(self) -> list[tuple[str, str, int, tuple[int, ...]]]:
         """For each value that is handed over: its name, where it is found, and what needs it."""
-        leaves = pytree.tree_leaves(self.base.graph.outputs)
-        results = {leaves[r.leaf].name: i for i, r in enumerate(self.base.results)
-                   if r.leaf is not None}  # fmt: skip
+        results = self.handed
         sized = {name for name, _ in self.sized.values()}
         everything = tuple(map(self.order.index, self.gradients))
         rows = []
         for saved in self.step.found.saved:
             name = saved.value
-            needs = everything if name in sized else self._ordered(self.timetable.needed(self.value(name)))
+            needs = (
+                everything
+                if name in sized
+                else self._ordered(self.timetable.needed(self.value(name)))
+            )
             if name in self.order:
                 kind, place = "copy" if saved.copied else "tensor", self.order.index(name)
             elif name in results:
@@ -130,7 +136,10 @@ class BackwardWriter(Names):
 
     def table(self) -> list[str]:
         """What a call keeps for its backward, and why."""
-        lines = ["# Where each value that the backward reads is found, and which gradients need it.", "KEPT = ("]
+        lines = [
+            "# Where each value that the backward reads is found, and which gradients need it.",
+            "KEPT = (",
+        ]
         for name, kind, place, needs in self.kept():
             lines += [f'    ("{kind}", {place}, {needs}),  # {name}']
         return [*lines, ")"]
@@ -145,7 +154,11 @@ class BackwardWriter(Names):
                 tests.append(self.base._renamed(f"({test})", sizes))
         head = filled("def covers(", self.base.parameters(), "):", margin=0)
         text = " and ".join(tests) or "True"
-        return [*head, '    """Whether the backward holds for tensors of these sizes."""', f"    return {text}"]
+        return [
+            *head,
+            '    """Whether the backward holds for tensors of these sizes."""',
+            f"    return {text}",
+        ]
 
     # ---- the function --------------------------------------------------------------------------
 
@@ -225,9 +238,7 @@ class BackwardWriter(Names):
                 self.routines.invoke(s) if isinstance(s, Invoke) else printer.step(s)
                 for s in self.lowered.steps
             ]
-            ends = {
-                source: _names(self.value(name)) for source, name in self.gradients.items()
-            }
+            ends = {source: _names(self.value(name)) for source, name in self.gradients.items()}
         made = [list(_written(step)) for step in self.lowered.steps]
         own = [self._reached(n for n in names if n in self.graph.by_name) for names in made]
         written = [{self.variable(name) for name in names} for names in made]
@@ -296,7 +307,7 @@ class Timetable:
 
 
 def training(base: ForwardWriter, step: TrainingStep) -> list[list[str]]:
-    """All that a file for training has beside one for inference, as the lines of its definitions."""
+    """What a file for training has beside one for inference, as the lines of its definitions."""
     saving = SavingWriter(base, step)
     backward = BackwardWriter(base, saving, step)
     flows = f"FLOWS = {tuple(i for i, _ in backward.flows)}  # results whose gradients it takes"

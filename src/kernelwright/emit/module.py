@@ -78,7 +78,9 @@ def emit(
     writer.prefix = prefix_for(user.text, writer.arguments.taken)
     every = [lowered, *([step.saving, step.lowered] if step else [])]
     compiles = any(low.kernels or low.few for low in every)
-    further = [(step.forward.graph, step.saving), (step.backward.graph, step.lowered)] if step else []
+    further = (
+        [(step.forward.graph, step.saving), (step.backward.graph, step.lowered)] if step else []
+    )
     text = source(plan.graph, lowered, device, further) if compiles else None
     model = _fused_model(writer, ledger, compiles)
     started = _started(writer, compiles)
@@ -294,6 +296,11 @@ def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:
             "",
             *writer.forward(),
             *([] if hasattr(module, "fallbacks") else [runtime.FALLBACKS.rstrip()]),
+            *(
+                [runtime.BACKWARDS.rstrip()]
+                if writer.step and not hasattr(module, "backwards")
+                else []
+            ),
             freezing.rstrip(),
             "",
         ]

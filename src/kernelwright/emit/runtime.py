@@ -280,6 +280,13 @@ FALLBACKS = '''
         return FUSION.memo(self).fallbacks
 '''
 
+BACKWARDS = '''
+    @property
+    def backwards(self):
+        """How often the backward ran: as "kernels", or else by the cause of the original's."""
+        return FUSION.memo(self).backwards
+'''
+
 
 def names() -> set[str]:
     """The names that these texts bind for themselves."""

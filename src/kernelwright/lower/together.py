@@ -1,7 +1,7 @@
 """The kernels of several graphs in one file: equal ones are one, and each has a name of its own.
 
-In: what was lowered for each graph, in order. Out: the same, where a kernel that an earlier graph has
-too is left to that one, and a name that an earlier graph has taken for another kernel is changed.
+In: what was lowered for each graph, in order. Out: the same, where a kernel that an earlier graph
+has too is left to that one, and a name that it has taken for another kernel is changed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A training step as it is emitted: the forward that keeps values and the backward, both lowered."""
+"""A training step as it is emitted: a forward that keeps values and a backward, both lowered."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelwright.graph import SOURCES
+from kernelwright.graph import SOURCES, Graph
 from kernelwright.lower.lowered import Lowered
 from kernelwright.plan.model import Plan
 from kernelwright.training.partition import Training
@@ -19,6 +19,11 @@ class TrainingStep:
     saving: Lowered
     backward: Plan
     lowered: Lowered
+
+    @property
+    def parts(self) -> tuple[tuple[Graph, Lowered], ...]:
+        """What has kernels beside those of the forward without gradients."""
+        return ((self.forward.graph, self.saving), (self.backward.graph, self.lowered))
 
     @property
     def sources(self) -> frozenset[str]:

@@ -16,7 +16,7 @@ class Policy:
 
     generate_always: bool = False
     channels_last_always: bool = False
-    backward: bool = True
+    backward: bool = False
 
 
 WHERE_IT_PAYS = Policy()

@@ -103,7 +103,7 @@ class _Differentiator:
             outputs=(self.captured.outputs, tuple(map(Ref, found.values()))),
         )
         names = tuple(n.name for n in forward)
-        return Joint(graph, names, cotangents, found, self.pullbacks.sizes.guards())
+        return Joint(graph, names, cotangents, found, tuple(self.pullbacks.asked))
 
     def _flows(self, sources: frozenset[str]) -> set[str]:
         """Values that the gradient of some source may come through."""
@@ -129,7 +129,9 @@ class _Differentiator:
             return
         call = node.payload
         assert isinstance(call, Call)
-        wanted = [name in flows and is_differentiable(self.types[name].dtype) for name in node.inputs]
+        wanted = [
+            name in flows and is_differentiable(self.types[name].dtype) for name in node.inputs
+        ]
         types = tuple((i, self.types[total]) for i, total in flowing.items())
         pullback = self.pullbacks.of(call, wanted, types)
         self._inline(node, parts, pullback, list(flowing.values()))
@@ -183,7 +185,9 @@ class _Differentiator:
         steps: list[fx.Node],
     ) -> None:
         """The forward's call gives way to those of the rule, whose other results are kept."""
-        results = {r: parts[i] for i, r in enumerate(pullback.results) if r is not None and i in parts}
+        results = {
+            r: parts[i] for i, r in enumerate(pullback.results) if r is not None and i in parts
+        }
         made: list[Node] = []
         for step in steps:
             found = self._called(step, names, node)

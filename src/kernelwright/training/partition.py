@@ -93,10 +93,7 @@ class _Partition:
         self.forward = set(found.forward)
         self.behind = self._behind()
         self.demanded = {
-            name
-            for node in self.behind
-            for name in self.graph[node].inputs
-            if name in self.forward
+            name for node in self.behind for name in self.graph[node].inputs if name in self.forward
         }
 
     def _behind(self) -> list[str]:
@@ -128,7 +125,9 @@ class _Partition:
                 continue
             seen.add(name)
             cost = 0.0 if name in sure else self.cost(name)
-            network.add_edge((name, 1), (name, 0), **({} if cost == math.inf else {"capacity": cost}))
+            network.add_edge(
+                (name, 1), (name, 0), **({} if cost == math.inf else {"capacity": cost})
+            )
             if self.is_computed_again(self.graph[name]):
                 for operand in _again(self.graph[name]).inputs:
                     network.add_edge((name, 0), (operand, 1))
@@ -140,7 +139,9 @@ class _Partition:
         try:
             _, (_, near) = nx.minimum_cut(network, READ, GIVEN)
         except nx.NetworkXUnbounded as error:
-            raise UnsupportedError("a value of the forward can neither be kept nor made again") from error
+            raise UnsupportedError(
+                "a value of the forward can neither be kept nor made again"
+            ) from error
         return sure | {name for name in seen if (name, 0) in near and (name, 1) not in near}
 
     def cost(self, name: str) -> float:
@@ -237,7 +238,9 @@ class _Partition:
         if name in self.results:
             return Saved(name, count, gradients, "a result, which eager reads too")
         if not self.is_computed_again(node):
-            return Saved(name, count, gradients, f"what {node.origin.op} gives is not computed twice")
+            return Saved(
+                name, count, gradients, f"what {node.origin.op} gives is not computed twice"
+            )
         if self.is_read_by_others(name):
             return Saved(name, count, gradients, "stored in the forward anyhow")
         return Saved(name, count, gradients, "fewer bytes than what it is computed of")
@@ -290,7 +293,7 @@ class _Partition:
 
 
 def _again(node: Node) -> Node:
-    """As the backward computes it: a BatchNorm in training, which has changed its buffers by now."""
+    """As the backward computes it: a BatchNorm in training has changed its buffers by now."""
     if node.op != "_native_batch_norm_legit_functional":
         return node
     args = (*node.args[:3], *node.args[5:])
@@ -314,7 +317,13 @@ def _symbols(graph: Graph, nodes: Iterable[Node]) -> dict[str, tuple[str, int]]:
     """Where each free size is read in the backward."""
     found: dict[str, tuple[str, int]] = {}
     every = list(nodes)
-    used = {str(s) for n in every for d in n.type.shape if not isinstance(d, int) for s in d.free_symbols}
+    used = {
+        str(s)
+        for n in every
+        for d in n.type.shape
+        if not isinstance(d, int)
+        for s in d.free_symbols
+    }
     for node in every:
         for axis, size in enumerate(node.type.shape if node.op == "input" else ()):
             if str(size) in graph.symbols:

@@ -119,11 +119,11 @@ class Sizes:
             raise UnsupportedError("a size of the backward is no polynomial of the batch")
         return TensorType(shape, value.dtype)
 
-    def guards(self) -> tuple[Guard, ...]:
-        """What the traces took for granted of the sizes, if any sizes could break it."""
+    def guards(self, start: int) -> tuple[Guard, ...]:
+        """What traces took for granted of the sizes since, if any sizes could break it."""
         if self.shapes.replacements:
             raise UnsupportedError("the backward holds for the sizes of the example alone")
-        tests = dict.fromkeys(g.expr.xreplace(self.ours) for g in self.shapes.guards)
+        tests = dict.fromkeys(g.expr.xreplace(self.ours) for g in self.shapes.guards[start:])
         found = [Guard(test) for test in tests if test is not sympy.true]
         return tuple(g for g in found if not g.holds_from(dict.fromkeys(self.known, 1)))
 
@@ -132,7 +132,9 @@ def _unlikely(graph: Graph) -> dict[str, int]:
     """Sizes that are like no other of the graph, and that satisfy what its trace asked of sizes."""
     example = dict(graph.contract.sizes)
     for factor in range(STRANGE, STRANGE + MOST_TRIED):
-        sizes = {name: max(size, 2) * (factor + i) for i, (name, size) in enumerate(example.items())}
+        sizes = {
+            name: max(size, 2) * (factor + i) for i, (name, size) in enumerate(example.items())
+        }
         if all(guard.holds(sizes) for guard in graph.contract.guards):
             return sizes
     return {name: max(size, 2) for name, size in example.items()}
@@ -144,6 +146,7 @@ class Pullbacks:
     def __init__(self, graph: Graph, opens: Callable[[str], bool]) -> None:
         self.graph, self.sizes = graph, Sizes(graph)
         self.known: dict[Hashable, Pullback] = {}
+        self.asked: dict[Guard, None] = {}
         self.table = _table(opens)
 
     def of(self, call: Call, wanted: Sequence[bool], flowing: Flowing) -> Pullback:
@@ -157,10 +160,15 @@ class Pullbacks:
         args, kwargs = map_refs((call.args, call.kwargs), slot)
         key = (call.target, repr((args, kwargs)), tuple(types), tuple(wanted), flowing)
         if key not in self.known:
+            before = len(self.sizes.shapes.guards)
             operands = [self.sizes.tensor(t) for t in types]
             for x, asks in zip(operands, wanted, strict=True):
                 x.requires_grad_(asks)
-            self.known[key] = self._traced(replace(call, args=args, kwargs=kwargs), operands, flowing)
+            self.known[key] = self._traced(
+                replace(call, args=args, kwargs=kwargs), operands, flowing
+            )
+            if "conv" not in call.target:  # these ask which library would be quick
+                self.asked |= dict.fromkeys(self.sizes.guards(before))
         return self.known[key]
 
     def _traced(self, call: Call, operands: list[Tensor], flowing: Flowing) -> Pullback:
@@ -238,7 +246,8 @@ def _without_writing(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             new = graph.call_function(twin, node.args, node.kwargs)
         new.meta = node.meta
-        written.replace_all_uses_with(new, lambda user: user not in (new, node) and user > new)
+        for user in [user for user in written.users if user > node]:
+            user.replace_input_with(written, new)
         node.replace_all_uses_with(new)
         graph.erase_node(node)
 
