@@ -80,7 +80,7 @@ def compile_problem(
 
     def written(trained: Trained | None) -> str:
         told = render((*rows, *(trained.rows if trained else ())), lowered.shared)
-        step = trained and trained.step
+        step = trained.step if trained else None
         return emit(problem, planned, lowered, told, machine.device, step)
 
     try:

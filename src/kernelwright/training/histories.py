@@ -39,7 +39,7 @@ def recorded(graph: Graph) -> tuple[str, ...]:
         for node in seen:
             if node.op in SOURCES:
                 shape, device = node.type.shape, graph.contract.device
-                made = torch.empty(shape, dtype=node.type.dtype, device=device)  # type: ignore[arg-type]
+                made = torch.empty(shape, dtype=node.type.dtype, device=device)
                 asks = node.name in reached and is_differentiable(node.type.dtype)
                 values[node.name] = made.requires_grad_(asks)
             else:
