@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from kernelwright.expand.builder import Builder, Lowering, count, widens
-from kernelwright.expr import size
+from kernelwright.expr import call, load, size
 from kernelwright.graph import Node, as_dim, broadcast
 
 
@@ -156,6 +158,40 @@ def _subtract_log(builder: Builder, shifted: str, powers: str, total: str) -> st
     return builder.apply("sub", shifted, log)
 
 
+def _softmax_gradient(finish: Callable[[Builder, str, str, Sequence[int]], str]) -> Lowering:
+    """(g, result, dim, type of the operand): `finish` makes float32 of g and the result."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        cotangent, result, dim = node.args[0].name, node.args[1].name, node.args[2]
+        if not builder.floating(cotangent, result):
+            return None
+        axes = _axes(builder, result, dim)
+        wide = (builder.cast(v, torch.float32) for v in (cotangent, result))
+        gradient = finish(builder, *wide, axes)
+        return builder.map(load(0), [gradient], node.type)
+
+    return lower
+
+
+def _total(builder: Builder, value: str, axes: Sequence[int]) -> str:
+    return builder.reduce("sum", value, axes, True, label="sum") if axes else value
+
+
+def _of_shares(builder: Builder, cotangent: str, shares: str, axes: Sequence[int]) -> str:
+    """y * (g - sum(g * y))."""
+    products = builder.apply("mul", cotangent, shares, label="products")
+    expr = call("mul", load(1), call("sub", load(0), load(2)))
+    operands = [cotangent, shares, _total(builder, products, axes)]
+    return builder.map(expr, operands, builder.type(shares), "gradient")
+
+
+def _of_logarithms(builder: Builder, cotangent: str, logs: str, axes: Sequence[int]) -> str:
+    """g - exp(y) * sum(g)."""
+    expr = call("sub", load(0), call("mul", call("exp", load(1)), load(2)))
+    operands = [cotangent, logs, _total(builder, cotangent, axes)]
+    return builder.map(expr, operands, builder.type(logs), "gradient")
+
+
 def _logsumexp(builder: Builder, node: Node) -> str | None:
     value, dims, _ = node.args
     if not builder.floating(value.name):
@@ -215,5 +251,9 @@ LOWERINGS: dict[str, Lowering] = {
     "cosine_similarity": _cosine_similarity,
     "softmax": _softmax(_divide),
     "log_softmax": _softmax(_subtract_log),
+    "_softmax": _softmax(_divide),
+    "_log_softmax": _softmax(_subtract_log),
+    "_softmax_backward_data": _softmax_gradient(_of_shares),
+    "_log_softmax_backward_data": _softmax_gradient(_of_logarithms),
     "logsumexp": _logsumexp,
 }
