@@ -294,9 +294,9 @@ KW_FN float normal_share(float x) {
 #else
   const float t = bounded_abs(x, 11.0f);  // where the power is 0
   // Error in Phi of the fit: 8.6e-10 exp(-t^2 / 6).
-  const float p = polynomial(t, -1.1511042f, -0.45922256f, -0.05242787f, 0.0069113825f,
-                             4.52259e-05f, -0.00031101605f, 8.8864625e-05f, -1.3756724e-05f,
-                             1.1894161e-06f, -4.4829903e-08f);
+  const float p =
+      polynomial(t, -1.1511042f, -0.45922256f, -0.05242787f, 0.0069113825f, 4.52259e-05f,
+                 -0.00031101605f, 8.8864625e-05f, -1.3756724e-05f, 1.1894161e-06f, -4.4829903e-08f);
   const float smaller = power_of_two(t * p - 1.0f);
 #endif
   return sign_bit(x) ? smaller : 1.0f - smaller;
