@@ -155,6 +155,7 @@ POINTWISE = (
     Case("pow(-2)", lambda x: x**-2, (drawn(*ROWS),)),
     Case("pow(3)", lambda x: x**3, (drawn(*ROWS),)),
     Case("sgn", torch.sgn, (drawn(*ROWS),)),
+    Case("xlogy", torch.xlogy, (drawn(*ROWS), drawn(*ROWS, seed=1).abs())),
     Case("hardshrink", lambda x: aten.hardshrink(x, 0.5), (drawn(*ROWS),)),
     Case("softshrink", lambda x: aten.softshrink(x, 0.5), (drawn(*ROWS),)),
 )
@@ -271,6 +272,11 @@ NORMS = (
     softmax("_softmax", 1, (4, 5, 6)),
     softmax("_log_softmax", 1, scale=30.0),
     softmax("_log_softmax", 0),
+    Case(
+        "_safe_softmax",
+        lambda x: aten._safe_softmax(torch.where(x[:, :1] > 0, x, -torch.inf), 1),
+        (drawn(12, 40),),
+    ),
 )
 
 # ---- losses ----------------------------------------------------------------------------------
@@ -320,6 +326,13 @@ LOSSES = (
     *(of_pair("huber_loss_backward", r, 0.7) for r in (MEAN, NONE)),
     of_pair("binary_cross_entropy_backward", MEAN, None),
     of_pair("binary_cross_entropy_backward", NONE, None),
+    *(of_pair("soft_margin_loss_backward", r) for r in (MEAN, NONE)),
+    Case("soft_margin_loss", aten.soft_margin_loss, (drawn(12, 40), drawn(12, 40, seed=1).sign())),
+    Case(
+        "binary_cross_entropy",
+        lambda x, y, w: aten.binary_cross_entropy(x, y, w),
+        (drawn(12, 40).sigmoid(), drawn(12, 40, seed=1).sigmoid(), drawn(12, 40, seed=2)),
+    ),
     nll("nll_loss", MEAN, False, (12, 10)),
     nll("nll_loss", SUM, True, (12, 10)),
     nll("nll_loss", MEAN, True, (12, 10)),
@@ -362,12 +375,24 @@ def sliced(size: int, *options: int) -> Case:
     return Case(f"slice_backward{options}", call, (drawn(4, size),))
 
 
+def with_ties(*shape: int) -> Tensor:
+    """Whole numbers, and one NaN."""
+    x = drawn(*shape).round()
+    x.view(-1)[7] = torch.nan
+    return x
+
+
 VALUES, ONE = (4, 6, 5), (4, 1, 5)
 PLACES = (
     sliced(5, 2, 7, 1),
     sliced(3, 1, 9, 3),
     sliced(2, -4, 99, 2),
     Case("select_backward", lambda g: aten.select_backward(g, [4, 5, 3], 1, -2), (drawn(4, 3),)),
+    Case("max", lambda x: torch.max(x, 1), (with_ties(*VALUES),)),
+    Case("min", lambda x: torch.min(x, -1, keepdim=True), (with_ties(*VALUES),)),
+    Case("count", lambda x: x / (x > 0).sum(1, keepdim=True), (drawn(*VALUES),)),
+    Case("flip", lambda x: torch.flip(x, [0, -1]), (drawn(*VALUES),)),
+    Case("compared", lambda x, at: x * (at == 3), (drawn(*ONE), spots())),
     Case("crop", lambda g: aten.constant_pad_nd(g, [-1, 2, 1, -2], 0.5), (drawn(3, 6, 7),)),
     Case(
         "scatter",

@@ -443,7 +443,8 @@ class _Reader:
                 positional.append(self._value(raw))
         call = Call(f"torch.ops.{home}.{packet}.{overload}", tuple(positional), tuple(keywords))
         args = (*positional, *(v for _, v in keywords))
-        first = value[0] if isinstance(value, tuple | list) else value
+        several = value if isinstance(value, tuple | list) else (value,)
+        first = next(v for v in several if v is not None)  # a gradient that nobody asked for is
         origin = self._origin(fx_node, packet)
         if packet in LOSSES_OF_CLASSES and args[LOSSES_OF_CLASSES[packet]] == 0:
             self._check_losses(origin, fx_node, first)

@@ -17,8 +17,11 @@ from kernelwright.graph import Call, Graph
 from kernelwright.interpret import run
 from kernelwright.problem import problem_from_module
 
-# What the library is asked for: the gradients of weights.
-KEPT = {"convolutions": {"torch.ops.aten.convolution_backward.default", "getitem"}}
+# What ATen is asked for: the gradients of weights, and integers.
+KEPT = {
+    "convolutions": {"torch.ops.aten.convolution_backward.default", "getitem"},
+    "places": {"torch.ops.aten._to_copy.default"},
+}
 
 
 def expanded(module: Calls) -> Graph:
@@ -45,5 +48,6 @@ def test_gradients_have_primitive_forms(family: str) -> None:
     for case, ours, theirs in zip(module.cases, made, exact, strict=True):
         pairs = zip(pytree.tree_leaves(ours), pytree.tree_leaves(theirs), strict=True)
         for number, (a, b) in enumerate(pairs):
+            assert a.dtype == b.dtype
             close = torch.allclose(a, b, rtol=1e-7, atol=1e-9, equal_nan=True)
             assert close, f"result {number} of {case.name}"

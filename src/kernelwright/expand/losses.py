@@ -111,6 +111,32 @@ def _of_cotangent(
     return builder.map(call("mul", load(0), slope), names, node.type)
 
 
+def _binary_cross_entropy(builder: Builder, node: Node) -> str | None:
+    """(x, target, weight, reduction): no logarithm is below -100.
+
+    What is no probability gives NaN, where eager stops the program.
+    """
+    value, target, weight, reduction = node.args
+    x, wanted = load(0), load(1)
+    logs = call("log", x), call("log1p", call("neg", x))
+    near, far = (call("maximum", log, -100.0) for log in logs)
+    missing = call("mul", call("sub", wanted, 1.0), far)
+    expr = call("sub", missing, call("mul", wanted, near))
+    operands = [value.name, target.name]
+    if weight is not None:
+        operands.append(weight.name)
+        expr = call("mul", expr, load(2))
+    return _reduced(builder, node, expr, operands, reduction)
+
+
+def _soft_margin(x: Expr, y: Expr) -> Expr:
+    return call("softplus", call("neg", call("mul", x, y)), 1.0, 20.0)
+
+
+def _soft_margin_slope(x: Expr, y: Expr) -> Expr:
+    return call("neg", call("mul", y, call("sigmoid", call("neg", call("mul", x, y)))))
+
+
 def _binary_cross_entropy_backward(builder: Builder, node: Node) -> str | None:
     """(g, x, target, weight, reduction): no quotient is larger than 1e12."""
     cotangent, value, target, weight, reduction = node.args
@@ -342,6 +368,9 @@ LOWERINGS: dict[str, Lowering] = {
     "mse_loss_backward": _gradient(lambda x, y: call("mul", 2.0, _difference(x, y))),
     "smooth_l1_loss_backward": _gradient(_smooth_l1_slope),
     "huber_loss_backward": _gradient(lambda x, y, delta: _bounded(_difference(x, y), delta)),
+    "soft_margin_loss": _loss(_soft_margin),
+    "soft_margin_loss_backward": _gradient(_soft_margin_slope),
+    "binary_cross_entropy": _binary_cross_entropy,
     "binary_cross_entropy_backward": _binary_cross_entropy_backward,
     "nll_loss_forward": _nll_forward,
     "nll_loss_backward": _nll_backward,

@@ -87,6 +87,12 @@ def _logit(x: Expr, eps: float | None) -> Expr:
     return call("log", call("div", inside, call("sub", 1.0, inside)))
 
 
+def _xlogy(x: Arg, y: Arg) -> Expr:
+    """x log y, where 0 log y is 0 for every number y."""
+    product = call("where", call("eq", x, 0.0), 0.0, call("mul", x, call("log", y)))
+    return call("where", call("ne", y, y), y, product)
+
+
 def _true(x: Expr) -> Expr:
     return call("ne", x, 0.0)
 
@@ -117,6 +123,7 @@ SPECIAL: dict[str, Callable[..., Expr]] = {
     "logit": _logit,
     "sgn": lambda x: call("sign", x),
     "isnan": lambda x: call("ne", x, x),
+    "xlogy": _xlogy,
     "isinf": lambda x: call("eq", call("abs", x), math.inf),
     "threshold": lambda x, limit, value: call("where", call("le", x, limit), value, x),
     "clone": lambda x, *_: x,
@@ -145,6 +152,7 @@ FILLS: dict[str, tuple[int | None, float]] = {
     "full": (1, 0.0),
     "full_like": (1, 0.0),
     "new_full": (2, 0.0),
+    "fill": (1, 0.0),
     "scalar_tensor": (0, 0.0),
     "zeros": (None, 0.0),
     "zeros_like": (None, 0.0),
@@ -153,6 +161,7 @@ FILLS: dict[str, tuple[int | None, float]] = {
     "ones_like": (None, 1.0),
     "new_ones": (None, 1.0),
 }
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 # Places along an axis are compared in float32, which has every integer up to here.
 MOST_PLACES = 1 << 24
 # Values are never written in place here, so a copy matters only where the caller gets it.
@@ -171,7 +180,8 @@ def lower(builder: Builder, node: Node) -> str | None:
     types = [builder.type(o).dtype for o in operands]
     if not operands or any(a is UNREADABLE for a in args):
         return None
-    if any(t not in (*FLOATS, torch.bool) for t in (node.type.dtype, *types)):
+    known = (*FLOATS, torch.bool, *((torch.int64,) if _compares_small(node) else ()))
+    if any(t not in known for t in (node.type.dtype, *types)):
         return None
     if broadcast(*(builder.shape(o) for o in operands)) != node.type.shape:
         return None  # sizes that agree only for some batches, which a guard of export's sees to
@@ -180,6 +190,13 @@ def lower(builder: Builder, node: Node) -> str | None:
     expr = SPECIAL.get(node.op, _generic(node.op) if node.op in OPS else None)
     assert expr is not None
     return builder.map(expr(*args), operands, node.type)
+
+
+def _compares_small(node: Node) -> bool:
+    """Whether integers are compared with a number that float32 has, and all below it."""
+    number = node.args[1] if node.op in COMPARISONS else None
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    return whole and abs(number) < MOST_PLACES
 
 
 def _argument(builder: Builder, arg: Any, operands: list[str]) -> Any:

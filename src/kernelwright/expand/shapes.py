@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import const
-from kernelwright.graph import Dim, Node, Scalar, Shape, TensorType, as_dim, quotient
+from kernelwright.graph import Dim, Node, Scalar, Shape, Slide, TensorType, as_dim, quotient
 
 RESHAPES = (
     "view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten", "squeeze", "squeeze.dim",
@@ -299,6 +299,27 @@ def _roll(builder: Builder, node: Node) -> str | None:
     return builder.copied(value)
 
 
+def _flip(builder: Builder, node: Node) -> str | None:
+    """flip(x, dims): one window along each axis, which looks at it backwards."""
+    value, dims = node.args[0].name, node.args[1]
+    shape, dtype = node.type.shape, node.type.dtype
+    axes = sorted({d % len(shape) for d in dims}) if shape else []
+    sizes = [shape[a] for a in axes]
+    if dtype not in FLOATS or not _known(sizes):
+        return None
+    if not axes:
+        return builder.copied(value)
+    slides = [
+        Slide(a, n, 1, -1, 1 - n) for a, n in zip(axes, sizes, strict=True) if isinstance(n, int)
+    ]
+    seen = builder.window(value, (1,) * len(axes), slides, 0.0, label="backwards")
+    rank, behind = len(shape), iter(range(len(shape), len(shape) + len(axes)))
+    order = [next(behind) if a in axes else a for a in range(rank)] + axes
+    wide = tuple(builder.shape(seen)[a] for a in order)
+    turned = builder.view("permute", seen, wide, order, label="turned")
+    return builder.copied(builder.view("reshape", turned, shape, label="flipped"))
+
+
 # ---- repeats and shuffles --------------------------------------------------------------------
 
 
@@ -364,6 +385,7 @@ LOWERINGS: dict[str, Lowering] = {
     "pad": _pad,
     "constant_pad_nd": _pad,
     "roll": _roll,
+    "flip": _flip,
     "repeat": _repeat,
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,
