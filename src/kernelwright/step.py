@@ -7,8 +7,10 @@ of its ledger, or an UnsupportedError that says why the backward stays the origi
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from kernelwright import spec
@@ -54,7 +56,7 @@ def train(
     batch: int,
 ) -> Trained:
     """`plan` is the graph of the plan that `lowered` is of; `passes` plan a captured graph."""
-    found = divided(captured, plan, batch)
+    found = divided(captured, plan, batch, on_gpu=target.lanes is not None)
     spec.check_graph(found.forward, "capture")
     spec.check_graph(found.backward, "capture")
     settled = passes(found.forward), passes(found.backward)
@@ -68,8 +70,11 @@ def train(
     return Trained(step, tuple(replace(row, op=f"{row.op} (backward)") for row in rows))
 
 
-def divided(captured: Graph, plan: Graph, batch: int) -> Training:
-    """The two graphs of a training step, as captured graphs."""
+def divided(captured: Graph, plan: Graph, batch: int, on_gpu: bool = False) -> Training:
+    """The two graphs of a training step, as captured graphs.
+
+    On a GPU the backward of attention is products and a softmax: torch's own adds up by atomics.
+    """
     contract = captured.contract
     if contract.refused:
         raise UnsupportedError(contract.refused)
@@ -86,7 +91,8 @@ def divided(captured: Graph, plan: Graph, batch: int) -> Training:
     sources = set().union(*(contract.reaches[i] for i in flowing))
     if not sources:
         raise UnsupportedError("no gradient flows through what kernels compute")
-    found = joint(captured, names, sources, LOWERINGS.__contains__)
+    with sdpa_kernel(SDPBackend.MATH) if on_gpu else nullcontext():
+        found = joint(captured, names, sources, LOWERINGS.__contains__)
     every = {leaf.name for leaf in leaves if isinstance(leaf, Ref)}
     return partition(found, every, _computed_again, batch)
 
