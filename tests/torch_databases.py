@@ -33,7 +33,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--only", action="append", help="a part of the name of an entry")
     parser.add_argument("--shard", default="0/1", help="one part of so many, as 3/40")
     parser.add_argument("--tenth", help="a tenth of them, by this seed")
-    parser.add_argument("--samples", type=int, default=0, help="of each entry, at most; 0: all that differ")
+    parser.add_argument(
+        "--samples", type=int, default=0, help="of each entry, at most; 0: all that differ"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="results as JSON lines")
     parser.add_argument("--resume", action="store_true", help="leave out what the file has")

@@ -65,6 +65,7 @@ def optimize(
     precision: str = "current",
     tune: bool = False,
     verify: bool = False,
+    train: bool | None = None,
     progress: Callable[[str, str], None] | None = None,
     policy: Policy | None = None,
     kinds: int | str = "live",
@@ -75,8 +76,9 @@ def optimize(
     its example) or its .pt2 file, and a scripted or traced module whose graph can be had. The
     result shares the tensors of the original, and nothing else. With `verify` it is certified
     first, and a VerificationError that holds the certificate is raised if that fails. `tune`
-    measures a few tiles of each generated product first, on the inputs that are given. A `policy`
-    may ask for more than what is fastest (see kernelwright.plan.Policy).
+    measures a few tiles of each generated product first, on the inputs that are given. With `train`
+    the backward is generated too: by default for a live module in train mode that gradients are
+    asked for. A `policy` may ask for more than what is fastest (see kernelwright.plan.Policy).
 
     A call that the kernels of the example do not cover (another mode, autocast, arguments that are
     built otherwise, other sizes) gets kernels of its own, a kind: up to 16 of them, or as many as
@@ -93,6 +95,7 @@ def optimize(
             device=device,
             precision=precision,
             tune=tune,
+            train=train,
             progress=progress,
             policy=policy,
         )
@@ -127,6 +130,7 @@ def explain(
     device: str = "auto",
     precision: str = "current",
     tune: bool = False,
+    train: bool | None = None,
     progress: Callable[[str, str], None] | None = None,
     policy: Policy | None = None,
 ) -> Compiled:
@@ -138,8 +142,10 @@ def explain(
     from kernelwright.pipeline import compile_problem
     from kernelwright.plan.policy import WHERE_IT_PAYS
 
-    policy = policy or WHERE_IT_PAYS
     problem = _problem(model, example_inputs, example_kwargs, device, precision)
+    if train is None:
+        train = problem.asks_for_gradients if policy is None else policy.backward
+    policy = replace(policy or WHERE_IT_PAYS, backward=train)
     problem = replace(problem, module=written(problem.module))
     check_plain((problem.inputs, problem.kwargs))
     if tune:

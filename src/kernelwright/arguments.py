@@ -239,7 +239,7 @@ def _machine(command: argparse.ArgumentParser) -> None:
         dest="training",
         action="store_true",
         default=None,
-        help="with the model in train mode; bench: a training step besides",
+        help="with the model in train mode, its backward generated; bench: a training step besides",
     )
 
 

@@ -26,7 +26,6 @@ from kernelwright.errors import UnsupportedError
 from kernelwright.fakes import draws
 from kernelwright.frontend.graphs import FRAME, origins
 from kernelwright.graph import (
-    Call,
     Contract,
     Dim,
     Graph,
@@ -47,14 +46,10 @@ from kernelwright.probe import Lies, Sighting, probe
 from kernelwright.problem import Problem
 from kernelwright.runtime.tensors import is_lazy
 from kernelwright.samples import apart_from_one, example_sizes
+from kernelwright.schemas import packet, schema_call
 from kernelwright.strides import given_rows, placed
 from kernelwright.tracing import TORCH, Trace, several, trace
 
-# Overloads that only say how an argument is passed; the others (min.dim) keep their name.
-PLAIN_OVERLOADS = {
-    "default", "Tensor", "Scalar", "int", "self", "input", "Tensor_Scalar", "Tensor_Tensor",
-    "Tensor_Other", "ScalarSelf", "ScalarOther",
-}  # fmt: skip
 SHORT_NAMES = {
     "_native_batch_norm_legit_functional": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm",
@@ -249,6 +244,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         repeats=frozenset(inputs[i] for i in seen.repeats),
         given=seen.given,
         memory=memory,
+        history=seen.history,
         sizes=tuple(example_sizes(problem, graph).items()),
         device=str(problem.device),
         refused=graph.contract.refused or reason,
@@ -425,31 +421,16 @@ class _Reader:
         self.random |= draws(fx_node.target, fx_node.args, fx_node.kwargs)
         if target is torch.ops.aten.instance_norm.default and fx_node.args[3] and fx_node.args[5]:
             self.refused = "instance_norm updates running statistics behind the graph"
-        (home, packet), overload = target._schema.name.split("::"), target._overloadname
-        op = packet if overload in PLAIN_OVERLOADS else f"{packet}.{overload}"
-        op = op if home == "aten" else f"{home}::{op}"
+        name = packet(target)
+        op, call, args = schema_call(target, fx_node.args, fx_node.kwargs, self._value)
         if any(_is_lazy(node.meta.get("val")) for node in fx_node.all_input_nodes):
             op = f"lazy::{op}"  # memory does not say what its values are: torch knows
-        positional: list[Any] = []
-        keywords: list[tuple[str, Any]] = []
-        for i, argument in enumerate(target._schema.arguments):
-            if argument.name in fx_node.kwargs:
-                raw = fx_node.kwargs[argument.name]
-            elif not argument.kwarg_only and i < len(fx_node.args):
-                raw = fx_node.args[i]
-            else:
-                raw = argument.default_value
-            if argument.kwarg_only:
-                keywords.append((argument.name, self._value(raw)))
-            else:
-                positional.append(self._value(raw))
-        call = Call(f"torch.ops.{home}.{packet}.{overload}", tuple(positional), tuple(keywords))
-        args = (*positional, *(v for _, v in keywords))
-        first = value[0] if isinstance(value, tuple | list) else value
-        origin = self._origin(fx_node, packet)
-        if packet in LOSSES_OF_CLASSES and args[LOSSES_OF_CLASSES[packet]] == 0:
+        several = value if isinstance(value, tuple | list) else (value,)
+        first = next(v for v in several if v is not None)  # a gradient that nobody asked for is
+        origin = self._origin(fx_node, name)
+        if name in LOSSES_OF_CLASSES and args[LOSSES_OF_CLASSES[name]] == 0:
             self._check_losses(origin, fx_node, first)
-        name = self._fresh(origin.module or packet)
+        name = self._fresh(origin.module or name)
         return Node(name, op, args, self._type(first), origin, call, (name,))
 
     def _check_losses(self, origin: Origin, fx_node: Any, losses: Any) -> None:

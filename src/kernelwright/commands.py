@@ -102,16 +102,21 @@ def compile_file(
     tune: bool = False,
     training: bool | None = None,
 ) -> Compiled:
-    """Compile the Model of a file, in train or eval mode (None: as constructed)."""
+    """Compile the Model of a file, in train or eval mode (None: as constructed).
+
+    In train mode if that is asked for, its backward is generated besides.
+    """
     problem = in_mode(load_problem(model, device, precision), training)
     from kernelwright.pipeline import compile_problem
+    from kernelwright.plan.policy import WHERE_IT_PAYS
 
+    policy = replace(WHERE_IT_PAYS, backward=training is True)
     try:
         if tune:
             from kernelwright.tune import compile_tuned
 
-            return compile_tuned(problem, progress)
-        return compile_problem(problem, progress)
+            return compile_tuned(problem, progress, policy)
+        return compile_problem(problem, progress, policy=policy)
     except UnsupportedError:
         check_forward(problem)
         raise

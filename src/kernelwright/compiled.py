@@ -16,6 +16,7 @@ from kernelwright.lower.panels import Panel
 from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 from kernelwright.shown import Shown
+from kernelwright.step import Trained
 from kernelwright.targets.target import Target
 
 
@@ -34,7 +35,10 @@ class RegionRow:
 
 @dataclass(frozen=True)
 class Compiled(Shown):
-    """Everything that compiling a Problem gave: the emitted source, and the reasons for it."""
+    """Everything that compiling a Problem gave: the emitted source, and the reasons for it.
+
+    `trained` is its backward, and `untrained` why there is none.
+    """
 
     problem: Problem
     captured: Graph
@@ -46,6 +50,8 @@ class Compiled(Shown):
     refused_laws: tuple[str, ...]
     ledger: tuple[LedgerRow, ...]
     source: str
+    trained: Trained | None = None
+    untrained: str = ""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

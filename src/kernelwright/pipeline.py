@@ -22,12 +22,13 @@ from kernelwright.compiled import Compiled as Compiled
 from kernelwright.counters import counted
 from kernelwright.emit.module import emit
 from kernelwright.emit.products import FREEZING_NAMES
+from kernelwright.errors import UnsupportedError
 from kernelwright.expand import expand
 from kernelwright.graph import Graph
 from kernelwright.ledger import ledger, render
 from kernelwright.lower.convolution import conv_time
 from kernelwright.lower.gemm import Tile
-from kernelwright.lower.lowered import lower
+from kernelwright.lower.lowered import Lowered, lower
 from kernelwright.pattern import refusals, rewrite
 from kernelwright.plan.attention import attends
 from kernelwright.plan.constraints import Constraints, NeedsSizes, NoPlan
@@ -37,6 +38,7 @@ from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.plan.reasons import Code, reason
 from kernelwright.problem import Problem
 from kernelwright.rules import first_pools, laws_of
+from kernelwright.step import Trained, train
 from kernelwright.targets import target_for, target_here
 from kernelwright.targets.target import Target
 
@@ -71,14 +73,56 @@ def compile_problem(
     report("lower", "; ".join(said) or "none")
 
     rows = ledger(front.captured, found.rewrites, planned, lowered.in_place)
-    source = emit(problem, planned, lowered, render(rows, lowered.shared), machine.device)
+    trained, why = None, "not asked for"
+    if policy.backward:
+        trained, why = _trained(found, lowered, machine, problem, policy)
+        report("backward", str(trained) if trained else f"the original's: {why}")
+
+    def written(trained: Trained | None) -> str:
+        told = render((*rows, *(trained.rows if trained else ())), lowered.shared)
+        step = trained.step if trained else None
+        return emit(problem, planned, lowered, told, machine.device, step)
+
+    try:
+        source = written(trained)
+    except UnsupportedError as error:
+        if trained is None:
+            raise
+        trained, why = None, str(error)
+        source = written(None)
     report("emit", f"{len(source.splitlines())} lines")
     laws = tuple(str(r) for r in found.rewrites)
     refused = tuple(str(r) for r in refusals(front.rewritten, front.rules))
     return Compiled(
         *(problem, front.captured, found.primitives, machine, planned, lowered),
         *(laws, refused, rows, source),
+        *(trained, "" if trained else why),
     )
+
+
+ON_GPU = True  # False: the backward of a file for a GPU stays the original's
+
+
+def _trained(
+    found: Settled, lowered: Lowered, machine: Target, problem: Problem, policy: Policy
+) -> tuple[Trained | None, str]:
+    """The backward through the same passes, or why it stays the original's."""
+    if machine.lanes is not None and not ON_GPU:
+        return None, "generated backwards are switched off for GPUs"
+    of = (machine, problem.precision, problem.batch, policy, conv_time)
+    context = Context(*of, tf32=problem.conv_tf32)
+
+    def quiet(name: str, summary: str) -> None:
+        """The passes have been told of once."""
+
+    def passes(graph: Graph) -> Settled:
+        return settle(lambda known: _primitives(graph, known, context, quiet), context)
+
+    try:
+        of_plan = (found.front.captured, found.plan.graph, lowered)
+        return train(*of_plan, passes, machine, problem.batch), ""
+    except UnsupportedError as error:
+        return None, str(error)
 
 
 def plan_problem(

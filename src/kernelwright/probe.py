@@ -31,6 +31,7 @@ from kernelwright.effects import undone, watched
 from kernelwright.errors import PACKAGE
 from kernelwright.fakes import layouts
 from kernelwright.graph import is_differentiable
+from kernelwright.histories import histories
 from kernelwright.problem import Problem
 from kernelwright.runtime.baked import attributes, described
 
@@ -63,6 +64,7 @@ class Sighting:
     to know whether it is recorded, and may do something else then. `recorded` holds what asks for
     gradients where all this is so, None if that does not matter; `otherwise` gives the orders that
     outputs lie in elsewhere, as long as inputs lie row by row, if that is all that is other there.
+    `history` is what autograd records of each leaf where all that can ask for gradients does.
     """
 
     reaches: tuple[frozenset[int], ...] | None
@@ -77,6 +79,7 @@ class Sighting:
     asks: bool
     recorded: tuple[frozenset[int], ...] | None
     otherwise: Orders | None
+    history: tuple[str, ...] | None
 
 
 def probe(problem: Problem) -> Sighting | None:
@@ -252,6 +255,7 @@ def _probe(
     first = given, outputs, _ = stage.way(everything)
     between, setting = _plain_state(stage.module), changed()
     reaches = tuple(_reached(o, {**own, **_positions(given)}) for o in outputs)
+    history = histories(outputs) if gradients else None
     ways: dict[Recorded, Way | None] = {everything: first}
     with watched(problem.module) as watch:  # what only a first call does, others do not
         ways[None] = stage.attempt(None)
@@ -302,6 +306,7 @@ def _probe(
         stage.asked.any,
         None if _alike(ways.values()) else tuple({way or frozenset(): None for way in alike}),
         otherwise,
+        history,
     )
 
 

@@ -68,6 +68,12 @@ class Problem:
         return self.module.training
 
     @property
+    def asks_for_gradients(self) -> bool:
+        """Whether it is a live module that is being trained."""
+        own = [*self.module.parameters(), *self.tensors]
+        return self.source is None and self.training and any(x.requires_grad for x in own)
+
+    @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """All tensors of the example inputs, nested ones too, in the order of the arguments."""
         return tuple(structures.tensors((self.inputs, self.kwargs)))

@@ -13,7 +13,7 @@ import traceback
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +115,7 @@ def compile_one(recipe: Recipe, device: str, pays: bool = False) -> Compiled:
     here = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     inputs = moved(recipe.make_inputs(recipe.batch, 0), here)
     problem = problem_from_module(module_of(recipe).to(here), inputs)
-    policy = WHERE_IT_PAYS if pays else ALWAYS
+    policy = replace(WHERE_IT_PAYS if pays else ALWAYS, backward=True)
     return compile_problem(problem, target=device, policy=policy)
 
 
@@ -129,6 +129,7 @@ def judge(recipe: Recipe, compiled: Compiled, built: Any, device: str) -> Verdic
         for lay in LAYS:
             _forward(recipe, emitted, eager, BATCHES[0], device, lay)
         causes |= _training_step(recipe, emitted, eager, device)
+    causes |= {f"no backward: {compiled.untrained}"} if compiled.untrained else set()
     return Verdict(RIGHT, "", len(compiled.kernels), tuple(sorted(causes)))
 
 
@@ -266,7 +267,8 @@ def _training_step(recipe: Recipe, emitted: Any, module: nn.Module, device: str)
 
     truth = Truth.drawn(run, eps / 2)
     check("a training step", got, truth, theirs, eps)
-    return set(ours.fallbacks)
+    behind = {f"backward by {cause}" for cause in getattr(ours, "backwards", ())}
+    return {*ours.fallbacks, *behind}
 
 
 def step(call: Any, module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, Any]:

@@ -33,6 +33,7 @@ from kernelwright.graph import (
 )
 from kernelwright.lower.lowered import Lowered
 from kernelwright.lower.steps import Invoke, Library, Step, every
+from kernelwright.lower.trained import TrainingStep
 from kernelwright.memory import apart, chain, may_be_view
 from kernelwright.places import is_place, look_up
 from kernelwright.plan.model import Plan
@@ -45,11 +46,20 @@ HEAP = 1 << 9  # of a class that Python made
 class ForwardWriter(Names):
     """Prints the functions of one model."""
 
+    called, ran = "fused", "forward"
+    about = "The steps of a call: inputs and state in, results out."
+
     def __init__(
-        self, problem: Problem, plan: Plan, lowered: Lowered, device: str, names: Mapping[type, str]
+        self,
+        problem: Problem,
+        plan: Plan,
+        lowered: Lowered,
+        device: str,
+        names: Mapping[type, str],
+        step: TrainingStep | None = None,
     ) -> None:
         super().__init__(problem, plan, device, names)
-        self.lowered = lowered
+        self.lowered, self.step = lowered, step
         self.prefix = "_kw"
 
     def own(self, name: str) -> str:
@@ -218,6 +228,7 @@ class ForwardWriter(Names):
         bases |= {self.graph.base(r) for r in self.graph.results}
         bases |= {name for of in self.graph.contract.reaches or () for name in of}
         bases |= self.changed.keys()
+        bases |= self.step.sources if self.step is not None else set()
         return [n for n in self.graph if n.op in ("parameter", "buffer") and n.name in bases]
 
     @cached_property
@@ -302,7 +313,8 @@ class ForwardWriter(Names):
         order = [*self.leaves, *(n.name for n in self.state())]
         found = [i for i, n in enumerate(order) if n in self.changed]
         needed = self._behind([r.name for r in self.results if r.leaf is not None])
-        in_place = self.lowered.in_place.buffers
+        in_place = [*self.lowered.in_place.buffers]
+        in_place += self.step.saving.in_place.buffers if self.step is not None else ()
         recalled, written = ([i for i in found if order[i] in of] for of in (needed, in_place))
         return found, recalled, written
 
@@ -343,7 +355,7 @@ class ForwardWriter(Names):
     def runs(self) -> RunWriter | None:
         """On a GPU kernels run in rows, where a call is like the example."""
         on_gpu = self.device != "cpu"
-        return RunWriter(self, self.lowered, self.routines) if on_gpu else None
+        return RunWriter(self, self.lowered, self.routines, self.ran) if on_gpu else None
 
     @cached_property
     def fused(self) -> list[str]:
@@ -355,8 +367,8 @@ class ForwardWriter(Names):
             end = [*changes, *listed("", "return (", self._handed_back(), ")", margin=4)]
             body = [*moved, *self._body(printer, end)]
         given = [self.local["kept"]] * self.freezes
-        head = filled("def fused(", [*given, *self.parameters()], "):", margin=0)
-        lines = [*head, '    """The steps of a call: inputs and state in, results out."""']
+        head = filled(f"def {self.called}(", [*given, *self.parameters()], "):", margin=0)
+        lines = [*head, f'    """{self.about}"""']
         lines += self.sized()
         device = self.local["device"]
         if _mentions(body, device):
@@ -386,19 +398,6 @@ class ForwardWriter(Names):
     def freezes(self) -> bool:
         """Whether the steps are given the halves of weights that are frozen."""
         return bool(self.lowered.frozen)
-
-    @property
-    def contracts(self) -> bool:
-        """Whether products or convolutions are the library's, on any way."""
-        steps = [*self.lowered.steps, *(s for r in self.lowered.routines for s in r.steps)]
-        return any(step.contracts for step in every(steps) if isinstance(step, Library))
-
-    @cached_property
-    def functions(self) -> list[list[str]]:
-        """The routines that the steps invoke, and the steps."""
-        text = "\n".join(self.fused)
-        used = [f for f in self.routines if re.search(rf"\b{f.name}\(", text)]
-        return [*(list(f.lines) for f in used), self.fused]
 
     def _step(self, step: Step, printer: StepPrinter) -> list[str]:
         return self.routines.invoke(step) if isinstance(step, Invoke) else printer.step(step)
@@ -594,3 +593,9 @@ def _tuple(items: list[str]) -> str:
 
 def _when(test: str, cause: str) -> list[str]:
     return [f"    if {test}:", f"        return {python(cause)}"]
+
+
+def contracts(lowered: Lowered) -> bool:
+    """Whether products or convolutions are the library's, on any way."""
+    steps = [*lowered.steps, *(s for r in lowered.routines for s in r.steps)]
+    return any(step.contracts for step in every(steps) if isinstance(step, Library))

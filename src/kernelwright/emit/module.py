@@ -10,11 +10,15 @@ and warned about.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+import torch
 
 from kernelwright.emit import paste, products, values
 from kernelwright.emit.apart import keep_apart, prefix_for
+from kernelwright.emit.backward import TrainingWriter
 from kernelwright.emit.baked import baked_in
-from kernelwright.emit.forward import ForwardWriter
+from kernelwright.emit.forward import ForwardWriter, contracts
 from kernelwright.emit.library import (
     CXX,
     FUSED,
@@ -28,11 +32,13 @@ from kernelwright.emit.library import (
 )
 from kernelwright.emit.lines import docstring, listed
 from kernelwright.emit.original import original
+from kernelwright.emit.runs import OPENING
 from kernelwright.emit.scopes import used
 from kernelwright.emit.sources import source
 from kernelwright.emit.values import python
 from kernelwright.errors import UnsupportedError
 from kernelwright.lower.lowered import Lowered
+from kernelwright.lower.trained import TrainingStep
 from kernelwright.plan.model import Plan
 from kernelwright.problem import Problem
 from kernelwright.version import __version__
@@ -56,6 +62,12 @@ FALLBACKS = '''
         """How often the original forward ran instead of the kernels, by cause."""
         return FUSION.memo(self).fallbacks
 '''
+BACKWARDS = '''
+    @property
+    def backwards(self):
+        """How often the backward ran: as "kernels", or else by the cause of the original's."""
+        return FUSION.memo(self).backwards
+'''
 # What opens the library of a file, and what the file calls of it.
 OPENS = {"cpu": "library", "cuda": "library_for_gpu"}
 VERBS = ("launch", "run")
@@ -67,17 +79,23 @@ def emit(
     lowered: Lowered,
     ledger: str,
     device: str,
+    step: TrainingStep | None = None,
 ) -> str:
-    """The whole text of the emitted file, for `cuda` or `cpu`."""
+    """The whole text of the emitted file, for `cuda` or `cpu`; with a `step`, for training too."""
     structures = (problem.inputs, problem.kwargs, plan.graph.outputs)
     user = original(problem, values.classes(structures))
-    writer = ForwardWriter(problem, plan, lowered, device, user.names)
+    writer = ForwardWriter(problem, plan, lowered, device, user.names, step)
     writer.prefix = prefix_for(user.text, writer.arguments.taken)
-    compiles = bool(lowered.kernels or lowered.few)
     text = None
+    further = step.parts if step else ()
+    every = [lowered, *(low for _, low in further)]
+    compiles = any(low.kernels or low.few for low in every)
+    trained = TrainingWriter(writer, step) if step else None
     if compiles:
-        text = source(plan.graph, lowered, device, writer.runs.cxx() if writer.runs else "")
-    model = _fused_model(writer, ledger)
+        runs = [w.runs for w in (writer, *(trained.writers if trained else ())) if w.runs]
+        host = "\n\n".join([OPENING, *(one.cxx() for one in runs)]) if runs else ""
+        text = source(plan.graph, lowered, device, host, further)
+    model = _fused_model(writer, ledger, trained)
     started = _started(writer, model, compiles)
     library = paste.library(used(model) | used(started), device)
     parts = [
@@ -101,17 +119,18 @@ def emit(
     return sealed(HEAD.format(device=device) + whole)
 
 
-def _fused_model(writer: ForwardWriter, ledger: str) -> str:
+def _fused_model(writer: ForwardWriter, ledger: str, trained: TrainingWriter | None) -> str:
     """Everything in Python that was written for this model alone."""
     model = _model(writer, ledger, products.freezing(writer, writer.lowered.frozen))
-    functions = _functions(writer)
+    functions = _functions(writer, trained)
+    plans = [writer.plan, *((w.plan for w in trained.writers) if trained else ())]
     switched = "GENERATED_GEMM" in used("\n".join(functions))
     parts = [
         *([_defaults(writer)] if writer.arguments.defaults else []),
         products.SWITCH if switched else "",
         model,
         *functions,
-        "\n".join(_constants(writer.plan)),
+        "\n".join(_constants(plans)),
         _table(writer),
     ]
     text = "\n\n\n".join(p.strip("\n") for p in parts if p) + "\n"
@@ -136,10 +155,15 @@ def _defaults(writer: ForwardWriter) -> str:
     return f"DEFAULTS = {{{listing}}}"
 
 
-def _functions(writer: ForwardWriter) -> list[str]:
+def _functions(writer: ForwardWriter, trained: TrainingWriter | None) -> list[str]:
     """What one model is to the code around it, as functions."""
+    steps = [writer.fused, *(trained.functions if trained else ())]
+    writers = [writer, *(trained.writers if trained else ())]
+    text = "\n".join(line for lines in steps for line in lines)
+    routines = [f for w in writers for f in w.routines if re.search(rf"\b{f.name}\(", text)]
     functions = (
-        *writer.functions,
+        *(list(f.lines) for f in routines),
+        *steps,
         writer.outside(),
         writer.original(),
         writer.blank(),
@@ -187,28 +211,38 @@ def _fusion(writer: ForwardWriter, compiles: bool) -> str:
         "globals": writer.reads_globals(),
         "freezes": writer.freezes or None,
         "precision": _precision(writer),
+        "training": TRAINING if writer.step is not None else None,
     }
-    optional = ("in_place", "alone", "served", "asking", "laid", "freezes", "precision")
+    optional = ("in_place", "alone", "served", "asking", "laid", "freezes", "precision", "training")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 
 
 def _precision(writer: ForwardWriter) -> str | None:
     """What the library's products run at, if there are some on a GPU."""
-    if writer.device == "cpu" or not writer.contracts:
+    further = [low for _, low in writer.step.parts] if writer.step else []
+    if writer.device == "cpu" or not any(map(contracts, [writer.lowered, *further])):
         return None
     return f'Precision("{writer.problem.precision}", {writer.problem.conv_tf32})'
+
+
+TRAINING = "Training(saving, backward, KEPT, FLOWS, covers)"
 
 
 def _stem(problem: Problem) -> str:
     return "kw_" + re.sub(r"\W", "_", problem.name, flags=re.ASCII)[:40]
 
 
-def _constants(plan: Plan) -> list[str]:
+def _constants(plans: Sequence[Plan]) -> list[str]:
     """Small tensors that the original forward makes by itself."""
     lines = []
-    for name, value in plan.graph.constants.items():
-        if name in plan.graph.by_name and plan.graph.users[name]:
+    known: dict[str, torch.Tensor] = {}
+    for plan, (name, value) in [(p, pair) for p in plans for pair in p.graph.constants.items()]:
+        if name in known:
+            if known[name] is not value:
+                raise UnsupportedError("Two graphs of the step have constants of one name.")
+        elif name in plan.graph.by_name and plan.graph.users[name]:
+            known[name] = value
             if value.numel() > 4096:
                 raise UnsupportedError(
                     "The forward builds a large constant tensor; register a buffer."
@@ -221,6 +255,7 @@ def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:
     doc = docstring(ledger)
     module = writer.problem.module
     made = "cls" if type(module).__new__ is object.__new__ else "cls, *args, **kwargs"
+    counts = writer.step is not None and not hasattr(module, "backwards")
     return "\n".join(
         [
             "class ModelNew(Model):",
@@ -231,6 +266,7 @@ def _model(writer: ForwardWriter, ledger: str, freezing: str) -> str:
             "",
             *writer.forward(),
             *([] if hasattr(module, "fallbacks") else [FALLBACKS.rstrip()]),
+            *([BACKWARDS.rstrip()] if counts else []),
             freezing.rstrip(),
             "",
         ]

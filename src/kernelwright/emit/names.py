@@ -10,13 +10,11 @@ import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import sympy
 import torch
-from torch.utils import _pytree as pytree
 
 from kernelwright.emit import values
 from kernelwright.emit.arguments import GLOBALS, Arguments, Leaf
@@ -29,9 +27,8 @@ from kernelwright.graph import (
     Scalar,
     View,
     as_dim,
-    is_differentiable,
-    refs,
 )
+from kernelwright.handed import detached, handed_back
 from kernelwright.lower.steps import DECISIONS, WORKSPACE
 from kernelwright.places import is_place
 from kernelwright.plan.model import Plan
@@ -40,22 +37,10 @@ from kernelwright.scalars import as_python
 
 OWN = (
     *("memo", "state", "cause", "module", "otherwise", "device", "kept", "how"),
-    *("place", "unknown", "tensor", "dtype", "shape"),
+    *("place", "unknown", "tensor", "dtype", "shape", "wanted"),
     *("panel", "samples", "slices", "part", "start", "stop", "outputs"),
 )
 LOCALS = (*OWN, *DECISIONS, *WORKSPACE)
-
-
-@dataclass(frozen=True)
-class Result:
-    """A value that the kernels hand back; `leaf` is the output that it becomes, if any.
-
-    `name` is a value of the graph. An output that is a mere regrouping of it is made outside of
-    autograd's function, since torch forbids writing in place to views that were made inside.
-    """
-
-    name: str
-    leaf: int | None
 
 
 class Names:
@@ -81,7 +66,7 @@ class Names:
         self.known: dict[str, str] = {}
         self.slots: Mapping[str, str] = {}
         self.placed_on = ""
-        self.results = self._results()
+        self.results = handed_back(self.graph)
 
     def _locals(self) -> dict[str, str]:
         """The names of emitted locals, out of the way of forward's own parameters."""
@@ -100,44 +85,21 @@ class Names:
         leaves = sorted(self.arguments.tensors, key=lambda leaf: order[id(leaf.value)])
         return dict(zip(tensors, leaves, strict=True))
 
-    def _results(self) -> list[Result]:
-        """What the kernels hand back: outputs, and elements that are numbers.
-
-        An output that is a view of another is made of that, where autograd sees it.
-        """
-        found: dict[str, Result] = {}
-        leaves = pytree.tree_leaves(self.graph.outputs)
-        kept = {self.graph.regrouped(n) for n in refs(leaves) if n not in self.detached}
-        # A value that is returned both with and without its history is handed back with it.
-        for i, leaf in sorted(enumerate(leaves), key=lambda pair: self._is_detached(pair[1])):
-            if isinstance(leaf, Ref) and self.graph[self.graph.base(leaf.name)].op not in SOURCES:
-                name = self.graph.regrouped(leaf.name)
-                if kept.isdisjoint(self._under(name)):
-                    found.setdefault(name, Result(name, i))
-        for name in refs([leaf for leaf in leaves if isinstance(leaf, Scalar)]):
-            if self.graph[self.graph.base(name)].op not in SOURCES:
-                found.setdefault(name, Result(name, None))
-        return list(found.values())
-
-    def _under(self, name: str) -> Iterator[str]:
-        """What a value is a view of, and so on."""
-        while self.graph[name].op == "view":
-            name = self.graph[name].inputs[0]
-            yield name
-
     @cached_property
     def detached(self) -> frozenset[str]:
         """Outputs that no gradient flows through, although their type would allow it."""
-        leaves, reaches = pytree.tree_leaves(self.graph.outputs), self.graph.contract.reaches
-        if reaches is None or len(reaches) != len(leaves):
-            return frozenset()
-        names = [leaf.name if isinstance(leaf, Ref) else "" for leaf in leaves]
-        cut = {n for n, of in zip(names, reaches, strict=True) if n and not of}
-        cut -= {n for n, of in zip(names, reaches, strict=True) if of}
-        return frozenset(n for n in cut if is_differentiable(self.graph[n].type.dtype))
+        return detached(self.graph)
 
-    def _is_detached(self, leaf: Any) -> bool:
-        return isinstance(leaf, Ref) and leaf.name in self.detached
+    @property
+    def example(self) -> dict[str, int]:
+        """The free sizes in the example."""
+        leaves = {name: leaf.value for name, leaf in self.leaves.items()}
+        return {s: leaves[n].shape[i] for s, (n, i) in self.graph.symbols.items()}
+
+    @property
+    def returned(self) -> list[str]:
+        """The values that the steps give."""
+        return [result.name for result in self.results]
 
     def device_of(self) -> str:
         """Where a call runs: in functions of tensors, in forward itself, in steps."""

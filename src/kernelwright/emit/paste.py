@@ -18,7 +18,7 @@ from kernelwright.emit.scopes import bound, used
 PACKAGE = Path(__file__).parents[1]
 SHARED = (
     *("runtime/fusion", "runtime/tensors", "runtime/memo", "runtime/baked"),
-    *("runtime/recorded", "runtime/autograd", "runtime/traced"),
+    *("runtime/recorded", "runtime/training", "runtime/autograd", "runtime/traced"),
 )
 FILES = {
     "cpu": (*SHARED, "runtime/launches", "runtime/orders", "runtime/pixels", "runtime/build"),

@@ -11,8 +11,9 @@ import builtins
 import keyword
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kernelwright.emit import paste
 from kernelwright.emit.arguments import GLOBALS
@@ -43,10 +44,18 @@ class Function:
     lines: tuple[str, ...]
 
 
-class RoutineWriter:
-    """Prints the routines of one model and the lines that call them."""
+NONE: Mapping[str, Function] = MappingProxyType({})
 
-    def __init__(self, names: Names, lowered: Lowered) -> None:
+
+class RoutineWriter:
+    """Prints the routines of one graph and the lines that call them.
+
+    Those that were `printed` for another graph are not printed again where they are the same.
+    """
+
+    def __init__(
+        self, names: Names, lowered: Lowered, printed: Mapping[str, Function] = NONE
+    ) -> None:
         self.names, self.graph = names, names.graph
         self.users: dict[str, list[Invoke]] = {r.name: [] for r in lowered.routines}
         for step in lowered.steps:
@@ -54,10 +63,18 @@ class RoutineWriter:
                 self.users[step.routine].append(step)
         taken = {*GLOBALS, *names.every(), *paste.names(names.device)}
         called = {r.name: fresh_name(f"_{r.name}", taken) for r in lowered.routines}
+        taken |= printed.keys()
         self.functions = {r.name: self.function(r, called[r.name]) for r in lowered.routines}
+        for routine in lowered.routines:
+            own = self.functions[routine.name]
+            if printed.get(own.name, own) != own:
+                other = fresh_name(own.name, taken)
+                self.functions[routine.name] = self.function(routine, other)
+        self.printed = {**printed, **{f.name: f for f in self.functions.values()}}
+        self.own = [f for f in self.functions.values() if f.name not in printed]
 
     def __iter__(self) -> Iterator[Function]:
-        return iter(self.functions.values())
+        return iter(self.own)
 
     def invoke(self, step: Invoke) -> list[str]:
         function = self.functions[step.routine]

@@ -1,5 +1,7 @@
 """The way that a call like the example takes: kernels in runs, each one function of C++.
 
+A step that has a condition is in no run.
+
 In: the steps of a call, and the example's sizes. Out: for every stretch of kernels between two
 calls that only torch can make a Run, as C++ and as the line of Python that starts it; the steps
 around them; and the conditions under which a call goes this way. Any other takes one step by one.
@@ -56,6 +58,7 @@ class Straight:
 
     steps: list[Step] = field(default_factory=list)
     tests: Tests = field(default_factory=list)
+    of: list[int] = field(default_factory=list)  # for each the place of what it stands in
 
     def only(self, kind: type) -> list[Step]:
         return [s for s in self.steps if isinstance(s, kind)]
@@ -76,22 +79,30 @@ class Run:
 class RunWriter:
     """The main way of one model, as Python and as C++."""
 
-    def __init__(self, names: Names, lowered: Lowered, routines: RoutineWriter) -> None:
-        self.names, self.graph = names, names.graph
+    def __init__(
+        self,
+        names: Names,
+        lowered: Lowered,
+        routines: RoutineWriter,
+        called: str,
+        conditions: Sequence[str] = (),
+    ) -> None:
+        self.names, self.graph, self.called = names, names.graph, called
         self.lowered, self.writer = lowered, routines
+        self.conditions = conditions or [""] * len(lowered.steps)  # of steps, as Python
         self.printer = DevicePrinter(names)
-        leaves = {name: leaf.value for name, leaf in names.leaves.items()}
-        self.example = {s: leaves[n].shape[i] for s, (n, i) in self.graph.symbols.items()}
+        self.example = names.example
         self.routines = {r.name: r for r in lowered.routines}
         found = {name: self.straight(r.steps) for name, r in self.routines.items()}
         self.alone = {name: way for name, way in found.items() if self.is_alone(way)}
         self.buffers: dict[str, Buffer] = {}
         self.pieces: list[Run | Step] = []
+        self.under: list[str] = []  # for each piece its condition
         self.divide()
         self.touched = self._touched()
         runs = [p for p in self.pieces if isinstance(p, Run)]
         for i, run in enumerate(runs):
-            run.name = f"forward_{i + 1}" if len(runs) > 1 else "forward"
+            run.name = f"{called}_{i + 1}" if len(runs) > 1 else called
 
     # ---- which steps -------------------------------------------------------------------------
 
@@ -100,7 +111,8 @@ class RunWriter:
         found = Straight()
         again: dict[str, str] = {}
         counts: dict[str, int] = {}
-        for step in self._chosen(steps, found.tests):
+        chosen = ((i, s) for i, top in enumerate(steps) for s in self._chosen([top], found.tests))
+        for i, step in chosen:
             if isinstance(step, Alloc) and step.buffer.name in WORKSPACE:
                 name = step.buffer.name
                 counts[name] = counts.get(name, 0) + 1
@@ -112,6 +124,7 @@ class RunWriter:
                     step, reads=reads, writes=tuple(again.get(n, n) for n in step.writes)
                 )
             found.steps.append(step)
+            found.of.append(i)
         return found
 
     def _chosen(self, steps: Sequence[Step], tests: Tests) -> Iterator[Step]:
@@ -163,19 +176,22 @@ class RunWriter:
         """The steps as runs, and those between them; a kernel that is alone is Python's."""
         run = Run()
         made: set[str] = set()
-        for step in self.straight(self.lowered.steps).steps:
+        way = self.straight(self.lowered.steps)
+        for step, place in zip(way.steps, way.of, strict=True):
             if isinstance(step, Alloc):
                 self.buffers[step.buffer.name] = step.buffer
                 continue
             alone = isinstance(step, Launch) or (
                 isinstance(step, Invoke) and step.routine in self.alone
             )
+            alone = alone and not self.conditions[place]
             reads = self.reads(step)
             if not alone or any(not self.lies(n) and self.base(n) in made for n in reads):
                 self.finish(run)
                 run, made = Run(), set()
             if not alone:
                 self.pieces.append(step)
+                self.under.append(self.conditions[place])
                 continue
             assert isinstance(step, Launch | Invoke)
             run.steps.append(step)
@@ -189,8 +205,10 @@ class RunWriter:
             kernels += 1 if one else len(self.alone[step.routine].only(Launch))
         if kernels < 2:
             self.pieces += run.steps
+            self.under += [""] * len(run.steps)
             return
         self.pieces.append(run)
+        self.under.append("")
         for step in run.steps:
             if isinstance(step, Invoke):
                 self.buffers |= dict(self.left(step))
@@ -218,7 +236,7 @@ class RunWriter:
             for step in piece.steps if isinstance(piece, Run) else [piece]:
                 for name in map(self.base, self.seen(step)):
                     found.setdefault(name, []).append(i)
-        ends = [r.name for r in self.names.results] + [n for _, n in self.graph.mutations]
+        ends = [*self.names.returned, *(n for _, n in self.graph.mutations)]
         for name in map(self.base, ends):
             found.setdefault(name, []).append(len(self.pieces))
         return found
@@ -252,18 +270,23 @@ class RunWriter:
 
     def python(self) -> list[str]:
         lines: list[str] = []
-        for i, piece in enumerate(self.pieces):
+        for i, (piece, under) in enumerate(zip(self.pieces, self.under, strict=True)):
             for name, buffer in self.buffers.items():
                 at = self.touched.get(name, [])
                 if at and at[0] == i and not self.is_inside(name):
                     lines += self.printer.alloc(buffer)
-            if isinstance(piece, Run):
-                lines += self.started(piece)
-            elif isinstance(piece, Invoke):
-                lines += self.writer.invoke(piece)
-            else:
-                lines += self.printer.step(piece)
+            text = self.piece(piece)
+            if under:
+                text = [f"if {under}:", *indented(text)]
+            lines += text
         return lines
+
+    def piece(self, piece: Run | Step) -> list[str]:
+        if isinstance(piece, Run):
+            return self.started(piece)
+        if isinstance(piece, Invoke):
+            return self.writer.invoke(piece)
+        return self.printer.step(piece)
 
     def is_inside(self, name: str) -> bool:
         """Whether only the kernels of one run see a value."""
@@ -359,7 +382,10 @@ class RunWriter:
         kernels = dict.fromkeys(re.findall(r"\blaunch_\w+", "\n".join(texts)))
         declared = [f'extern "C" int {k}(void* const* tensors, const int64_t* numbers);'
                     for k in kernels]  # fmt: skip
-        return "\n\n".join([OPENING, *(["\n".join(declared)] if declared else []), *texts])
+        if not texts:
+            return ""
+        text = "\n\n".join([*(["\n".join(declared)] if declared else []), *texts])
+        return f"namespace of_{self.called} {{\n\n{text}\n\n}}"
 
     def function(self, routine: Routine) -> list[str]:
         """A routine: kernels on values of a run."""

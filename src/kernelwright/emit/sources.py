@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelwright import dropout
@@ -48,44 +49,60 @@ class Sources:
     headers: str
 
 
-def source(graph: Graph, lowered: Lowered, device: str, host: str = "") -> Sources:
+def source(
+    graph: Graph,
+    lowered: Lowered,
+    device: str,
+    host: str = "",
+    further: Sequence[tuple[Graph, Lowered]] = (),
+) -> Sources:
     """For each kernel its program, its configuration and its launcher; then its `host` program.
 
     Lines that begin with UNIT say where the text may be cut, and what its parts cost to compile.
-    Programs that several kernels run stand before all of them, and are in every unit.
+    Programs that several kernels run stand before all of them, and are in every unit. `further`
+    graphs have kernels in the same file, under names of their own (lower/together.py).
     """
+    every = [(graph, lowered), *further]
+    kernels = [(g, low, kernel) for g, low in every for kernel in low.kernels]
+    beside = [kernel for _, low in every for kernel in low.few]
     ahead, parts = [], [(0, ERROR_TEXT)] if device == "cuda" else []
-    runs = Counter(lowered.programs[k.name] for k in lowered.kernels)
-    for kernel in lowered.kernels:
-        owner = lowered.programs[kernel.name]
+    runs = Counter(low.programs[k.name] for _, low, k in kernels)
+    for own, low, kernel in kernels:
+        owner = low.programs[kernel.name]
         cost = kernel.template.seconds
-        also = _elsewhere(graph, lowered.users[kernel.name])
-        program, launchers = _printed(graph, kernel, owner, device)
+        also = _elsewhere(own, low.users[kernel.name])
+        program, launchers = _printed(own, kernel, owner, device)
         if owner == kernel.name and runs[owner] > 1:
             ahead.append(program)
         elif owner == kernel.name or isinstance(kernel, TailKernel):
             launchers = [program, *launchers]
         parts.append((cost, "\n".join([*also, "\n\n".join(launchers)])))
-    parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in lowered.few]
-    masks = dropout.has_masks(graph)
+    parts += [(FEW_COSTS[type(kernel)], few_launcher(kernel)) for kernel in beside]
+    masks = any(dropout.has_masks(own) for own, _ in every)
     parts += [(1, MASK_LAUNCHER)] if masks else []
     parts += [(1, host)] if host else []
     texts = [SHARED, *ahead] if ahead else []
     programs = "\n\n".join([*texts, *(f"{UNIT}{cost}\n{text}" for cost, text in parts)]) + "\n"
-    templates = dict.fromkeys(k.template.header(device) for k in lowered.kernels)
-    few = dict.fromkeys(kernel.header for kernel in lowered.few)
-    tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in lowered.kernels) else []
-    headers = [*templates, *tails, *LAUNCH_HEADERS[device], *few]
+    headers = _headers([kernel for _, _, kernel in kernels], beside, device)
     headers += [MASK_HEADER] if masks else []
-    convolutions = [kernel for kernel in lowered.kernels if isinstance(kernel, ConvKernel)]
+    if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
+        headers.append("half.cuh")
+    return Sources(programs, flatten(headers, programs, device))
+
+
+def _headers(kernels: Sequence[Kernel], few: Sequence[BesideKernel], device: str) -> list[str]:
+    """What kernels are templates of."""
+    templates = dict.fromkeys(k.template.header(device) for k in kernels)
+    beside = dict.fromkeys(kernel.header for kernel in few)
+    tails = [TAIL_HEADER] if any(isinstance(k, TailKernel) for k in kernels) else []
+    headers = [*templates, *tails, *LAUNCH_HEADERS[device], *beside]
+    convolutions = [kernel for kernel in kernels if isinstance(kernel, ConvKernel)]
     if convolutions:
         early = any(kernel.laid.early for kernel in convolutions)
         headers.append("conv_rows.cuh" if early else "conv_epilogue.cuh")
         if any(kernel.laid.across for kernel in convolutions):
             headers.append("conv_across.cuh")
-    if any(narrow in programs for narrow in ("kw::half_t", "kw::bfloat16_t")):
-        headers.append("half.cuh")
-    return Sources(programs, flatten(headers, programs, device))
+    return headers
 
 
 def _printed(graph: Graph, kernel: Kernel, owner: str, device: str) -> tuple[str, list[str]]:

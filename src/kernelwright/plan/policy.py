@@ -11,10 +11,12 @@ class Policy:
 
     `channels_last_always`: every convolution is the library's, in channels_last if it may.
     So small models can be tested, measured and explained. What users get is WHERE_IT_PAYS.
+    `backward`: a backward is generated too, for training.
     """
 
     generate_always: bool = False
     channels_last_always: bool = False
+    backward: bool = False
 
 
 WHERE_IT_PAYS = Policy()

@@ -16,7 +16,8 @@ checker refuses must not occur in them.
     memo.py       what a module remembers between calls
     tensors.py    what kernels can be given: plain memory, and nobody looking on
     recorded.py   the kernels inside an autograd function
-    autograd.py   its gradients: the original forward once more
+    training.py   its backward, by kernels too, and what a call keeps for that
+    autograd.py   its gradients where there is none: the original forward once more
     traced.py     the kernels as an operator, for torch.compile, torch.export and fake tensors
     fusion.py     one call, from the guard to the results
     orders.py     in which order of memory the library's convolutions get their operands

@@ -21,13 +21,15 @@ class Fusion:
     write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
     results for tracers; `globals` says that some of the state lies in the file, where no memo
     watches it; `alone` gives the results that may be views of something inside and share no element
-    with another. The library's products run at a `precision`.
+    with another. The library's products run at a `precision`. `training` is the backward that was
+    made for it, if there is one (training.py).
     """
 
     alone = ()
     in_place = ()
     freezes = False
     precision = None
+    training = None
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -81,21 +83,27 @@ class Fusion:
         if torch.compiler.is_compiling() or is_traced(inputs):
             return self.traced(tensors)
         if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return self.record((memo, constants), *tensors)
+            trained = self.training is not None and self.training.covers(*tensors)
+            record = self.training.record if trained else self.record
+            return record((memo, constants), *tensors)
         return self.compute(tensors, memo.frozen)
 
     def compute(self, tensors, frozen):
         """The results, by the kernels, with the halves of the weights that are frozen."""
         before = (frozen,) if self.freezes else ()
-        if self.precision is None or self.precision.holds():
-            return self.steps(before, tensors)
-        with self.precision.at_work():
-            return self.steps(before, tensors)
+        return self.exactly(self.steps, self.fused, before, tensors)
 
-    def steps(self, before, tensors):
+    def exactly(self, function, *arguments):
+        """What it gives while the library's products run at the precision of the file."""
+        if self.precision is None or self.precision.holds():
+            return function(*arguments)
+        with self.precision.at_work():
+            return function(*arguments)
+
+    def steps(self, fused, before, tensors):
         """The results; what kernels write in place must be as they need it, or is copied."""
         if not self.in_place:
-            return self.fused(*before, *tensors)
+            return fused(*before, *tensors)
         given = [ready(t) if i in self.in_place else t for i, t in enumerate(tensors)]
         for i in self.in_place:
             if tensors[i].is_inference() and not torch.is_inference_mode_enabled():
@@ -104,7 +112,7 @@ class Fusion:
                 )
             if given[i] is tensors[i]:
                 torch.autograd.graph.increment_version(given[i])
-        results = self.fused(*before, *given)
+        results = fused(*before, *given)
         with torch.no_grad():
             for buffer, new in zip(tensors, given, strict=True):
                 if buffer is not new:

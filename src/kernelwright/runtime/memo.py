@@ -103,6 +103,7 @@ class Memo:
         self.namespace = vars(module)
         self.fallbacks = before.fallbacks if before else collections.Counter()
         self.frozen = before.frozen if before else {}  # the halves of weights, by their places
+        self.backwards = before.backwards if before else collections.Counter()
         self.look()
 
     def __reduce__(self):
