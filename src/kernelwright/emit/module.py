@@ -182,9 +182,10 @@ def _fusion(writer: ForwardWriter) -> str:
         "refused": python(writer.graph.contract.refused),
         "globals": writer.reads_globals(),
         "freezes": writer.freezes or None,
+        "guarded": writer.is_guarded() or None,
         "precision": _precision(writer),
     }
-    optional = ("in_place", "alone", "asking", "laid", "freezes", "precision")
+    optional = ("in_place", "alone", "asking", "laid", "freezes", "guarded", "precision")
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 
