@@ -53,10 +53,10 @@ class Library:
 
         Nothing waits for the GPU.
         """
-        places = [address(tensor) for tensor in tensors]
+        places = addresses(tensors)
         if any([place % ALIGNMENT for place in places]):
             tensors = [None if tensor is None else ready(tensor) for tensor in tensors]
-            places = [address(tensor) for tensor in tensors]
+            places = addresses(tensors)
         index = device.index
         call = function, sizes, index, torch._C._cuda_getCurrentRawStream(index)
         found = self.prepared.get(call)
@@ -95,11 +95,9 @@ class Library:
             watcher((name.decode(),))
 
 
-def address(tensor):
-    """Where its elements lie, 1 if they have gaps, and 0 if there is none."""
-    if tensor is None:
-        return 0
-    return tensor.data_ptr() if tensor.is_contiguous() else 1
+def addresses(tensors):
+    """Where their elements lie: 1 for one that has gaps, and 0 where there is none."""
+    return [0 if t is None else t.data_ptr() if t.is_contiguous() else 1 for t in tensors]
 
 
 # torch's own for code that it has compiled: on the current device, without a parser of arguments.
