@@ -177,6 +177,7 @@ class Given:
 
     __slots__ = ("fusion", "module", "state")
     frozen: Mapping[str, Any] = MappingProxyType({})  # no weight of a graph is frozen
+    wants = None  # who records is asked at each call
 
     def __init__(self, state: tuple[Tensor, ...], module: nn.Module, fusion: Any) -> None:
         self.state, self.module, self.fusion = state, module, fusion

@@ -113,6 +113,12 @@ class ForwardWriter(Names):
             f"        fits({state}, {place})",
         ]
 
+    def is_guarded(self) -> bool:
+        """Whether the tensors that forward is given decide alone whether a call is covered."""
+        places = sorted(leaf.place for leaf in self.leaves.values())
+        alone = places == sorted(self.arguments.inside.values()) and not self.arguments.checks
+        return alone and not self.needs_its_way and not self.reads_globals()
+
     def _ways(self) -> list[str]:
         """Where results lie otherwise while other gradients are recorded, and nobody knows how."""
         if not self.needs_its_way:

@@ -28,7 +28,7 @@ def filled(opening: str, items: list[str], closing: str, margin: int = 4) -> lis
         return [f"{opening}{inside}{closing}"]
     lines = [""]
     for item in items:
-        if len(lines[-1]) + len(item) + margin > 94:
+        if lines[-1] and len(lines[-1]) + len(item) + margin > 94:
             lines.append("")
         lines[-1] += f" {item}," if lines[-1] else f"{item},"
     if len(lines) == 1:

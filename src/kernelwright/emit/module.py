@@ -210,10 +210,14 @@ def _fusion(writer: ForwardWriter, compiles: bool) -> str:
         "refused": "KERNEL_LIBRARY.refused" if asked else python(refused),
         "globals": writer.reads_globals(),
         "freezes": writer.freezes or None,
+        "guarded": writer.is_guarded() or None,
         "precision": _precision(writer),
         "training": TRAINING if writer.step is not None else None,
     }
-    optional = ("in_place", "alone", "served", "asking", "laid", "freezes", "precision", "training")
+    optional = (
+        *("in_place", "alone", "served", "asking", "laid", "freezes", "guarded", "precision"),
+        "training",
+    )
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]
     return "\n".join(listed("", "Fusion(", [f'"{_stem(writer.problem)}"', *given], ")"))
 

@@ -219,6 +219,7 @@ def _noted(module: nn.Module) -> bool:
         return False
     if not isinstance(library.compiled, _Ranges):
         library.compiled = _Ranges(library.compiled)
+        getattr(library, "prepared", {}).clear()
         library.watchers.append(library.compiled.begin)
     return True
 

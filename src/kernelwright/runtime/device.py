@@ -8,7 +8,7 @@ import torch
 
 from kernelwright.runtime.tensors import ALIGNMENT, ready
 
-MOST_ROOMS = 1024  # kinds of calls whose memory is known
+MOST_CALLS = 1024  # whose numbers are kept, and runs whose memory is known
 
 
 class Library:
@@ -18,7 +18,8 @@ class Library:
     """
 
     def __init__(self, compiled):
-        self.compiled, self.watchers, self.rooms = compiled, [], {}
+        self.compiled, self.watchers = compiled, []
+        self.prepared, self.rooms = {}, {}
         self.listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.told)
         self.listening = False
 
@@ -34,10 +35,10 @@ class Library:
             self.listen()
         room = self.rooms.get((name, sizes))
         if room is None:
-            if len(self.rooms) >= MOST_ROOMS:
+            if len(self.rooms) >= MOST_CALLS:
                 self.rooms.clear()
             room = self.rooms[name, sizes] = self.room(name, sizes)
-        memory = torch.empty(room, dtype=torch.uint8, device=device)
+        memory = empty((room,), torch.uint8, device)
         self.start(f"run_{name}", device, [*tensors, memory], sizes, None)
 
     def room(self, name, sizes):
@@ -52,16 +53,29 @@ class Library:
 
         Nothing waits for the GPU.
         """
-        places = [address(tensor) for tensor in tensors]
+        places = addresses(tensors)
         if any([place % ALIGNMENT for place in places]):
             tensors = [None if tensor is None else ready(tensor) for tensor in tensors]
-            places = [address(tensor) for tensor in tensors]
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, device.index, stream)
-        places = struct.pack(f"{len(places)}q", *places)
-        code = getattr(self.compiled, function)(places, numbers, *others)
+            places = addresses(tensors)
+        index = device.index
+        call = function, sizes, index, torch._C._cuda_getCurrentRawStream(index)
+        found = self.prepared.get(call)
+        if found is None:
+            found = self.prepare(call, len(places))
+        begin, pack, numbers = found
+        code = begin(pack(*places), numbers, *others)
         if code:
             self.fail(function, code)
+
+    def prepare(self, call, count):
+        """What calls with the same numbers share: the function, and its numbers as C takes them."""
+        function, sizes, *last = call
+        if len(self.prepared) >= MOST_CALLS:
+            self.prepared.clear()
+        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, *last)
+        begin = getattr(self.compiled, function)
+        self.prepared[call] = found = begin, struct.Struct(f"{count}q").pack, numbers
+        return found
 
     def fail(self, function, code):
         """Raise the error that a launch came back with."""
@@ -81,16 +95,30 @@ class Library:
             watcher((name.decode(),))
 
 
-def address(tensor):
-    """Where its elements lie, 1 if they have gaps, and 0 if there is none."""
-    if tensor is None:
-        return 0
-    return tensor.data_ptr() if tensor.is_contiguous() else 1
+def addresses(tensors):
+    """Where their elements lie: 1 for one that has gaps, and 0 where there is none."""
+    return [0 if t is None else t.data_ptr() if t.is_contiguous() else 1 for t in tensors]
+
+
+# torch's own for code that it has compiled: on the current device, without a parser of arguments.
+EMPTY = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+HERE = getattr(torch._C, "_cuda_getDevice", None)
 
 
 def empty(shape, dtype, device):
     """Memory without values."""
-    return torch.empty(shape, dtype=dtype, device=device)
+    if EMPTY is None or HERE is None or device.type != "cuda" or device.index != HERE():
+        return torch.empty(shape, dtype=dtype, device=device)
+    return EMPTY(shape, strides(shape), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def strides(shape):
+    """Those of dense memory."""
+    found = [1]
+    for size in shape[:0:-1]:
+        found.append(found[-1] * max(size, 1))
+    return tuple(found[::-1]) if shape else ()
 
 
 @functools.cache

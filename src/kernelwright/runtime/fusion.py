@@ -21,13 +21,15 @@ class Fusion:
     write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
     results for tracers; `globals` says that some of the state lies in the file, where no memo
     watches it; `alone` gives the results that may be views of something inside and share no element
-    with another. The library's products run at a `precision`. `training` is the backward that was
-    made for it, if there is one (training.py).
+    with another; `guarded` that arguments are inputs, one tensor each, and that nothing but what
+    torch's guard of tensors sees decides whether a call is taken. The library's products run at a
+    `precision`. `training` is the backward that was made for it, if there is one (training.py).
     """
 
     alone = ()
     in_place = ()
     freezes = False
+    guarded = False
     precision = None
     training = None
 
@@ -73,16 +75,29 @@ class Fusion:
         return memo
 
     def look(self, module, *arguments):
-        """The module's record, and why the kernels cannot take this call, or None."""
+        """The module's record, and why the kernels cannot take this call, or None.
+
+        For tensors like those of the last call it is what is known of that.
+        """
         memo = self.memo(module)
-        return memo, memo.cause or self.outside(memo.state, *arguments)
+        known = memo.known
+        if known is not None and known.holds((*arguments, *known.state)):
+            return known, None
+        cause = memo.cause or self.outside(memo.state, *arguments)
+        if cause is None and self.guarded and not torch.compiler.is_compiling():
+            memo.know((*arguments, *memo.state))
+        return memo, cause
 
     def run(self, memo, inputs, constants=()):
         """The results of a call that the kernels cover."""
-        tensors = (*inputs, *memo.state)
-        if torch.compiler.is_compiling() or is_traced(inputs):
-            return self.traced(tensors)
-        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
+        tensors, wants = (*inputs, *memo.state), memo.wants
+        if wants is None:
+            if torch.compiler.is_compiling() or is_traced(inputs):
+                return self.traced(tensors)
+            wants = True in [t.requires_grad for t in tensors]
+        else:
+            memo = memo.memo
+        if wants and torch.is_grad_enabled():
             trained = self.training is not None and self.training.covers(*tensors)
             record = self.training.record if trained else self.record
             return record((memo, constants), *tensors)

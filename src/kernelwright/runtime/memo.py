@@ -13,9 +13,10 @@ import warnings
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from kernelwright.runtime.baked import HOOKS, examine, is_record
-from kernelwright.runtime.tensors import State
+from kernelwright.runtime.tensors import State, is_traced
 
 # What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
 UNWATCHED = (
@@ -51,6 +52,8 @@ def containers(value, seen):
 
 # What Python counts of a dict, and torch's own guards read: a number that every change changes.
 COUNTED = (3, 11) <= sys.version_info < (3, 13) and hasattr(torch._C._dynamo.guards, "dict_version")
+
+GUARDS = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
 class Picture:
@@ -94,8 +97,34 @@ class Picture:
         return True
 
 
+class Known:
+    """Calls on tensors like those of a call that the kernels took, by torch's own guard of them.
+
+    The guard compares types, sizes, strides, devices, and whether a gradient is wanted, with the
+    dispatch keys, in which autocast and torch.func leave their traces. It stands for a record, and
+    nothing in it changes: other threads may call at the same time.
+    """
+
+    def __init__(self, memo, tensors):
+        self.memo, self.state = memo, memo.state
+        self.guard = GUARDS(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.wants = True in [tensor.requires_grad for tensor in tensors]
+
+    def holds(self, tensors):
+        """Whether these are tensors of such a call, and nothing traces or transforms it."""
+        return (
+            self.guard.check(*tensors)
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and forward_ad._current_level < 0
+        )
+
+
 class Memo:
     """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    wants = None  # whether a gradient is wanted is not known before a call
+    known = None
 
     def __init__(self, module, fusion, before=None):
         self.module = module
@@ -124,6 +153,12 @@ class Memo:
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
         return self.namespace is vars(module) and self.picture()
+
+    def know(self, tensors):
+        """Calls like this one, which the kernels take, are known from here on."""
+        if GUARDS is not None and not is_traced(tensors):
+            known = Known(self, tensors)
+            self.known = known if known.holds(tensors) else None
 
     def fall_back(self, cause):
         """Count and, once per cause, say that the original forward runs instead of the kernels."""

@@ -19,6 +19,8 @@ LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
 class Glance:
     """What a traced call knows of its module; the tracer guards whatever this reads."""
 
+    known = wants = None  # of calls like this one nothing is kept
+
     def __init__(self, module, fusion, original=False):
         self.cause = fusion.refused or examine(module, fusion.baked_in)
         if original:  # a model around it is being compiled, or differentiated

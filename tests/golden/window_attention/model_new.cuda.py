@@ -65,7 +65,6 @@ def _kw_matmul_mul_add_softmax_transpose(batch, device, qkv, bias, mask):
         )
     else:
         matmul_matmul = torch.matmul(
-            
             qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[:1].reshape((batch, 3, 9, 16)),
             qkv.reshape((batch, 9, 3, 3, 16)).permute(2, 0, 3, 1, 4)[1:2].reshape((batch, 3, 9, 16)).permute(0, 1, 3, 2),
         )

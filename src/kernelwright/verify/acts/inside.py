@@ -109,7 +109,7 @@ class Listening(TorchFunctionMode):
 
     def run(self, tensors: tuple[Any, ...]) -> Any:
         names = self.fusion.fused.__globals__
-        ours = {EMPTY: self.empty, **{verb: self.starting(verb) for verb in STARTS}}
+        ours: dict[str, Any] = {EMPTY: self.empty, **{verb: self.starting(verb) for verb in STARTS}}
         self.own = {name: names[name] for name in ours if name in names}
         names |= {name: ours[name] for name in self.own}
         precision = self.fusion.precision
