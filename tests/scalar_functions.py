@@ -77,6 +77,16 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid((8 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))
 
 
+def gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.aten.gelu_backward(torch.ones_like(x), x)
+    return y
+
+
+def mish_slope(x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.aten.mish_backward(torch.ones_like(x), x)
+    return y
+
+
 def elu(x: torch.Tensor, alpha: float, scale: float, input_scale: float) -> torch.Tensor:
     y: torch.Tensor = torch.ops.aten.elu(x, alpha, scale, input_scale)
     return y
@@ -89,6 +99,7 @@ SIGMOID, LOG_SIGMOID = Op("sigmoid", torch.sigmoid), Op("log_sigmoid", F.logsigm
 TANH, ERF = Op("tanh", torch.tanh), Op("erf", torch.erf)
 SILU, MISH = Op("silu", F.silu), Op("mish", F.mish)
 GELU, GELU_TANH = Op("gelu", gelu), Op("gelu_tanh", gelu_tanh)
+GELU_SLOPE, MISH_SLOPE = Op("gelu_slope", gelu_slope), Op("mish_slope", mish_slope)
 SOFTPLUS = Op("softplus", F.softplus, (1.0, 20.0))
 SOFTPLUS_STEEP = Op("softplus", F.softplus, (2.5, 15.0))
 ELU = Op("elu", elu, (1.0, 1.0, 1.0))
@@ -114,6 +125,7 @@ EXACT = [
 
 NEAR = [
     *(EXP, EXP_BELOW, EXPM1, LOG, LOG2, LOG1P, SIGMOID, LOG_SIGMOID, TANH, ERF, SILU, MISH, GELU),
+    *(GELU_SLOPE, MISH_SLOPE),
     *(GELU_TANH, SOFTPLUS, SOFTPLUS_STEEP, ELU, ELU_SCALED, SELU, CELU),
     Op("sqrt", torch.sqrt),
     Op("rsqrt", torch.rsqrt),

@@ -423,7 +423,8 @@ class _Reader:
         op, call, args = schema_call(target, fx_node.args, fx_node.kwargs, self._value)
         if any(_is_lazy(node.meta.get("val")) for node in fx_node.all_input_nodes):
             op = f"lazy::{op}"  # memory does not say what its values are: torch knows
-        first = value[0] if isinstance(value, tuple | list) else value
+        several = value if isinstance(value, tuple | list) else (value,)
+        first = next(v for v in several if v is not None)  # a gradient that nobody asked for is
         origin = self._origin(fx_node, name)
         if name in LOSSES_OF_CLASSES and args[LOSSES_OF_CLASSES[name]] == 0:
             self._check_losses(origin, fx_node, first)

@@ -57,6 +57,14 @@ def _softplus(x: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
     return torch.where(x * beta > threshold, x, torch.log1p(torch.exp(x * beta)) / beta)
 
 
+def _gelu_slope(x: Tensor) -> Tensor:
+    return torch.ops.aten.gelu_backward(torch.ones_like(x), x)
+
+
+def _mish_slope(x: Tensor) -> Tensor:
+    return torch.ops.aten.mish_backward(torch.ones_like(x), x)
+
+
 ROWS = (
     ScalarOp("add", 2, torch.add, infix="+"),
     ScalarOp("sub", 2, torch.sub, infix="-"),
@@ -93,9 +101,11 @@ ROWS = (
     ScalarOp("elu", 4, _elu, cost=13),
     ScalarOp("gelu", 1, F.gelu, cost=18),
     ScalarOp("gelu_tanh", 1, lambda x: F.gelu(x, approximate="tanh"), cost=10),
+    ScalarOp("gelu_slope", 1, _gelu_slope, cost=22),
     ScalarOp("silu", 1, F.silu, cost=6),
     ScalarOp("sigmoid", 1, torch.sigmoid, cost=5),
     ScalarOp("mish", 1, F.mish, cost=10),
+    ScalarOp("mish_slope", 1, _mish_slope, cost=14),
     ScalarOp("hardtanh", 3, torch.clamp, cost=2),
     ScalarOp("hardsigmoid", 1, F.hardsigmoid, cost=4),
     ScalarOp("hardswish", 1, F.hardswish, cost=5),

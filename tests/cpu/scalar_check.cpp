@@ -87,6 +87,8 @@ QUATERNARY(elu)
 TERNARY(softplus)
 UNARY(silu)
 UNARY(mish)
+UNARY(mish_slope)
 UNARY(gelu)
+UNARY(gelu_slope)
 UNARY(gelu_tanh)
 // clang-format on

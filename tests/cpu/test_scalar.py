@@ -26,6 +26,7 @@ from scalar_functions import (
     EXP_BELOW,
     EXPM1,
     GELU,
+    GELU_SLOPE,
     GELU_TANH,
     INF,
     LOG,
@@ -33,6 +34,7 @@ from scalar_functions import (
     LOG2,
     LOG_SIGMOID,
     MISH,
+    MISH_SLOPE,
     NAN,
     NEAR,
     PAIRS,
@@ -81,6 +83,9 @@ BOUNDS = [
     Bound(GELU, -5, -3, 700.0),
     Bound(GELU_TANH, -2, 3.4e38, 7.0),
     Bound(GELU_TANH, -10, -2, 220.0),
+    Bound(GELU_SLOPE, -0.5, 3.4e38, 4.5),
+    Bound(MISH_SLOPE, -0.9, 3.4e38, 9.5),
+    Bound(MISH_SLOPE, -80, -2, 40.0),
     Bound(SOFTPLUS, -110, 3.4e38, 1.9),
     Bound(SOFTPLUS_STEEP, -2, 3.4e38, 6.2),
     Bound(ELU, -3.4e38, 3.4e38, 1.1),
@@ -98,7 +103,7 @@ VECTORISED = "exp expm1 log log2 log1p tanh erf sigmoid log_sigmoid mish gelu ge
 VECTORISED += (
     " silu softplus elu leaky_relu relu clamp maximum minimum sqrt rsqrt floor round where"
 )
-VECTORISED += " hardswish softsign sign"
+VECTORISED += " hardswish softsign sign gelu_slope mish_slope"
 
 
 @dataclass

@@ -18,6 +18,7 @@ from kernelwright.expand import (
     pointwise,
     pools,
     reductions,
+    scatters,
     shapes,
 )
 from kernelwright.expand.builder import Builder, Lowering
@@ -30,6 +31,7 @@ LOWERINGS: dict[str, Lowering] = {
     **norms.LOWERINGS,
     **losses.LOWERINGS,
     **pools.LOWERINGS,
+    **scatters.LOWERINGS,
     **shapes.LOWERINGS,
     **contractions.LOWERINGS,
 }

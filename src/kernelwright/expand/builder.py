@@ -40,6 +40,7 @@ Lowering = Callable[["Builder", Node], str | None]
 NARROW = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *NARROW)
 UNKNOWN, DECLINED, ROUNDED = "unknown", "declined", "rounded"
+WEIGHTS, INTEGERS = "weights", "integers"
 
 
 class Builder:
@@ -230,6 +231,10 @@ class Builder:
         """A call that draws random numbers for the captured node, and is no other's."""
         return self._add(label, "opaque", (), type, call)
 
+    def ask(self, call: Call, type: TensorType, label: str, why: str) -> str:
+        """A call of ATen's that is a part of the captured node; `why` is for the planner."""
+        return self._add(label, "opaque", (why,), type, call)
+
     def _known(self, node: Node) -> str | None:
         """An earlier call that gave the same value, if neither is returned."""
         assert isinstance(node.payload, Call)
@@ -268,7 +273,9 @@ class Builder:
         source, index = node.args
         known = self.results.get(source.name, {})
         if index in known:
-            self.view("reshape", known[index], node.type.shape)
+            value, dtype = known[index], node.type.dtype
+            value = self.cast(value, dtype) if self.floating(value) and dtype in FLOATS else value
+            self.view("reshape", value, node.type.shape)
             return
         if source.name not in self.types:
             producer = self.graph[source.name]

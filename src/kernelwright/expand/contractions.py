@@ -8,10 +8,10 @@ back (plan/biases.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelwright.expand.builder import Builder, Lowering
+from kernelwright.expand.builder import WEIGHTS, Builder, Lowering
 from kernelwright.expr import const
 from kernelwright.graph import (
     BIAS,
@@ -22,10 +22,12 @@ from kernelwright.graph import (
     Node,
     Ref,
     Shape,
+    TensorType,
     product,
 )
 
-BIAS_SLOT = 2
+BIAS_SLOT, STRIDE = 2, 3
+PLANES = 3  # axes of space that a convolution may have
 Index = Sequence[Affine]
 
 
@@ -341,7 +343,85 @@ def _join(outer: Affine, inner: Affine, size: Dim) -> Affine:
     return Affine((*_times(outer, size if isinstance(size, int) else 1), *inner.terms))
 
 
+def by_name(node: Node) -> Node:
+    """convolution(x, W, bias, stride, padding, dilation, transposed, output_padding, groups).
+
+    It is one of the operators that people call, with a batch.
+    """
+    x, w, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
+    spatial = len(stride)
+    if transposed:
+        args = (x, w, bias, stride, padding, output_padding, groups, dilation)
+        op, overload = f"conv_transpose{spatial}d", "default" if spatial == 1 else "input"
+    else:
+        args = (x, w, bias, stride, padding, dilation, groups)
+        op, overload = f"conv{spatial}d", "default"
+    return replace(node, op=op, args=args, payload=Call(f"torch.ops.aten.{op}.{overload}", args))
+
+
+def _any_convolution(builder: Builder, node: Node) -> str | None:
+    if not 1 <= len(node.args[STRIDE]) <= PLANES:
+        return None
+    named = by_name(node)
+    return LOWERINGS[named.op](builder, named)
+
+
+def _convolution_backward(builder: Builder, node: Node) -> str | None:
+    """(g, x, W, bias sizes, stride, padding, dilation, transposed, output padding, groups, wanted).
+
+    Each gradient by itself, so that those vanish that nobody reads. That of x is a convolution the
+    other way round, that of the bias a sum; that of W is a product whose depth are all places, for
+    which the library is asked.
+    """
+    cotangent, value, weight, _, *options, wanted = node.args
+    names = [cotangent.name, value.name, weight.name]
+    shapes = [builder.shape(n) for n in names]
+    spatial = len(shapes[0]) - 2
+    if not builder.floating(*names) or not 1 <= spatial <= PLANES:
+        return None
+    assert isinstance(node.payload, Call)
+    found = {}
+    if wanted[0]:
+        turned = _turned(shapes, options)
+        if turned is None:
+            return None
+        args = (cotangent, weight, None, *turned)
+        type = TensorType(shapes[1], node.type.dtype)
+        asked = by_name(replace(node, args=args, type=type))
+        made = builder.instead(asked, LOWERINGS[asked.op], label="input")
+        if made is None:
+            return None
+        found["r0"] = made
+    if wanted[1]:
+        mask = (False, True, False)
+        asked_for = Call(node.payload.target, (*node.payload.args[:-1], mask))
+        type = TensorType(shapes[2], node.type.dtype)
+        all_three = builder.ask(asked_for, type, "gradients", WEIGHTS)
+        one = Call("getitem", (Ref(all_three), 1))
+        found["r1"] = builder.ask(one, type, "weight", WEIGHTS)
+    if wanted[2]:
+        axes = [0, *range(2, spatial + 2)]
+        found["r2"] = builder.reduce("sum", names[0], axes, False, label="bias")
+    return builder.several(**found)
+
+
+def _turned(shapes: Sequence[Shape], options: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The options of the convolution that gives the gradient of another one's operand."""
+    stride, padding, dilation, transposed, _, groups = options
+    if transposed:
+        return stride, padding, dilation, False, (0,) * len(stride), groups
+    numbers = zip(*(s[2:] for s in shapes), stride, padding, dilation, strict=True)
+    beyond = []
+    for made, given, size, step, pad, by in numbers:
+        if not all(isinstance(n, int) for n in (made, given, size)):
+            return None
+        beyond.append(given - ((made - 1) * step - 2 * pad + by * (size - 1) + 1))
+    return stride, padding, dilation, True, tuple(beyond), groups
+
+
 LOWERINGS: dict[str, Lowering] = {
+    "convolution": _any_convolution,
+    "convolution_backward": _convolution_backward,
     "linear": _linear,
     **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
     **{f"conv{n}d.padding": _convolution(n) for n in (1, 2, 3)},

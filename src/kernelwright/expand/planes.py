@@ -53,7 +53,14 @@ def _along_both(option: Any, neutral: int | None) -> Any:
     return (neutral, *(option if isinstance(option, tuple | list) else (option,)))
 
 
+def _convolution(builder: Builder, node: Node) -> str | None:
+    """An operator that may have one axis of space or several."""
+    named = contractions.by_name(node)
+    return (contractions.LOWERINGS | LOWERINGS)[named.op](builder, named)
+
+
 LOWERINGS: dict[str, Lowering] = {
+    "convolution": _convolution,
     "conv1d": _in_a_plane("conv1d", "conv2d", "default", DENSE),
     "conv1d.padding": _in_a_plane("conv1d.padding", "conv2d.padding", "padding", DENSE),
     "conv_transpose1d": _in_a_plane("conv_transpose1d", "conv_transpose2d", "input", TRANSPOSED),

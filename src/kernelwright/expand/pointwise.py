@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sympy
 import torch
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
+from kernelwright.expand.derivatives import DERIVATIVES, PRELU_SLOPES, prelu
 from kernelwright.expr import OPS, Expr, call, const, index, load, size
 from kernelwright.graph import STORED, Node, Ref, Scalar, broadcast
 from kernelwright.scalars import as_expr
@@ -34,16 +37,24 @@ def _clamp(x: Expr, lo: Arg | None, hi: Arg | None) -> Expr:
     return call("maximum", x, lo) if hi is None else call("clamp", x, lo, hi)
 
 
+# Those that torch has its own loops for.
+POWERS: dict[float, Callable[[Expr], Expr]] = {
+    -2: lambda x: call("reciprocal", call("square", x)),
+    -1: lambda x: call("reciprocal", x),
+    -0.5: lambda x: call("rsqrt", x),
+    0.5: lambda x: call("sqrt", x),
+    1: lambda x: x,
+    2: lambda x: call("square", x),
+    3: lambda x: call("mul", call("square", x), x),
+}
+
+
 def _pow(x: Arg, exponent: Arg) -> Expr:
     if isinstance(exponent, Expr) or not isinstance(x, Expr):
         return call("pow", x, exponent)
-    if exponent == 2:
-        return call("square", x)
-    if exponent == 0.5:
-        return call("sqrt", x)
-    if exponent == 1:
-        return x
-    return call("reciprocal", x) if exponent == -1 else call("pow", x, exponent)
+    if exponent in POWERS:
+        return POWERS[exponent](x)
+    return call("pow", x, exponent)
 
 
 def _lerp(start: Expr, end: Expr, weight: Arg) -> Expr:
@@ -58,6 +69,28 @@ def _lerp(start: Expr, end: Expr, weight: Arg) -> Expr:
 
 def _scaled(value: Arg, product: Expr) -> Expr:
     return product if value == 1 else call("mul", value, product)
+
+
+def _hardshrink(x: Expr, by: float) -> Expr:
+    inside = call("mul", call("ge", x, -by), call("le", x, by))
+    return call("where", inside, 0.0, x)
+
+
+def _softshrink(x: Expr, by: float) -> Expr:
+    """Nearer to zero by so much, or zero; a NaN stays one."""
+    low = call("where", call("lt", x, -by), call("add", x, by), call("mul", x, 0.0))
+    return call("where", call("gt", x, by), call("sub", x, by), low)
+
+
+def _logit(x: Expr, eps: float | None) -> Expr:
+    inside = x if eps is None or eps < 0 else call("clamp", x, eps, 1.0 - eps)
+    return call("log", call("div", inside, call("sub", 1.0, inside)))
+
+
+def _xlogy(x: Arg, y: Arg) -> Expr:
+    """x log y, where 0 log y is 0 for every number y."""
+    product = call("where", call("eq", x, 0.0), 0.0, call("mul", x, call("log", y)))
+    return call("where", call("ne", y, y), y, product)
 
 
 def _true(x: Expr) -> Expr:
@@ -84,6 +117,14 @@ SPECIAL: dict[str, Callable[..., Expr]] = {
     "selu": lambda x: call("elu", x, SELU_ALPHA, SELU_SCALE, 1.0),
     "celu": lambda x, alpha: call("elu", x, alpha, 1.0, 1.0 / alpha),
     "masked_fill": lambda x, mask, value: call("where", mask, value, x),
+    "hardshrink": _hardshrink,
+    "softshrink": _softshrink,
+    "_prelu_kernel": prelu,
+    "logit": _logit,
+    "sgn": lambda x: call("sign", x),
+    "isnan": lambda x: call("ne", x, x),
+    "xlogy": _xlogy,
+    "isinf": lambda x: call("eq", call("abs", x), math.inf),
     "threshold": lambda x, limit, value: call("where", call("le", x, limit), value, x),
     "clone": lambda x, *_: x,
     "contiguous": lambda x, *_: x,
@@ -102,21 +143,25 @@ SPECIAL: dict[str, Callable[..., Expr]] = {
     "bitwise_xor": lambda x, y: call("ne", x, y),
     "bitwise_not": lambda x: call("eq", x, 0.0),
 }
+SPECIAL |= DERIVATIVES
 SPECIAL |= {f"__{op}__": SPECIAL[f"bitwise_{op}"] for op in ("and", "or", "xor")}
 # On other elements than truth values these work on their bits.
 BITWISE = tuple(op for op in SPECIAL if op.startswith(("bitwise_", "__")))
-# For each way to make a tensor of one number: where the number stands (0: nowhere), or what it is.
-FILLS: dict[str, tuple[int, float]] = {
+# For each way to make a tensor of one number: where that stands, or, behind None, what it is.
+FILLS: dict[str, tuple[int | None, float]] = {
     "full": (1, 0.0),
     "full_like": (1, 0.0),
     "new_full": (2, 0.0),
-    "zeros": (0, 0.0),
-    "zeros_like": (0, 0.0),
-    "new_zeros": (0, 0.0),
-    "ones": (0, 1.0),
-    "ones_like": (0, 1.0),
-    "new_ones": (0, 1.0),
+    "fill": (1, 0.0),
+    "scalar_tensor": (0, 0.0),
+    "zeros": (None, 0.0),
+    "zeros_like": (None, 0.0),
+    "new_zeros": (None, 0.0),
+    "ones": (None, 1.0),
+    "ones_like": (None, 1.0),
+    "new_ones": (None, 1.0),
 }
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 # Places along an axis are compared in float32, which has every integer up to here.
 MOST_PLACES = 1 << 24
 # Values are never written in place here, so a copy matters only where the caller gets it.
@@ -135,7 +180,8 @@ def lower(builder: Builder, node: Node) -> str | None:
     types = [builder.type(o).dtype for o in operands]
     if not operands or any(a is UNREADABLE for a in args):
         return None
-    if any(t not in (*FLOATS, torch.bool) for t in (node.type.dtype, *types)):
+    known = (*FLOATS, torch.bool, *((torch.int64,) if _compares_small(node) else ()))
+    if any(t not in known for t in (node.type.dtype, *types)):
         return None
     if broadcast(*(builder.shape(o) for o in operands)) != node.type.shape:
         return None  # sizes that agree only for some batches, which a guard of export's sees to
@@ -144,6 +190,13 @@ def lower(builder: Builder, node: Node) -> str | None:
     expr = SPECIAL.get(node.op, _generic(node.op) if node.op in OPS else None)
     assert expr is not None
     return builder.map(expr(*args), operands, node.type)
+
+
+def _compares_small(node: Node) -> bool:
+    """Whether integers are compared with a number that float32 has, and all below it."""
+    number = node.args[1] if node.op in COMPARISONS else None
+    whole = isinstance(number, int) and not isinstance(number, bool)
+    return whole and abs(number) < MOST_PLACES
 
 
 def _argument(builder: Builder, arg: Any, operands: list[str]) -> Any:
@@ -176,7 +229,7 @@ def _filled(builder: Builder, node: Node) -> str | None:
     if node.type.dtype not in (*FLOATS, torch.bool):
         return None
     operands: list[str] = []
-    number = _argument(builder, node.args[position] if position else value, operands)
+    number = _argument(builder, value if position is None else node.args[position], operands)
     if number is UNREADABLE or number is None or any(not builder.floating(o) for o in operands):
         return None
     expr = number if isinstance(number, Expr) else const(number)
@@ -207,8 +260,7 @@ def _prelu(builder: Builder, node: Node) -> str | None:
     shape, (slopes,) = builder.shape(value), builder.shape(weight) or (1,)
     sizes = [slopes if i == min(1, len(shape) - 1) else 1 for i in range(len(shape))]
     slope = builder.view("reshape", weight, tuple(sizes), label="slope")
-    expr = call("where", call("gt", load(0), 0.0), load(0), call("mul", load(1), load(0)))
-    return builder.map(expr, [value, slope], node.type)
+    return builder.map(prelu(load(0), load(1)), [value, slope], node.type)
 
 
 def _converted(builder: Builder, node: Node) -> str | None:
@@ -231,6 +283,34 @@ def _copied(builder: Builder, node: Node) -> str | None:
     return builder.map(load(0), [wide], node.type)
 
 
+def _log_sigmoid(builder: Builder, node: Node) -> str | None:
+    """log_sigmoid_forward(x): beside the result what ATen's own kernel for a CPU keeps."""
+    value = node.args[0].name
+    if not builder.floating(value):
+        return None
+    power = call("exp_below", call("neg", call("abs", load(0))))
+    kept = builder.map(power, [value], node.type, "power")
+    return builder.several(r0=builder.apply("log_sigmoid", value, label="result"), r1=kept)
+
+
+def _log_sigmoid_backward(builder: Builder, node: Node) -> str | None:
+    """(g, x, power): the power is made again, since on a GPU there is none."""
+    return lower(builder, replace(node, args=node.args[:2]))
+
+
+def _results(*exprs: Expr) -> Lowering:
+    """Each result is an expression of the tensors that are given, and of the first one's size."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        operands = [arg.name for arg in node.args]
+        if not builder.floating(*operands):
+            return None
+        made = [builder.map(e, operands, node.type, f"result{i}") for i, e in enumerate(exprs)]
+        return builder.several(**{f"r{i}": value for i, value in enumerate(made)})
+
+    return lower
+
+
 def _dropout(builder: Builder, node: Node) -> str | None:
     """Outside training mode dropout is the identity."""
     value, _, training = node.args
@@ -243,6 +323,9 @@ LOWERINGS: dict[str, Lowering] = {
     "tril": _triangle("le"),
     "triu": _triangle("ge"),
     "prelu": _prelu,
+    "_prelu_kernel_backward": _results(*PRELU_SLOPES),
+    "log_sigmoid_forward": _log_sigmoid,
+    "log_sigmoid_backward": _log_sigmoid_backward,
     "_to_copy": _converted,
     "copy": _copied,
 }

@@ -10,13 +10,18 @@ ATen, and so do adaptive windows of different sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
+import torch
+
 from kernelwright.expand.builder import Builder, Lowering
+from kernelwright.expand.pointwise import MOST_PLACES
 from kernelwright.expand.reductions import mean
 from kernelwright.expr import Expr, call, const, index, load
-from kernelwright.graph import Node, Slide
+from kernelwright.graph import Dim, Node, Shape, Slide, TensorType, product
 
 SPATIAL = {"1d": 1, "2d": 2, "3d": 3}
 
@@ -46,11 +51,8 @@ def _avg_pool(builder: Builder, node: Node) -> str | None:
     total = _reduced(builder, node, "sum", value.name, slides, 0.0, "sum")
     if divisor is not None:
         return builder.apply("div", total, float(divisor))
-    factors = [_counted(builder, node, value.name, s, counts_padding) for s in slides]
-    expr = factors[0]
-    for factor in factors[1:]:
-        expr = call("mul", expr, factor)
-    return builder.map(call("div", load(0), expr), [total], node.type)
+    number = _divisor(slides, node.type.shape, builder.shape(value.name), counts_padding)
+    return builder.map(call("div", load(0), number), [total], node.type)
 
 
 def _adaptive(kind: str) -> Lowering:
@@ -89,7 +91,7 @@ def _slides(
     builder: Builder, node: Node, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> list[Slide] | None:
     """How the windows move along the last axes; no stride means that of the kernel."""
-    value = node.args[0].name
+    value = node.args[1 if node.op.endswith("_backward") else 0].name
     shape, spatial = builder.shape(value), SPATIAL[node.op.split("pool")[1][:2]]
     first = len(shape) - spatial
     if not builder.floating(value) or not all(isinstance(d, int) for d in shape[first:]):
@@ -122,9 +124,18 @@ def _reduced(
     return builder.reduce(kind, seen, axes, keepdim=False, label=label)
 
 
-def _counted(builder: Builder, node: Node, value: str, slide: Slide, counts_padding: bool) -> Expr:
+def _divisor(slides: Sequence[Slide], places: Shape, extents: Shape, counts_padding: bool) -> Expr:
+    """What the sum of a window is divided by."""
+    counts = (_counted(places[s.axis], extents[s.axis], s, counts_padding) for s in slides)
+    return _product(counts)
+
+
+def _product(factors: Iterable[Expr]) -> Expr:
+    return reduce(lambda x, y: call("mul", x, y), factors)
+
+
+def _counted(places: Dim, extent: Dim, slide: Slide, counts_padding: bool) -> Expr:
     """By how many places of an axis eager divides: those up to the end of the padding, or real."""
-    places, extent = node.type.shape[slide.axis], builder.shape(value)[slide.axis]
     assert isinstance(places, int) and isinstance(extent, int)
     end = extent + slide.before if counts_padding else extent
     begin = -slide.before if counts_padding else 0
@@ -137,7 +148,149 @@ def _counted(builder: Builder, node: Node, value: str, slide: Slide, counts_padd
     return call("sub", stop, call("maximum", start, begin))
 
 
+# ---- gradients -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """An axis of a pool's operand, as steps of its windows and what lies within a step.
+
+    Place i, counted from the padding on, is step * part + rest; of the windows that reach it, the
+    last begins at that part, and there are at most `reach`, each one part before the next.
+    """
+
+    axis: int
+    extent: int
+    slide: Slide
+
+    @property
+    def parts(self) -> int:
+        return -(-(self.extent + self.slide.before) // self.slide.step)
+
+    @property
+    def reach(self) -> int:
+        return -(-self.slide.size // self.slide.step)
+
+
+class _Spread:
+    """The results of a pool, seen from the places of its operand that they were made of.
+
+    A value (n, c, h, w) becomes (n, c, parts, rests, parts, rests, reach, reach); `sum` brings what
+    is made of such values back to the operand's shape.
+    """
+
+    def __init__(self, builder: Builder, node: Node, slides: Sequence[Slide]) -> None:
+        self.builder, self.shape = builder, node.type.shape
+        extents = [(s, self.shape[s.axis]) for s in slides]
+        self.turned = [_Turned(s.axis, n, s) for s, n in extents if isinstance(n, int)]
+        self.first = self.turned[0].axis
+        self.outer = self.shape[: self.first]
+
+    @property
+    def wide(self) -> Shape:
+        pairs = [d for t in self.turned for d in (t.parts, t.slide.step)]
+        return (*self.outer, *pairs, *(t.reach for t in self.turned))
+
+    def of(self, value: str, outside: float) -> str:
+        slides = [Slide(t.axis, t.reach, 1, -1) for t in self.turned]
+        places = tuple(t.parts for t in self.turned)
+        seen = self.builder.window(value, places, slides, outside, label="reaching")
+        apart = [d for t in self.turned for d in (t.parts, 1)]
+        shape = (*self.outer, *apart, *(t.reach for t in self.turned))
+        parted = self.builder.view("reshape", seen, shape, label="parted")
+        return self.builder.view("expand", parted, self.wide, label="spread")
+
+    def place(self, number: int) -> Expr:
+        """Where an element stands along an axis of the operand."""
+        part, rest = (index(self.first + 2 * number + i) for i in range(2))
+        slide = self.turned[number].slide
+        return call("sub", call("add", call("mul", part, slide.step), rest), slide.before)
+
+    def covered(self, number: int) -> Expr:
+        """Whether the window reaches it: the first of them may be too short."""
+        turned = self.turned[number]
+        slide, rest = turned.slide, index(self.first + 2 * number + 1)
+        back = index(self.first + 2 * len(self.turned) + number)
+        if slide.size == turned.reach * slide.step:
+            return const(1.0)
+        return call("lt", call("add", rest, call("mul", back, slide.step)), slide.size)
+
+    def sum(self, expr: Expr, operands: Sequence[str], dtype: torch.dtype) -> str:
+        type = TensorType(self.wide, dtype)
+        each = self.builder.map(expr, operands, type, "each")
+        rank = len(self.wide)
+        axes = range(rank - len(self.turned), rank)
+        total = self.builder.reduce("sum", each, axes, keepdim=False, label="sum")
+        whole = (*self.outer, *(t.parts * t.slide.step for t in self.turned))
+        value = self.builder.view("reshape", total, whole, label="whole")
+        for t in self.turned[:-1]:
+            value = self.builder.slice(value, t.axis, t.slide.before, t.extent, label="inside")
+        last = self.turned[-1]
+        return self.builder.slice(value, last.axis, last.slide.before, last.extent)
+
+
+def _avg_pool_backward(builder: Builder, node: Node) -> str | None:
+    """(g, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor)."""
+    cotangent, value, kernel, stride, padding, _, counts_padding, divisor = node.args
+    slides = _slides(builder, node, kernel, stride, padding, 1)
+    if slides is None or not builder.floating(cotangent.name, value.name):
+        return None
+    given = cotangent.name
+    type = builder.type(given)
+    number = const(divisor or 0.0)
+    if divisor is None:
+        number = _divisor(slides, type.shape, builder.shape(value.name), counts_padding)
+    shared = builder.map(call("div", load(0), number), [given], type, "shares")
+    spread = _Spread(builder, node, slides)
+    covered = _product(spread.covered(i) for i in range(len(slides)))
+    each = call("where", covered, load(0), 0.0)
+    return spread.sum(each, [spread.of(shared, 0.0)], node.type.dtype)
+
+
+def _max_pool_backward(builder: Builder, node: Node) -> str | None:
+    """(g, x, kernel, stride, padding, dilation, ceil_mode, indices), which count places of x."""
+    cotangent, value, kernel, stride, padding, dilation, _, places = node.args
+    slides = _slides(builder, node, kernel, stride, padding, dilation)
+    if slides is None or not builder.floating(cotangent.name, value.name):
+        return None
+    extents = [builder.shape(value.name)[s.axis] for s in slides]
+    alone = all(s.spread == 1 for s in slides)
+    if not alone or not 0 < product(extents) <= MOST_PLACES:
+        return None
+    spread = _Spread(builder, node, slides)
+    place = spread.place(0)
+    for number, extent in list(enumerate(extents))[1:]:
+        place = call("add", call("mul", place, float(str(extent))), spread.place(number))
+    operands = [spread.of(cotangent.name, 0.0), spread.of(places.name, -1.0)]
+    chosen = call("where", call("eq", load(1), place), load(0), 0.0)
+    return spread.sum(chosen, operands, node.type.dtype)
+
+
+def _adaptive_avg_backward(builder: Builder, node: Node) -> str | None:
+    """(g, x): every place has its share of the window that it is in, if all are alike."""
+    cotangent, shape = node.args[0].name, node.type.shape
+    sizes, spatial = builder.shape(cotangent), SPATIAL[node.op.split("pool")[1][:2]]
+    first = len(shape) - spatial
+    kernel: list[int] = []
+    for size, extent in zip(sizes[first:], shape[first:], strict=True):
+        if not isinstance(extent, int) or not isinstance(size, int) or extent % size:
+            return None
+        kernel.append(extent // size)
+    if not builder.floating(cotangent):
+        return None
+    apart = [d for size in sizes[first:] for d in (size, 1)]
+    parted = builder.view("reshape", cotangent, (*sizes[:first], *apart), label="parted")
+    pairs = [d for size, k in zip(sizes[first:], kernel, strict=True) for d in (size, k)]
+    wide = builder.view("expand", parted, (*sizes[:first], *pairs), label="wide")
+    whole = builder.view("reshape", wide, shape, label="whole")
+    return builder.apply("div", whole, float(math.prod(kernel)))
+
+
 LOWERINGS: dict[str, Lowering] = {
+    **{f"avg_pool{n}d_backward": _avg_pool_backward for n in (2, 3)},
+    **{f"max_pool{n}d_with_indices_backward": _max_pool_backward for n in (2, 3)},
+    **{f"_adaptive_avg_pool{n}d_backward": _adaptive_avg_backward for n in (2, 3)},
+    **{f"_adaptive_avg_pool{n}d": _adaptive("sum") for n in (2, 3)},
     **{f"max_pool{n}d": _max_pool(values_alone=True) for n in (1, 2, 3)},
     **{f"max_pool{n}d_with_indices": _max_pool(values_alone=False) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _avg_pool for n in (1, 2, 3)},

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelwright.expand.builder import Builder, Lowering, count, widens
-from kernelwright.expr import size
-from kernelwright.graph import Node, as_dim, broadcast
+import torch
+
+from kernelwright.expand.builder import FLOATS, INTEGERS, Builder, Lowering, count, widens
+from kernelwright.expand.pointwise import MOST_PLACES
+from kernelwright.expr import call, index, load, size
+from kernelwright.graph import Call, Node, Ref, TensorType, as_dim, broadcast
 
 
 def _axes(builder: Builder, value: str, dims: Any) -> tuple[int, ...]:
@@ -24,13 +27,27 @@ def _plain(kind: str) -> Lowering:
 
     def lower(builder: Builder, node: Node) -> str | None:
         value = node.args[0].name
-        if not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
+        if kind == "sum" and _counts_for_floats(builder, node):
+            number = call("where", load(0), 1.0, 0.0)
+            type = TensorType(builder.shape(value), torch.float32)
+            value = builder.map(number, [value], type, "counted")
+        elif not builder.floating(value) or node.type.dtype != builder.type(value).dtype:
             return None
         dims, keepdim = _dims_keepdim(node)
         axes = _axes(builder, value, dims)
         return builder.reduce(kind, value, axes, keepdim) if axes else builder.copied(value)
 
     return lower
+
+
+def _counts_for_floats(builder: Builder, node: Node) -> bool:
+    """Whether truths are counted, few enough for float32, to divide or multiply such numbers by."""
+    users = [builder.graph[name] for name in builder.graph.users[node.name]]
+    floats = all(u.op in ("div", "mul") and u.type.dtype in FLOATS[:1] for u in users)
+    operand = builder.type(node.args[0].name)
+    few = isinstance(operand.numel, int) and operand.numel <= MOST_PLACES
+    returned = node.name in builder.graph.results
+    return operand.dtype is torch.bool and few and floats and not returned
 
 
 def _dims_keepdim(node: Node) -> tuple[Any, bool]:
@@ -40,16 +57,40 @@ def _dims_keepdim(node: Node) -> tuple[Any, bool]:
 
 
 def _values(kind: str) -> Lowering:
-    """max.dim and min.dim: the values; the indices, if used, stay with ATen."""
+    """max.dim and min.dim: the values, and the first place at which there is such a one."""
 
     def lower(builder: Builder, node: Node) -> str | None:
         value, dim, keepdim = node.args
         if not builder.floating(value.name) or not builder.shape(value.name):
             return None
         axes = _axes(builder, value.name, dim)
-        return builder.several(r0=builder.reduce(kind, value.name, axes, keepdim, label="values"))
+        values = builder.reduce(kind, value.name, axes, keepdim, label="values")
+        extent = builder.shape(value.name)[axes[0]]
+        if not isinstance(extent, int) or not 1 < extent <= MOST_PLACES:
+            return builder.several(r0=values)
+        return builder.several(r0=values, r1=_first(builder, value.name, values, axes, keepdim))
 
     return lower
+
+
+def _first(builder: Builder, value: str, values: str, axes: tuple[int, ...], keepdim: bool) -> str:
+    """The first place of each row with its largest or smallest element, or with a NaN."""
+    shape = builder.shape(value)
+    one = tuple(1 if a in axes else d for a, d in enumerate(shape))
+    wanted = builder.view("reshape", values, one, label="wanted")
+    found = call("maximum", call("eq", load(0), load(1)), call("ne", load(0), load(0)))
+    place = call("where", found, index(axes[0]), float("inf"))
+    type = TensorType(shape, torch.float32)
+    places = builder.map(place, [value, wanted], type, "places")
+    first = builder.reduce("min", places, axes, keepdim, label="first")
+    return whole_numbers(builder, first)
+
+
+def whole_numbers(builder: Builder, value: str) -> str:
+    """Integers, as ATen makes them of numbers in float32."""
+    asked = Call("torch.ops.aten._to_copy.default", (Ref(value),), (("dtype", torch.int64),))
+    type = TensorType(builder.shape(value), torch.int64)
+    return builder.ask(asked, type, "indices", INTEGERS)
 
 
 def mean(
@@ -156,6 +197,53 @@ def _subtract_log(builder: Builder, shifted: str, powers: str, total: str) -> st
     return builder.apply("sub", shifted, log)
 
 
+def _safe_softmax(builder: Builder, node: Node) -> str | None:
+    """_safe_softmax(x, dim, dtype): rows of nothing but -inf are zero."""
+    value, dim = node.args[0].name, node.args[1]
+    axes = _axes(builder, value, dim)
+    if not builder.floating(value) or not widens(builder.type(value).dtype, node.type.dtype):
+        return None
+    wide = builder.cast(value, node.type.dtype)
+    _, _, powers, total = shifted_exponentials(builder, wide, axes, safe=True)
+    share = call("where", call("eq", load(0), 0.0), 0.0, call("reciprocal", load(0)))
+    scale = builder.map(share, [total], builder.type(total), "reciprocal_sum")
+    return builder.apply("mul", powers, scale)
+
+
+def _softmax_gradient(finish: Callable[[Builder, str, str, Sequence[int]], str]) -> Lowering:
+    """(g, result, dim, type of the operand): `finish` makes float32 of g and the result."""
+
+    def lower(builder: Builder, node: Node) -> str | None:
+        cotangent, result, dim = node.args[0].name, node.args[1].name, node.args[2]
+        if not builder.floating(cotangent, result):
+            return None
+        axes = _axes(builder, result, dim)
+        wide = (builder.cast(v, torch.float32) for v in (cotangent, result))
+        gradient = finish(builder, *wide, axes)
+        return builder.map(load(0), [gradient], node.type)
+
+    return lower
+
+
+def _total(builder: Builder, value: str, axes: Sequence[int]) -> str:
+    return builder.reduce("sum", value, axes, True, label="sum") if axes else value
+
+
+def _of_shares(builder: Builder, cotangent: str, shares: str, axes: Sequence[int]) -> str:
+    """y * (g - sum(g * y))."""
+    products = builder.apply("mul", cotangent, shares, label="products")
+    expr = call("mul", load(1), call("sub", load(0), load(2)))
+    operands = [cotangent, shares, _total(builder, products, axes)]
+    return builder.map(expr, operands, builder.type(shares), "gradient")
+
+
+def _of_logarithms(builder: Builder, cotangent: str, logs: str, axes: Sequence[int]) -> str:
+    """g - exp(y) * sum(g)."""
+    expr = call("sub", load(0), call("mul", call("exp", load(1)), load(2)))
+    operands = [cotangent, logs, _total(builder, cotangent, axes)]
+    return builder.map(expr, operands, builder.type(logs), "gradient")
+
+
 def _logsumexp(builder: Builder, node: Node) -> str | None:
     value, dims, _ = node.args
     if not builder.floating(value.name):
@@ -215,5 +303,10 @@ LOWERINGS: dict[str, Lowering] = {
     "cosine_similarity": _cosine_similarity,
     "softmax": _softmax(_divide),
     "log_softmax": _softmax(_subtract_log),
+    "_softmax": _softmax(_divide),
+    "_safe_softmax": _safe_softmax,
+    "_log_softmax": _softmax(_subtract_log),
+    "_softmax_backward_data": _softmax_gradient(_of_shares),
+    "_log_softmax_backward_data": _softmax_gradient(_of_logarithms),
     "logsumexp": _logsumexp,
 }

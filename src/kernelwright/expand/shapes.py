@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelwright.expand.builder import FLOATS, Builder, Lowering
 from kernelwright.expr import const
-from kernelwright.graph import Dim, Node, Scalar, Shape, TensorType, as_dim, quotient
+from kernelwright.graph import Dim, Node, Scalar, Shape, Slide, TensorType, as_dim, quotient
 
 RESHAPES = (
     "view", "reshape", "_unsafe_view", "flatten.using_ints", "unflatten", "squeeze", "squeeze.dim",
@@ -202,6 +202,65 @@ def _hstack(builder: Builder, node: Node) -> str | None:
     return _join(builder, values, 0 if len(node.type.shape) == 1 else 1, node)
 
 
+def _slice_backward(builder: Builder, node: Node) -> str | None:
+    """slice_backward(g, sizes, dim, start, end, step): g at its places, zeros at all others."""
+    cotangent, _, dim, start, _, step = node.args
+    axis = dim % len(node.type.shape)
+    return _scattered(builder, node, cotangent.name, axis, start, step)
+
+
+def _select_backward(builder: Builder, node: Node) -> str | None:
+    """select_backward(g, sizes, dim, index)."""
+    cotangent, _, dim, place = node.args
+    axis, shape = dim % len(node.type.shape), node.type.shape
+    one = (*shape[:axis], 1, *shape[axis + 1 :])
+    chosen = builder.view("reshape", cotangent.name, one, label="chosen")
+    return _scattered(builder, node, chosen, axis, place, 1)
+
+
+def _scattered(
+    builder: Builder, node: Node, value: str, axis: int, start: Any, step: int
+) -> str | None:
+    """A value at every `step`th place of an axis from `start` on; the node says how long that is.
+
+    Behind each stand zeros in the meantime, along an axis of their own.
+    """
+    extent, count = node.type.shape[axis], builder.shape(value)[axis]
+    first = _place(start, extent)
+    if not isinstance(extent, int) or not isinstance(first, int) or not isinstance(count, int):
+        return None
+    if node.type.dtype not in FLOATS or count == 0:
+        return None
+    if step > 1 and count > 1:
+        wide = (*builder.shape(value)[:axis], count, 1, *builder.shape(value)[axis + 1 :])
+        value = builder.view("reshape", value, wide, label="parted")
+        value = _padded(builder, value, axis + 1, 0, step - 1)
+        joined = (*wide[:axis], count * step, *wide[axis + 2 :])
+        value = builder.view("reshape", value, joined, label="joined")
+        count = min(count * step, extent - first)
+        value = builder.slice(value, axis, 0, count, label="inside")
+    return builder.copied(_padded(builder, value, axis, first, extent - first - count))
+
+
+def _padded(
+    builder: Builder, value: str, axis: int, before: int, after: int, filler: float = 0.0
+) -> str:
+    """So many more places at the ends of an axis, or fewer."""
+    shape, dtype = builder.shape(value), builder.type(value).dtype
+    extent = shape[axis]
+    first, last = max(-before, 0), max(-after, 0)
+    if first or last:
+        assert isinstance(extent, int)
+        value = builder.slice(value, axis, first, extent - first - last, label=f"axis{axis}")
+    parts = [value]
+    for where, width in (("before", before), ("after", after)):
+        if width > 0:
+            type = TensorType((*shape[:axis], width, *shape[axis + 1 :]), dtype)
+            filled = builder.map(const(filler), [], type, label=where)
+            parts = [filled, *parts] if where == "before" else [*parts, filled]
+    return builder.cat(parts, axis, label=f"axis{axis}")
+
+
 def _pad(builder: Builder, node: Node) -> str | None:
     """pad(x, (before, after) of the last axis, of the one before it ..., mode, value)."""
     value, pads = node.args[0].name, node.args[1]
@@ -216,15 +275,9 @@ def _pad(builder: Builder, node: Node) -> str | None:
         shape = builder.shape(value)
         if before == after == 0:
             continue
-        if not isinstance(shape[axis], int) or min(before, after, shape[axis] - 1) < 0:
+        if not isinstance(shape[axis], int) or shape[axis] + min(before, 0) + min(after, 0) <= 0:
             return None
-        parts = [value]
-        for where, width in (("before", before), ("after", after)):
-            if width:
-                type = TensorType((*shape[:axis], width, *shape[axis + 1 :]), dtype)
-                filled = builder.map(const(filler), [], type, label=where)
-                parts = [filled, *parts] if where == "before" else [*parts, filled]
-        value = builder.cat(parts, axis, label=f"axis{axis}")
+        value = _padded(builder, value, axis, before, after, filler)
     return builder.copied(value)
 
 
@@ -244,6 +297,27 @@ def _roll(builder: Builder, node: Node) -> str | None:
             beginning = builder.slice(value, axis, 0, first, label="beginning")
             value = builder.cat([end, beginning], axis, label=f"axis{axis}")
     return builder.copied(value)
+
+
+def _flip(builder: Builder, node: Node) -> str | None:
+    """flip(x, dims): one window along each axis, which looks at it backwards."""
+    value, dims = node.args[0].name, node.args[1]
+    shape, dtype = node.type.shape, node.type.dtype
+    axes = sorted({d % len(shape) for d in dims}) if shape else []
+    sizes = [shape[a] for a in axes]
+    if dtype not in FLOATS or not _known(sizes):
+        return None
+    if not axes:
+        return builder.copied(value)
+    slides = [
+        Slide(a, n, 1, -1, 1 - n) for a, n in zip(axes, sizes, strict=True) if isinstance(n, int)
+    ]
+    seen = builder.window(value, (1,) * len(axes), slides, 0.0, label="backwards")
+    rank, behind = len(shape), iter(range(len(shape), len(shape) + len(axes)))
+    order = [next(behind) if a in axes else a for a in range(rank)] + axes
+    wide = tuple(builder.shape(seen)[a] for a in order)
+    turned = builder.view("permute", seen, wide, order, label="turned")
+    return builder.copied(builder.view("reshape", turned, shape, label="flipped"))
 
 
 # ---- repeats and shuffles --------------------------------------------------------------------
@@ -294,7 +368,9 @@ LOWERINGS: dict[str, Lowering] = {
     "expand_as": _expand,
     "broadcast_tensors": _broadcast_tensors,
     "slice": _slice,
+    "slice_backward": _slice_backward,
     "select": _select,
+    "select_backward": _select_backward,
     "narrow": _narrow,
     "split": _split,
     "split.sizes": _split,
@@ -309,6 +385,7 @@ LOWERINGS: dict[str, Lowering] = {
     "pad": _pad,
     "constant_pad_nd": _pad,
     "roll": _roll,
+    "flip": _flip,
     "repeat": _repeat,
     "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle,

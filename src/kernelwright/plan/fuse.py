@@ -574,6 +574,9 @@ class _Walk:
         op = node.origin.op
         if isinstance(node.payload, Call) and is_mask(node.payload):
             return reason(Code.MASK, op=op)
+        for word, code in (("weights", Code.WEIGHTS), ("integers", Code.INTEGERS)):
+            if word in node.args:
+                return reason(code, op=op)
         if "rounded" in node.args:
             return reason(Code.ROUNDED, op=op, dtype=str(node.type.dtype)[6:])
         if "declined" not in node.args:

@@ -38,6 +38,11 @@ class Code(Enum):
     HOST = "{rest}; a kernel of its own for {ways}"
     DIRECT = "{rest}; a kernel of its own for up to {most} samples"
     OPAQUE = "no primitive form of {op}: it stays with ATen"
+    WEIGHTS = (
+        "the gradient of a weight, of {op}, is a product as deep as there are places in the batch:"
+        " it stays with the library"
+    )
+    INTEGERS = "{op} gives integers, which no kernel stores: ATen converts them"
     MASK = (
         "a kernel draws the random numbers of eager's {op} into a mask, which others multiply by;"
         " ATen draws it while a CUDA graph is captured"
