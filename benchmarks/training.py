@@ -1,415 +1,243 @@
-"""A training step: eager, torch.compile and ours in turns, with the peak of memory.
+"""A whole training step, from zero_grad to backward; eager, torch.compile and ours in turns.
 
-    PYTHONPATH=src python3 benchmarks/training.py
+    PYTHONPATH=src python3 benchmarks/training.py --sizes small --only mlp gpt
+    PYTHONPATH=src python3 benchmarks/training.py --sizes full --only founding_min gpt llama vit
 
-A step is zero_grad(set_to_none), forward, loss and backward. Each case has a process of its own,
-which compiles and builds beside the others and then waits for its turn to measure alone. The table
-has milliseconds of the GPU (it is kept busy until the host has queued the step), those of a step
-that is waited for, and the most memory that a step takes besides weights and inputs.
+The three founding models (their inputs ask for gradients too), an MLP, a GPT, a Llama, a ViT and an
+encoder, all float32 in train mode; small sizes are for a CPU. A figure is the median of the steps
+in `--seconds`, the variants one after the other; the memory is the peak of a step beyond what lay
+there before it, on a GPU. `by` says how often the generated backward ran, and why else it did not.
+With `--prepare` everything is compiled and nothing timed, which may run beside other things.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
-import math
-import select
 import statistics
-import subprocess
-import sys
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from measuring import SETTINGS, arguments, published
+from measuring import HERE, published
 from sheet import Sheet
 from torch import Tensor, nn
 
-from kernelwright.pipeline import compile_problem
-from kernelwright.plan import WHERE_IT_PAYS
-from kernelwright.problem import problem_from_module, resolve_device
+import kernelwright
 
-ROUNDS, WARMUPS, LEAD_CYCLES = 15, 3, 30_000_000
-READY_SECONDS = 170.0
-WAYS = ("eager", "torch.compile", "ours")
-COLUMNS = ("model", "precision", "of the input", *(f"{w}, ms" for w in WAYS), "over eager",
-           "over compile", *(f"{w}, waited" for w in WAYS), *(f"{w}, MiB" for w in WAYS),
-           "worst error over eager's")  # fmt: skip
+COLUMNS = ("model", "eager", "torch.compile", "ours", "over eager", "over the best", "MiB", "by")
+WAYS = ("eager", "compile", "ours")
+MIB = 1 << 20
 
 
 class Founding(nn.Module):
-    def __init__(self, kind: int, size: int) -> None:
+    """A Linear and a GroupNorm with what follows it in one of the founding models."""
+
+    def __init__(self, tail: str, width: int, groups: int) -> None:
         super().__init__()
-        self.kind = kind
-        self.gemm, self.norm = nn.Linear(size, size), nn.GroupNorm(size // 16, size)
-        self.bias = nn.Parameter(torch.randn((1, size, 1, 1) if kind == 0 else (size,)))
+        self.tail, self.gemm = tail, nn.Linear(width, width)
+        self.norm = nn.GroupNorm(groups, width)
+        self.bias = nn.Parameter(torch.randn((1, width, 1, 1) if tail == "min" else width))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.gemm(x)
-        if self.kind == 0:
-            return torch.min(self.norm(x), dim=1, keepdim=True)[0] + self.bias
-        if self.kind == 1:
-            return self.norm(F.mish(F.hardtanh(x + self.bias)))
-        x = F.leaky_relu(self.norm(x), 0.01)
-        return x + x
-
-
-class Attention(nn.Module):
-    def __init__(self, width: int, heads: int, causal: bool, bias: bool = True) -> None:
-        super().__init__()
-        self.heads, self.causal = heads, causal
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias), nn.Linear(width, width, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = self.qkv(x).split(x.shape[2], dim=2)
-        q, k, v = (p.view(*x.shape[:2], self.heads, -1).transpose(1, 2) for p in parts)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(y.transpose(1, 2).reshape(x.shape))
+        if self.tail == "min":
+            return torch.min(self.norm(self.gemm(x)), 1, keepdim=True)[0] + self.bias
+        if self.tail == "mish":
+            return self.norm(F.mish(F.hardtanh(self.gemm(x) + self.bias)))
+        y = F.leaky_relu(self.norm(self.gemm(x)), 0.01)
+        return y + y
 
 
 class Block(nn.Module):
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    """Attention and a feed-forward part: a decoder's of GPT's kind, of Llama's, or an encoder's."""
+
+    def __init__(self, width: int, heads: int, kind: str) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = Attention(width, heads, causal)
-        self.inner, self.outer = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.heads, self.kind = heads, kind
+        self.gated, inner = kind == "llama", (8 * width // 3) // 32 * 32 or 32
+        self.before, self.between = self.norm(width), self.norm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=not self.gated)
+        self.proj = nn.Linear(width, width, bias=not self.gated)
+        self.up = nn.Linear(width, 2 * inner if self.gated else 4 * width, bias=not self.gated)
+        self.down = nn.Linear(inner if self.gated else 4 * width, width, bias=not self.gated)
+
+    def norm(self, width: int) -> nn.Module:
+        return nn.RMSNorm(width, 1e-6) if self.kind == "llama" else nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.first(x))
-        return x + self.outer(F.gelu(self.inner(self.second(x))))
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(self.before(x)).chunk(3, -1)
+        shape = (batch, tokens, self.heads, width // self.heads)
+        q, k, v = (part.view(shape).transpose(1, 2) for part in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.kind != "encoder")
+        x = x + self.proj(y.transpose(1, 2).reshape(batch, tokens, width))
+        h = self.up(self.between(x))
+        if self.gated:
+            gate, h = h.chunk(2, -1)
+            return x + self.down(F.silu(gate) * h)
+        return x + self.down(F.gelu(h))
 
 
-class Gpt(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int, tokens: int, words: int) -> None:
+class Transformer(nn.Module):
+    """Blocks over tokens, or over patches of images; with words, the cross entropy of the next."""
+
+    def __init__(
+        self, kind: str, layers: int, width: int, heads: int, words: int, patch: int
+    ) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(words, width), nn.Embedding(tokens, width)
-        self.blocks = nn.ModuleList(Block(width, heads, True) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
-
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
-
-
-class RmsNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(width))
+        self.words, self.patch = words, patch
+        self.embed = nn.Embedding(words, width) if words else nn.Linear(3 * patch * patch, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, kind) for _ in range(layers)))
+        self.head = nn.Linear(width, words or 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
+        if not self.words:
+            patches = F.unfold(x, self.patch, stride=self.patch).transpose(1, 2)
+            return self.head(self.blocks(self.embed(patches)).mean(1))
+        y = self.head(self.blocks(self.embed(x[:, :-1])))
+        return F.cross_entropy(y.flatten(0, 1), x[:, 1:].flatten())
 
 
-class LlamaBlock(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int) -> None:
-        super().__init__()
-        self.first, self.second = RmsNorm(width), RmsNorm(width)
-        self.attention = Attention(width, heads, True, bias=False)
-        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
-        self.down = nn.Linear(inner, width, bias=False)
+def founding(tail: str) -> Callable[[bool], tuple[nn.Module, Tensor]]:
+    def made(full: bool) -> tuple[nn.Module, Tensor]:
+        rows, width, groups = (1024, 8192, 512) if full else (128, 256, 16)
+        return Founding(tail, width, groups), torch.rand(rows, width).requires_grad_()
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.first(x))
-        y = self.second(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+    return made
 
 
-class Llama(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int, words: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.blocks = nn.ModuleList(LlamaBlock(width, heads, 2816) for _ in range(layers))
-        self.norm, self.head = RmsNorm(width), nn.Linear(width, words, bias=False)
-
-    def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
-        x = self.words(ids)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+def mlp(full: bool) -> tuple[nn.Module, Tensor]:
+    rows, width = (4096, 4096) if full else (128, 512)
+    layers = [nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width)] * 3
+    return nn.Sequential(*map(copy.deepcopy, layers), nn.Linear(width, 64)), torch.randn(
+        rows, width
+    )
 
 
-class Vit(nn.Module):
-    def __init__(self, layers: int, width: int, heads: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, stride=16)
-        self.places = nn.Parameter(torch.randn(1, 196, width) * 0.02)
-        self.blocks = nn.ModuleList(Block(width, heads, False) for _ in range(layers))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+def words(kind: str, *sizes: int) -> Callable[[bool], tuple[nn.Module, Tensor]]:
+    layers, width, heads, count, batch, tokens = sizes
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(x).flatten(2).transpose(1, 2) + self.places
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x).mean(1))
+    def made(full: bool) -> tuple[nn.Module, Tensor]:
+        if full:
+            net = Transformer(kind, layers, width, heads, count, 0)
+            return net, torch.randint(0, count, (batch, tokens + 1))
+        return Transformer(kind, 2, 128, 4, 512, 0), torch.randint(0, 512, (4, 65))
+
+    return made
 
 
-def mlp(width: int, inner: int) -> nn.Module:
-    layers = [m for _ in range(2) for m in (nn.Linear(width, inner), nn.GELU(),
-              nn.Linear(inner, width), nn.LayerNorm(width))]  # fmt: skip
-    return nn.Sequential(*layers)
+def vit(full: bool) -> tuple[nn.Module, Tensor]:
+    if full:
+        return Transformer("encoder", 12, 768, 12, 0, 16), torch.randn(16, 3, 224, 224)
+    return Transformer("encoder", 2, 128, 4, 0, 8), torch.randn(4, 3, 64, 64)
 
 
-def encoder(layers: int, width: int, heads: int) -> nn.Module:
-    return nn.Sequential(*(Block(width, heads, False) for _ in range(layers)))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A model, the shapes of its inputs (words: ids of so many, twice), and its precisions."""
-
-    make: Callable[[], nn.Module]
-    shape: tuple[int, ...]
-    words: int = 0
-    precisions: tuple[str, ...] = ("highest",)
-    of_input: tuple[bool, ...] = (False,)
-
-
-BOTH = (False, True)
-CASES = {
-    "min": Case(lambda: Founding(0, 8192), (1024, 8192), of_input=BOTH),
-    "mish": Case(lambda: Founding(1, 8192), (1024, 8192), of_input=BOTH),
-    "leaky": Case(lambda: Founding(2, 8192), (1024, 8192), of_input=BOTH),
-    "mlp 1024": Case(lambda: mlp(1024, 4096), (4096, 1024)),
-    "encoder 6x512": Case(lambda: encoder(6, 512, 8), (8, 128, 512)),
-    "gpt 6x384": Case(
-        lambda: Gpt(6, 384, 6, 256, 65), (64, 256), 65, precisions=("highest", "bfloat16")
-    ),
-    "llama 8x1024": Case(lambda: Llama(8, 1024, 16, 4096), (4, 512), 4096),
-    "vit 6x768": Case(lambda: Vit(6, 768, 12), (16, 3, 224, 224)),
+MODELS: dict[str, Callable[[bool], tuple[nn.Module, Tensor]]] = {
+    "founding_min": founding("min"),
+    "founding_mish": founding("mish"),
+    "founding_leaky": founding("leaky"),
+    "mlp": mlp,
+    "gpt": words("gpt", 6, 384, 6, 65, 64, 256),
+    "llama": words("llama", 8, 1024, 16, 8192, 4, 512),
+    "vit": vit,
+    "encoder": words("encoder", 6, 512, 8, 8192, 16, 128),
 }
 
 
-# ---- one case, in a process of its own ----------------------------------------------------------
+class Step:
+    """A training step of one variant, on a copy of the model."""
+
+    def __init__(self, way: str, module: nn.Module, x: Tensor) -> None:
+        self.module, self.x = copy.deepcopy(module), x
+        if way == "ours":
+            self.module = kernelwright.optimize(self.module, (x,), train=True)
+        self.call = torch.compile(self.module) if way == "compile" else self.module
+        self.cotangent = torch.randn_like(self.module(x).detach())
+
+    def __call__(self) -> None:
+        self.module.zero_grad(set_to_none=True)
+        self.x.grad = None
+        (self.call(self.x) * self.cotangent).sum().backward()
 
 
-def inputs_of(case: Case, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    if case.words:
-        return tuple(torch.randint(case.words, case.shape, device=device) for _ in range(2))
-    return (torch.randn(case.shape, device=device, dtype=dtype),)
+def timed(step: Step, device: torch.device) -> float:
+    if device.type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        step()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+    begin = time.perf_counter()
+    step()
+    return 1e3 * (time.perf_counter() - begin)
 
 
-def step(call: Any, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    module.zero_grad(set_to_none=True)
-    for x in inputs:
-        x.grad = None
-    y = call(*inputs)
-    loss = y if y.ndim == 0 else y.float().square().mean()
-    loss.backward()
-    return loss
+def peak(step: Step, device: torch.device) -> float:
+    """MiB of a step beyond those before it; nobody counts them on a CPU."""
+    if device.type != "cuda":
+        return 0.0
+    step.module.zero_grad(set_to_none=True)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step()
+    return (torch.cuda.max_memory_allocated() - before) / MIB
 
 
-class Measured:
-    """The three ways of one case: module, what is called, inputs."""
-
-    def __init__(self, name: str, precision: str, device: torch.device) -> None:
-        self.name, self.precision, self.case = name, precision, CASES[name]
-        self.device, setting = device, SETTINGS[precision]
-        torch.set_float32_matmul_precision(setting.matmul)
-        torch.manual_seed(0)
-        self.module = self.case.make().train().to(device, setting.dtype)
-        self.inputs = inputs_of(self.case, device, setting.dtype)
-        problem = problem_from_module(copy.deepcopy(self.module), self.inputs, setting.matmul)
-        began = time.perf_counter()
-        compiled = compile_problem(problem, policy=replace(WHERE_IT_PAYS, backward=True))
-        self.seconds = time.perf_counter() - began
-        self.untrained = compiled.untrained
-        self.lines = len(compiled.source.splitlines())
-        self.ours: Any = compiled.instantiate()
-        self.ours.load_state_dict(self.module.state_dict())
-        fast = copy.deepcopy(self.module)
-        self.ways = {
-            "eager": (self.module, self.module),
-            "torch.compile": (fast, torch.compile(fast, dynamic=False)),
-            "ours": (self.ours, self.ours),
-        }
-
-    def run(self, way: str) -> Tensor:
-        module, call = self.ways[way]
-        return step(call, module, self.inputs)
-
-    def prepare(self) -> None:
-        for asks in self.case.of_input:
-            self.ask(asks)
-            for way in WAYS:
-                self.run(way)
-
-    def ask(self, asks: bool) -> None:
-        for x in self.inputs:
-            if x.is_floating_point():
-                x.requires_grad_(asks)
-
-    def measured(self, asks: bool) -> dict[str, Any]:
-        self.ask(asks)
-        for _ in range(WARMUPS):
-            for way in WAYS:
-                self.run(way)
-        found = {"gpu_ms": self.times(busy=True), "waited_ms": self.times(busy=False)}
-        return {
-            **{"model": self.name, "precision": self.precision, "of_input": asks},
-            **found,
-            "mib": {way: self.peak(way) for way in WAYS},
-            "error_over_eager": self.error(),
-            "backwards": dict(getattr(self.ours, "backwards", {})),
-            "fallbacks": dict(getattr(self.ours, "fallbacks", {})),
-            **{"untrained": self.untrained, "compile_s": self.seconds, "lines": self.lines},
-        }
-
-    def times(self, busy: bool) -> dict[str, float]:
-        """Medians over rounds; `busy`: the GPU has work until the host has queued the step."""
-        readings: dict[str, list[float]] = {way: [] for way in WAYS}
-        for k in range(ROUNDS):
-            for way in (*WAYS[k % 3 :], *WAYS[: k % 3]):
-                readings[way].append(self.one(way, busy))
-        return {way: statistics.median(of) for way, of in readings.items()}
-
-    def one(self, way: str, busy: bool) -> float:
-        if self.device.type == "cpu":
-            began = time.perf_counter()
-            self.run(way)
-            return 1e3 * (time.perf_counter() - began)
-        torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if busy:
-            torch.cuda._sleep(LEAD_CYCLES)
-            begin.record()
-            self.run(way)
-            end.record()
-            torch.cuda.synchronize()
-            return begin.elapsed_time(end)
-        began = time.perf_counter()
-        self.run(way)
-        torch.cuda.synchronize()
-        return 1e3 * (time.perf_counter() - began)
-
-    def peak(self, way: str) -> float:
-        """MiB that a step takes at most, gradients included."""
-        if self.device.type == "cpu":
-            return math.nan
-        for module, _ in self.ways.values():
-            module.zero_grad(set_to_none=True)
-        for x in self.inputs:
-            x.grad = None
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        self.run(way)
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-    def error(self) -> float:
-        """The largest error of a gradient against float64, over eager's own (and an ulp)."""
-        wide = copy.deepcopy(self.module).double()
-        inputs = tuple(
-            x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x
-            for x in self.inputs
-        )
-        step(wide, wide, inputs)
-        found = {}
-        for way in ("eager", "ours"):
-            self.run(way)
-            module = self.ways[way][0]
-            pairs = [*zip(module.parameters(), wide.parameters(), strict=True)]
-            pairs += [*zip(self.inputs, inputs, strict=True)]
-            found[way] = [
-                ((a.grad.double() - b.grad).abs().max() / b.grad.abs().max()).item()
-                for a, b in pairs
-                if b.grad is not None
-            ]
-        unit = torch.finfo(self.module.parameters().__next__().dtype).eps
-        return max(a / (b + unit) for a, b in zip(found["ours"], found["eager"], strict=True))
-
-
-def child(name: str, precision: str, device: torch.device) -> None:
-    """Says `ready`, waits for a line, and answers with the figures as JSON."""
-    try:
-        measured = Measured(name, precision, device)
-        measured.prepare()
-        print("ready", flush=True)
-        sys.stdin.readline()
-        rows = [measured.measured(asks) for asks in measured.case.of_input]
-        print(json.dumps(rows), flush=True)
-    except Exception as error:  # of one case; the others go on
-        text = f"{type(error).__name__}: {error}"[:1500]
-        print(json.dumps({"failed": text}), flush=True)
-        raise
-
-
-# ---- all of them --------------------------------------------------------------------------------
-
-
-def cells(row: dict[str, Any]) -> list[str]:
-    ms, waited, mib = row["gpu_ms"], row["waited_ms"], row["mib"]
-    ours = ms["ours"]
-    return [
-        *(row["model"], row["precision"], "yes" if row["of_input"] else "no"),
-        *(f"{ms[w]:.2f}" for w in WAYS),
-        *(f"{ms[w] / ours:.2f}" for w in WAYS[:2]),
-        *(f"{waited[w]:.2f}" for w in WAYS),
-        *(f"{mib[w]:.0f}" for w in WAYS),
-        f"{row['error_over_eager']:.2f}",
-    ]
-
-
-def answered(process: Any, seconds: float) -> str:
-    """The next line that a case says, or nothing in time."""
-    ready, _, _ = select.select([process.stdout], [], [], max(seconds, 0.0))
-    return process.stdout.readline().strip() if ready else ""
+def measured(name: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    torch.manual_seed(0)
+    module, x = MODELS[name](options.sizes == "full")
+    module, x = module.to(device), x.detach().to(device).requires_grad_(x.requires_grad)
+    torch.compiler.reset()
+    steps = {way: Step(way, module, x) for way in WAYS}
+    for step in steps.values():
+        for _ in range(3):
+            step()
+    memory = {way: peak(step, device) for way, step in steps.items()}
+    readings: dict[str, list[float]] = {way: [] for way in WAYS}
+    end = time.perf_counter() + (0 if options.prepare else options.seconds)
+    while time.perf_counter() < end:
+        for way, step in steps.items():
+            readings[way].append(timed(step, device))
+    times = {way: statistics.median(values or [1.0]) for way, values in readings.items()}
+    ours: Any = steps["ours"].module
+    assert not ours.fallbacks, f"{name} ran the original: {dict(ours.fallbacks)}"
+    ran = dict(getattr(ours, "backwards", {"none was generated": 0}))
+    return {"model": name, **times, "memory": memory, "by": ran}
 
 
 def main() -> None:
-    parser = arguments(__doc__, "training", ["highest", "bfloat16"])
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--wait", type=float, default=READY_SECONDS)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--sizes", choices=("small", "full"), default="small")
+    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--results", metavar="DIR", default=str(HERE / "results"))
+    parser.add_argument("--name", default="training")
     options = parser.parse_args()
-    device = resolve_device(options.device)
-    if options.child:
-        child(options.child, options.precisions[0], device)
+    warnings.simplefilter("ignore")
+    device = torch.device(options.device)
+    sheet = Sheet(f"A training step, float32, {options.sizes} sizes, ms", COLUMNS)
+    if options.prepare:
+        for name in options.only:
+            print(name, measured(name, options, device)["by"], flush=True)
         return
-    command = [sys.executable, str(Path(__file__)), "--device", str(device.type)]
-    processes = {}
-    for name in options.cases:
-        for precision in CASES[name].precisions:
-            if precision in options.precisions:
-                of = [*command, "--child", name, "--precisions", precision]
-                processes[name, precision] = subprocess.Popen(
-                    of, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-                )
-    until = time.monotonic() + options.wait
-    sheet = Sheet("A training step: zero_grad, forward, loss, backward", COLUMNS, left=3)
-    waiting, failed = {}, []
-    try:
-        for key, process in processes.items():
-            said = answered(process, until - time.monotonic())
-            if said == "ready":
-                waiting[key] = process
-            else:
-                failed.append((key, said or "was not ready in time"))
-                process.kill()
-        with published(options, device, "Training", sheet) as save:
-            for key, process in waiting.items():
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                said = json.loads(answered(process, 60.0) or '{"failed": "took too long"}')
-                if isinstance(said, dict):
-                    failed.append((key, said["failed"]))
-                    continue
-                for row in said:
-                    sheet.add(cells(row), row)
-                    print(key, row["backwards"], row["fallbacks"], row["untrained"], flush=True)
-                save()
-    finally:
-        for process in processes.values():
-            process.kill()
-    for key, why in failed:
-        print(f"FAILED {key}: {why}")
+    with published(options, device, "Training steps", sheet):
+        for name in options.only:
+            found = measured(name, options, device)
+            times = [found[way] for way in WAYS]
+            overs = times[0] / times[2], min(times[:2]) / times[2]
+            memory = " / ".join(f"{found['memory'][way]:.0f}" for way in WAYS)
+            cells = [name, *(f"{t:.3f}" for t in times), *(f"{o:.2f}x" for o in overs), memory]
+            sheet.add([*cells, str(found["by"])], {**found, "over": overs})
+        overs = [record["over"] for record in sheet.record]
+        means = [statistics.geometric_mean(column) for column in zip(*overs, strict=True)]
+        cells = ["geometric mean", "", "", "", *(f"{mean:.2f}x" for mean in means), "", ""]
+        sheet.add(cells, {"geometric_mean": means})
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import checking
 import torch
 from torch import Tensor
 
+from kernelwright.emit.backward import BackwardWriter
 from kernelwright.emit.forward import ForwardWriter
 from kernelwright.emit.module import emit
 from kernelwright.lower.steps import Launch, every
@@ -103,15 +104,18 @@ class Straw:
 def straws(compiled: Compiled, folder: Path) -> tuple[Straw, Straw]:
     """The file as it is, and with its kernels one by one."""
     library = build(compiled, folder)
-    with mock.patch.object(ForwardWriter, "runs", None):
-        apart = emit(compiled.problem, compiled.planned, compiled.lowered, "", "cuda")
+    step = compiled.trained.step if compiled.trained else None
+    writers = ForwardWriter, BackwardWriter
+    with mock.patch.object(writers[0], "runs", None), mock.patch.object(writers[1], "runs", None):
+        apart = emit(compiled.problem, compiled.planned, compiled.lowered, "", "cuda", step)
     return Straw(compiled, compiled.source, library), Straw(compiled, apart, library)
 
 
 def _launches(compiled: Compiled) -> Iterator[Launch]:
-    lowered = compiled.lowered
-    steps = [*lowered.steps, *(s for r in lowered.routines for s in r.steps)]
-    return (step for step in every(steps) if isinstance(step, Launch))
+    trained = compiled.trained.step.parts if compiled.trained else ()
+    for lowered in (compiled.lowered, *(low for _, low in trained)):
+        steps = [*lowered.steps, *(s for r in lowered.routines for s in r.steps)]
+        yield from (step for step in every(steps) if isinstance(step, Launch))
 
 
 def build(compiled: Compiled, folder: Path) -> Path:

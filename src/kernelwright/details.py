@@ -210,7 +210,7 @@ def _own_time(compiled: Compiled, region: Region) -> float | None:
         shared = compiled.lowered.shared.get(region.name)
         tile = next((k.tile for k in kernels if k.name == shared), None)
         count = hint(gemm.batch[0], batch) * hint(gemm.batch[1], batch)
-        sizes = (hint(gemm.rows, batch), gemm.columns, gemm.depth, count)
+        sizes = (hint(gemm.rows, batch), gemm.columns, hint(gemm.depth, batch), count)
         return gemm.loop.generated_time(tile.columns, *sizes) if tile is not None else None
     moved, flops = hint(region.bytes, batch), hint(region.flops, batch)
     attention = region.attention

@@ -8,7 +8,7 @@ memory must still be there when it is read.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +206,70 @@ def test_operands_are_dense_and_aligned(layers: Pair) -> None:
         first = layers.runs.started[0].places
         assert odd.data_ptr() not in first
         assert all(place % 16 == 0 for one in layers.runs.started for place in one.places)
+
+
+class Attentive(Block):
+    """With attention of two heads in front."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.qkv(x).split(x.shape[2], dim=2)
+        q, k, v = (p.view(*x.shape[:2], 2, -1).transpose(1, 2) for p in parts)
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return super().forward(x + y.transpose(1, 2).reshape(x.shape))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    problem = problem_from_module(Attentive(64).train(), (torch.randn(3, 32, 64),), "highest")
+    policy = replace(ALWAYS, backward=True)
+    compiled = compile_problem(problem, target="cuda", policy=policy)
+    assert compiled.trained is not None, compiled.untrained
+    return paired(compiled, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.mark.parametrize("of_input", [False, True])
+@pytest.mark.parametrize("batch", [3, 2])
+def test_a_training_step_in_runs(trained: Pair, of_input: bool, batch: int) -> None:
+    """The forward that keeps values and the backward, in runs and one by one."""
+    given = trained.tensors(batch)
+    for straw in (trained.apart, trained.runs):
+        with straw.on_gpu() as module, torch.no_grad():
+            found = module._kw_saving(*given)
+    compare(trained.runs, trained.apart)
+    fusion = trained.runs.module._KW_FUSION
+    count = len(fusion.reaches)
+    homes = {"tensor": given, "copy": given, "result": found, "made": found[count:]}
+    kept = [homes[kind][place] for kind, place, _ in fusion.training.kept]
+    wanted = (of_input, *[True] * (len(given) - 1))
+    for straw in (trained.apart, trained.runs):
+        with straw.on_gpu() as module, torch.no_grad():
+            made = module._kw_backward(wanted, found[0], *kept)
+        assert [x is not None for x in made] == [*wanted]
+        assert all(x is None or x.shape == t.shape for x, t in zip(made, given, strict=True))
+    compare(trained.runs, trained.apart)
+    text = trained.compiled.source
+    assert '_kw_run(\n            "backward' in text and '"saving' in text
+
+
+def test_a_backward_of_few_gradients_runs_few_kernels(trained: Pair) -> None:
+    given = trained.tensors()
+    with trained.runs.on_gpu() as module, torch.no_grad():
+        found = module._kw_saving(*given)
+    fusion = module._KW_FUSION
+    homes = {"tensor": given, "copy": given, "result": found, "made": found[len(fusion.reaches) :]}
+    counts = []
+    for one in range(len(given)):
+        wanted = tuple(i == one for i in range(len(given)))
+        kept = [
+            homes[kind][place] if any(wanted[i] for i in needs) else None
+            for kind, place, needs in fusion.training.kept
+        ]
+        with trained.runs.on_gpu() as module, torch.no_grad():
+            made = module._kw_backward(wanted, found[0], *kept)
+        assert [x is not None for x in made] == [*wanted]
+        counts.append(len(trained.runs.started))
+    assert min(counts) < 3 < max(counts)

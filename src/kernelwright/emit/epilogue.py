@@ -81,7 +81,7 @@ def _launch(printer: EpiloguePrinter) -> str:
         "batch": "{" + ", ".join(map(batch_count, gemm.batch)) + "}",
         "rows": dim(gemm.rows),
         "columns": str(gemm.columns),
-        "depth": str(gemm.depth),
+        "depth": batch_count(gemm.depth),
     }
     decided = [f"static_cast<int>(numbers[{sizes + i}])" for i in range(2)]
     decided += [f"numbers[{sizes + 2}]", f"numbers[{sizes + 3}] != 0"]

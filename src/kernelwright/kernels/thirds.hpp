@@ -34,12 +34,12 @@ inline constexpr int kThirds = 3;
 inline constexpr int64_t kTile = kSide * kSide;    // of a third, in pairs of 4 bytes
 inline constexpr int64_t kStep = kThirds * kTile;  // of all thirds over 32 numbers of the depth
 inline constexpr int64_t kDeepSteps = 4;           // of a block of the depth
-inline constexpr int64_t kDeep = kDeepSteps * kPaired;  // in numbers
-inline constexpr int64_t kChunk = 256;                  // packed rows at once
-inline constexpr int64_t kPanel = 256;                  // streamed rows at once
-inline constexpr int64_t kThin = 2;                     // packed tiles that are few
-inline constexpr int64_t kClose = 1 << 20;              // bytes that stay in the second-level cache
-inline constexpr int64_t kHalf = kDeepSteps * kStep;    // a tile of rows over a block, in pairs
+inline constexpr int64_t kDepthBlock = kDeepSteps * kPaired;  // in numbers
+inline constexpr int64_t kChunk = 256;                        // packed rows at once
+inline constexpr int64_t kPanel = 256;                        // streamed rows at once
+inline constexpr int64_t kThin = 2;                           // packed tiles that are few
+inline constexpr int64_t kClose = 1 << 20;            // bytes that stay in the second-level cache
+inline constexpr int64_t kHalf = kDeepSteps * kStep;  // a tile of rows over a block, in pairs
 inline constexpr int64_t kUnit = 2 * kHalf;
 inline constexpr int64_t kAll = int64_t{1} << 40;
 
@@ -529,7 +529,7 @@ class Thirds {
         packed_(packs_left_ ? g.left : g.right),
         streamed_(packs_left_ ? g.right : g.left),
         upright_(streamed_.depth == 1),
-        blocks_((g.depth + kDeep - 1) / kDeep) {}
+        blocks_((g.depth + kDepthBlock - 1) / kDepthBlock) {}
 
   void run(int threads) {
     static thread_local Room kept;
@@ -563,7 +563,7 @@ class Thirds {
  private:
   static int64_t tiles_of(int64_t rows) { return (rows + kSide - 1) / kSide; }
   int64_t steps_of(int64_t block) const {
-    return (std::min(kDeep, g_.depth - block * kDeep) + kPaired - 1) / kPaired;
+    return (std::min(kDepthBlock, g_.depth - block * kDepthBlock) + kPaired - 1) / kPaired;
   }
 
   void measure(int64_t first, int64_t tile) const {
@@ -584,7 +584,7 @@ class Thirds {
     for (int64_t s = 0; s < steps_of(block); ++s) {
       uint32_t* const to = pairs_ + ((block * tiles + tile) * kDeepSteps + s) * kStep;
       const int64_t r = first + tile * kSide;
-      const int64_t k = block * kDeep + s * kPaired;
+      const int64_t k = block * kDepthBlock + s * kPaired;
       const float* const scales = rows_.scale + tile * kSide;
       if (upright_) {
         pack_tile<false>(packed_, r, k, g_.depth, scales, to);
@@ -655,10 +655,10 @@ class Thirds {
   Feed take(Unit at, int64_t side, int64_t first, int64_t rows, uint32_t* unit) const {
     Feed feed;
     if (at.block >= blocks_) return feed;
-    const int64_t k = at.block * kDeep;
+    const int64_t k = at.block * kDepthBlock;
     const int64_t count = tiles_of(std::min(side, first + rows - at.row));
     const bool dense = upright_ ? streamed_.depth == 1 : streamed_.row == 1;
-    if (!dense || k + kDeep > g_.depth || at.row + count * kSide > streamed_.rows) {
+    if (!dense || k + kDepthBlock > g_.depth || at.row + count * kSide > streamed_.rows) {
       for (int64_t t = 0; t < count; ++t) pack_streamed(at.row + t * kSide, k, unit + t * kHalf);
       return feed;
     }
@@ -666,7 +666,8 @@ class Thirds {
     feed.to = unit;
     feed.left = count * kDeepSteps * kSide;
     const Unit next = after(at, side, first, rows);
-    feed.ahead = next.block < blocks_ ? streamed_.at(next.row, next.block * kDeep) - feed.from : 0;
+    feed.ahead =
+        next.block < blocks_ ? streamed_.at(next.row, next.block * kDepthBlock) - feed.from : 0;
     if (upright_) {
       feed.inner = kDeepSteps;
       feed.apart = kSide;
@@ -687,7 +688,7 @@ class Thirds {
   }
 
   void pack_streamed(int64_t r, int64_t k, uint32_t* to) const {
-    for (int64_t end = std::min(k + kDeep, g_.depth); k < end; k += kPaired, to += kStep) {
+    for (int64_t end = std::min(k + kDepthBlock, g_.depth); k < end; k += kPaired, to += kStep) {
       if (upright_) {
         pack_tile<true>(streamed_, r, k, g_.depth, nullptr, to);
       } else {

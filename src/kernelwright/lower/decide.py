@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelwright.graph import Dim
+from kernelwright.graph import Dim, hint
 from kernelwright.plan.model import Gemm
 from kernelwright.runtime.products import ProductRule, product_launch
 
@@ -19,8 +19,8 @@ def launch_rule(gemm: Gemm, tile: tuple[int, int, int], at_once: int = 0) -> tup
     """A ProductRule; with `at_once` 0 a block multiplies as many tiles at once as it pays."""
     right = gemm.right
     streams = gemm.batch == (1, 1) and right.along and _fours(right.row)
-    streams = streams and gemm.depth % VECTOR == 0
-    return ProductRule(gemm.columns, gemm.depth, tile, gemm.loop.planes, streams, at_once)
+    streams = streams and isinstance(gemm.depth, int) and gemm.depth % VECTOR == 0
+    return ProductRule(gemm.columns, hint(gemm.depth), tile, gemm.loop.planes, streams, at_once)
 
 
 def decided(gemm: Gemm, tile: tuple[int, int, int], at_once: int, rows: int, matrices: int) -> Any:

@@ -86,7 +86,7 @@ def candidates(gemm: Gemm, program: Program, rows: int | None = None) -> list[Ca
     for width, cluster, band in every(tiling.widths, tiling.clusters, tiling.bands):
         grid = _Grid(tiling, tall, -(-gemm.columns // width), cluster, band, matrices)
         refused = unfit.get(width, "") or grid.repeats()
-        one = gemm.loop.tile_time(width, gemm.depth, _extra(width, grid))
+        one = gemm.loop.tile_time(width, hint(gemm.depth), _extra(width, grid))
         for at_once, why in _launches(gemm, (width, cluster, band), each, matrices):
             tile = Tile(width, cluster, band, f"{_why(width, grid, unfit)}; {why}", at_once)
             found.append(Candidate(tile, grid.waves * grid.waste * one, refused))
@@ -214,6 +214,6 @@ def config_of(graph: Graph, gemm: Gemm, tile: Tile, program: Program) -> Config:
         ("kCluster", tile.cluster),
         ("kBand", tile.band),
         ("kVec", _lanes(graph, gemm, program)),
-        ("kDepth", gemm.depth),
+        ("kDepth", gemm.depth if isinstance(gemm.depth, int) else 1),  # nothing lies along it
     )
     return Config(tiling.kernel, constants, tile.why)

@@ -136,7 +136,7 @@ class GemmKernel(Kernel):
         right = self.gemm.right
         places = (right.offset, right.row, right.depth)
         alone = (right.outer, right.inner) == (0, 0)
-        return self.splits and alone and all(isinstance(n, int) for n in places)
+        return self.splits and alone and all(isinstance(n, int) for n in (*places, self.gemm.depth))
 
     @property
     def rule(self) -> tuple[Any, ...]:

@@ -244,7 +244,7 @@ class Frozen:
     planes: int
 
 
-def halves(side: str, matrices: Dim, rows: Dim, depth: int, planes: int) -> tuple[Buffer, Buffer]:
+def halves(side: str, matrices: Dim, rows: Dim, depth: Dim, planes: int) -> tuple[Buffer, Buffer]:
     """Matrices as so many of float16, in panels, and two numbers about each of their rows."""
     panels = (matrices, whole(rows), whole(depth), planes, PANEL, PANEL)
     return (

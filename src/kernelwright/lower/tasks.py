@@ -317,7 +317,7 @@ class TaskMaker:
             if weight is not None and region.gemm is not None:
                 gemm, kernel = region.gemm, self.shared[region.name]
                 target, shape = self.graph.targets[weight], self.graph[weight].type.shape
-                sizes = (gemm.columns, gemm.depth, gemm.loop.planes)
+                sizes = (gemm.columns, int(str(gemm.depth)), gemm.loop.planes)
                 whole_shape = tuple(int(str(n)) for n in shape)
                 row = Frozen(target, weight, kernel, machine_of(gemm.loop), whole_shape, *sizes)
                 found.setdefault(target, row)

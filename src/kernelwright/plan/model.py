@@ -364,7 +364,7 @@ class Gemm:
     batch: tuple[Dim, Dim]
     rows: Dim
     columns: int
-    depth: int
+    depth: Dim
     fewest: int
     fewest_frozen: int
     typical: int

@@ -29,6 +29,7 @@ from kernelwright.plan.reasons import Code, Refusal, reason
 from kernelwright.plan.tails import Tail, tails
 from kernelwright.targets.target import Loop, Target
 
+OVER_SAMPLES = True  # products whose depth is a free size are generated
 FEWEST_COLUMNS = 8
 CERTAIN = 0.8
 
@@ -160,6 +161,9 @@ class ProductChoice:
         if form is None:
             raise self.unreadable(node, loop)
         columns, depth = form.columns, form.depth
+        across = not (form.left.along or form.right.along)
+        if OVER_SAMPLES and across and not isinstance(depth, int):
+            depth = hint(depth, self.batch)  # it runs over the samples, as in a weight's gradient
         if not isinstance(columns, int) or not isinstance(depth, int):
             raise Unfit(Code.SIZES)
         if columns < FEWEST_COLUMNS:
@@ -331,7 +335,7 @@ class _Seating:
                 form.batch,
                 form.rows,
                 int(str(form.columns)),
-                int(str(form.depth)),
+                form.depth,
                 way.fewest,
                 way.fewest_frozen,
                 way.typical,
