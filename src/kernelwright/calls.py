@@ -286,6 +286,17 @@ class Call:
         """What `Flat` takes in a call: its tensors, and the free numbers as lengths."""
         return (*given.tensors, *(_carrier(given.numbers[i], given.tensors[0]) for i in self.free))
 
+    def unwritable(self, given: Given) -> str | None:
+        """Why what this call writes into cannot be given what it becomes, or None."""
+        if not self.written:
+            return None
+        if any(given.tensors[i].requires_grad for i in self.written):
+            return "the call writes into a tensor that asks for gradients"
+        homes = [x.untyped_storage().data_ptr() for x in given.tensors]
+        if any(homes.count(homes[i]) > 1 for i in self.written):
+            return "the call writes into memory that two of its tensors share"
+        return None
+
     def __call__(self, model: nn.Module, taken: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results as tensors alone."""
         count = len(taken) - len(self.free)

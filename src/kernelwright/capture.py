@@ -96,6 +96,8 @@ def _captured(problem: Problem) -> Graph:
         _warm(problem)
         seen = probe(problem)
     lying = None if seen is None else (seen.strides, seen.memory, ())
+    asks_mode = seen is None or seen.asks_mode
+    problem = replace(problem, recorded=problem.recorded and asks_mode)
     try:
         graph, traced = _first_that_holds(problem, lying)
     except UnsupportedError as error:
@@ -212,7 +214,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
     """What a call does besides computing values, in the names of the graph."""
     if seen is None:
         unknown = frozenset(node.name for node in graph if node.op == "input")
-        return replace(graph.contract, follows=unknown)
+        return replace(graph.contract, follows=unknown, asks_mode=True)
     leaves = pytree.tree_leaves((problem.inputs, dict(problem.kwargs)))
     positions = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
     inputs = dict(zip(positions, (n.name for n in graph if n.op == "input"), strict=True))
@@ -241,6 +243,7 @@ def _contract(problem: Problem, graph: Graph, seen: Sighting | None) -> Contract
         strides=seen.strides,
         follows=frozenset(inputs[i] for i in seen.follows),
         copies=frozenset(inputs[i] for i in seen.copies),
+        asks_mode=seen.asks_mode,
         repeats=frozenset(inputs[i] for i in seen.repeats),
         given=seen.given,
         memory=memory,

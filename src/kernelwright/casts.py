@@ -13,7 +13,8 @@ import contextlib
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -85,7 +86,7 @@ def _inline(module: fx.GraphModule, region: fx.Node, setting: Autocast | None) -
                 made.append(new)
     for user in list(region.users):
         index = user.args[1]
-        user.replace_all_uses_with(results[index])  # type: ignore[index]
+        user.replace_all_uses_with(results[index])
         region.graph.erase_node(user)
     region.graph.erase_node(region)
     for node in made:
@@ -96,10 +97,10 @@ def _casts_of(node: fx.Node, autocast: Autocast) -> list[tuple[fx.Node, torch.dt
     """The operands that autocast casts for an operator, and to what."""
     operands: list[fx.Node] = node.all_input_nodes
     values = {id(n.meta.get("val")): n for n in operands}
-    if not any(isinstance(n.meta.get("val"), Tensor) for n in operands):
+    if not any(isinstance(n.meta.get("val"), FakeTensor) for n in operands):
         return []
     args, kwargs = pytree.tree_map_only(fx.Node, lambda n: n.meta["val"], (node.args, node.kwargs))
-    mode = next(v.fake_mode for n in operands if isinstance(v := n.meta.get("val"), Tensor))
+    mode = next(v.fake_mode for n in operands if isinstance(v := n.meta.get("val"), FakeTensor))
     seen = _Casts(set(values))
     with ambient(autocast), mode, seen, contextlib.suppress(_Enough):
         assert callable(node.target)
@@ -120,10 +121,11 @@ class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: dict[int, torch.dtype] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        dtype = (kwargs or {}).get("dtype")
+        dtype: Any = (kwargs or {}).get("dtype")
         if func is torch.ops.prim.device.default:
             return func(*args)
-        if func is not torch.ops.aten._to_copy.default or id(args[0]) not in self.values:
+        casts = func is torch.ops.aten._to_copy.default and dtype is not None
+        if not casts or id(args[0]) not in self.values:
             raise _Enough
         self.found[id(args[0])] = dtype
         return func(*args, **kwargs)

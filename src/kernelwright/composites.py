@@ -85,7 +85,7 @@ def _settle(graph: Any) -> None:
     it was given.
     """
     for node in list(graph.nodes):
-        given = node.args[0] if node.args else None
+        given: Any = node.args[0] if node.args else None
         if any(user.op == "output" for user in node.users):
             continue  # the program's signature has its name
         if _is_cast(node):

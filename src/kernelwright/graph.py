@@ -367,7 +367,8 @@ class Contract:
     `given` tells for each whether it is the very tensor of a source. `recorded` holds the sets of
     sources that ask for gradients where this is so, None if that does not matter; elsewhere results
     lie in the orders `otherwise`, if that is known. `placed` gives the strides of eager's operands
-    for calls whose values depend on these. `history` is what autograd records of each leaf
+    for calls whose values depend on these. `asks_mode` says that the forward asks whether gradients
+    are recorded, as they are here or not. `history` is what autograd records of each leaf
     (histories.py), None if it cannot. `sizes` are those of the free axes when all of this was seen,
     on `device`.
     """
@@ -385,6 +386,7 @@ class Contract:
     given: tuple[bool, ...] = ()
     recorded: tuple[frozenset[str], ...] | None = None
     otherwise: tuple[tuple[int, ...] | None, ...] | None = None
+    asks_mode: bool = False
     placed: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     history: tuple[str, ...] | None = None
     sizes: tuple[tuple[str, int], ...] = ()

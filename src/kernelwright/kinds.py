@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import types
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,11 +35,15 @@ from kernelwright.twins import twin
 
 MOST = 16  # kinds of one module
 MOST_SIZES = 512  # that are remembered with the kind that took them
+_LED: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 @dataclass(eq=False)
 class Kind:
-    """A compiled `Flat`: its text, and for which calls it was made."""
+    """A compiled `Flat`: its text, and for which calls it was made.
+
+    `recorded` says whether gradients have to be recorded, None where the forward does not ask.
+    """
 
     source: str
     name: str
@@ -46,6 +51,7 @@ class Kind:
     key: Key
     sizes: tuple[Any, ...]
     free: frozenset[tuple[int, int]]
+    recorded: bool | None
     steps: int
     kernels: int
     seconds: float
@@ -129,13 +135,13 @@ class Kinds:
             return self.fall_back(module, str(error), args, kwargs)
         if key is None or is_recomputing():
             return self.fall_back(module, cause, args, kwargs)
-        for kind in self._candidates(key, given):
+        for i, kind in enumerate(self._candidates(key, given)):
             try:
                 return self._by(kind, module, given, key)
             except Elsewhere as other:
                 if other.module is not self.bound[id(kind)]:
                     raise
-                cause = other.cause
+                cause = cause if i else other.cause  # that of the nearest one
         tried = _tried(module, given, key, cause)
         if tried in self.made.tried:  # there is a kind of such calls, which had its reason
             return self.fall_back(module, cause, args, kwargs)
@@ -157,8 +163,10 @@ class Kinds:
 
     def _by(self, kind: Kind, module: nn.Module, given: Given, key: Key) -> Any:
         flat = self.bound.get(id(kind)) or self._bind(kind, module)
-        if any(given.tensors[i].requires_grad for i in kind.call.written):
-            raise Elsewhere(flat, "the call writes into a tensor that asks for gradients")
+        if kind.recorded is not None and kind.recorded is not torch.is_grad_enabled():
+            raise Elsewhere(flat, "the forward asks whether gradients are recorded")
+        if (why := kind.call.unwritable(given)) is not None:
+            raise Elsewhere(flat, why)
         own: Any = type(flat).forward
         with without_autocast(kind.call.autocast):
             results = own.__wrapped__(flat, *kind.call.taken(given))
@@ -282,14 +290,16 @@ def _made(
         free=frozenset(free | carriers),
         autocast=call.autocast,
         flat=True,
+        recorded=torch.is_grad_enabled(),
     )
     call.written = tuple(sorted(writes_into(problem)))
     compiled = compile_problem(problem, policy=policy)
     if (refused := compiled.captured.contract.refused) is not None:
         raise UnsupportedError(refused)
     load_class(compiled.source, problem.name)
+    recorded = problem.recorded if compiled.captured.contract.asks_mode else None
     counts = len(compiled.regions), len(compiled.kernels), time.perf_counter() - start
-    return Kind(compiled.source, problem.name, call, key, given.sizes, free, *counts)
+    return Kind(compiled.source, problem.name, call, key, given.sizes, free, recorded, *counts)
 
 
 def _key(given: Given, module: nn.Module) -> Key | None:
@@ -300,14 +310,12 @@ def _key(given: Given, module: nn.Module) -> Key | None:
     return given.key, types, module.training, autocast_of(given.tensors[0].device.type)
 
 
-def _tried(module: nn.Module, given: Given, key: Key, cause: str = "") -> Any:
+def _tried(module: nn.Module, given: Given, key: Key, cause: str) -> Any:
     """All that decides whether it is worth another try to make a kind.
 
-    Not what has changed in the module: each change would leave a kind behind.
+    What has changed in the module is one kind more; changes of the same without end are not.
     """
-    modes = tuple(m.training for m in module.modules())
-    recorded = torch.is_grad_enabled() if "these gradients are recorded" in cause else None
-    return key, given.sizes, modes, recorded
+    return key, given.sizes, tuple(m.training for m in module.modules()), cause
 
 
 def _differing(
@@ -364,7 +372,6 @@ def with_kinds(new: nn.Module, problem: Problem, most: int, policy: Policy | Non
     given = Given((problem.inputs, dict(problem.kwargs)))
     if (key := _key(given, new)) is not None:
         kinds.made.given = key, given.sizes
-        kinds.made.tried.add(_tried(new, given, key))
     return lead(new, kinds)
 
 
@@ -386,13 +393,17 @@ def led(problem: Problem, most: int, policy: Policy | None, why: UnsupportedErro
     except UnsupportedError as error:
         raise why from error
     kinds.made.by_key[key] = [kind]
-    kinds.made.tried.add(_tried(new, given, key))
     return new
 
 
-@functools.cache
 def led_class(original: type[nn.Module]) -> type[nn.Module]:
     """A class whose forward asks the kinds of its instances."""
+    if original not in _LED:
+        _LED[original] = _led_class(original)
+    return _LED[original]
+
+
+def _led_class(original: type[nn.Module]) -> type[nn.Module]:
     own = original.forward
 
     @functools.wraps(own)
@@ -409,7 +420,7 @@ def led_class(original: type[nn.Module]) -> type[nn.Module]:
         fields["save"] = _save
     if original.__reduce_ex__ is object.__reduce_ex__ and original.__reduce__ is object.__reduce__:
         fields["__reduce_ex__"] = _reduce
-    return type(original)("ModelNew", (original,), fields)
+    return types.new_class("ModelNew", (original,), {}, lambda space: space.update(fields))
 
 
 def _kinds_of(module: nn.Module) -> Any:

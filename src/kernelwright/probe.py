@@ -61,7 +61,8 @@ class Sighting:
     samples must not be one and the same. `given` says of each leaf whether it is the very tensor of
     an input or of the module. `effect` says what every call does besides computing, as changing an
     attribute, and `warms` that only the first call changes any. `asks` says that the forward wants
-    to know whether it is recorded, and may do something else then. `recorded` holds what asks for
+    to know whether it is recorded, and may do something else then; `asks_mode` that it wants to
+    know whether anything is, which a flat problem tells. `recorded` holds what asks for
     gradients where all this is so, None if that does not matter; `otherwise` gives the orders that
     outputs lie in elsewhere, as long as inputs lie row by row, if that is all that is other there.
     `history` is what autograd records of each leaf where all that can ask for gradients does.
@@ -77,6 +78,7 @@ class Sighting:
     effect: str | None
     warms: bool
     asks: bool
+    asks_mode: bool
     recorded: tuple[frozenset[int], ...] | None
     otherwise: Orders | None
     history: tuple[str, ...] | None
@@ -216,24 +218,25 @@ class _Asked(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.any = False
+        self.any = self.mode = False
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if function in self.QUESTIONS:
-            self.note(sys._getframe(1))
+            self.any |= self.is_users(sys._getframe(1))
         return function(*args, **kwargs or {})
 
-    def note(self, frame: FrameType) -> None:
-        self.any |= {TORCH, PACKAGE}.isdisjoint(Path(frame.f_code.co_filename).parents)
+    @staticmethod
+    def is_users(frame: FrameType) -> bool:
+        return {TORCH, PACKAGE}.isdisjoint(Path(frame.f_code.co_filename).parents)
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
         enabled = torch.is_grad_enabled
 
         def is_grad_enabled() -> bool:
-            self.note(sys._getframe(1))
+            self.mode |= self.is_users(sys._getframe(1))
             return enabled()
 
         torch.is_grad_enabled = is_grad_enabled
@@ -303,7 +306,8 @@ def _probe(
         memory,
         effect,
         warms,
-        stage.asked.any,
+        stage.asked.any or (stage.asked.mode and not problem.flat),
+        stage.asked.mode,
         None if _alike(ways.values()) else tuple({way or frozenset(): None for way in alike}),
         otherwise,
         history,

@@ -42,8 +42,9 @@ class Problem:
     numbers, are no batch: they are those of the example in every call. `free` are further axes,
     each by the number of its tensor, whose sizes may be others in each call. `autocast`
     is what its forward runs under. `flat` says that all of its arguments are tensors, none of them
-    twice, and that a call in the other mode is another problem. `guarded` says that whoever
-    calls the result has looked at its arguments (Dynamo), and brings the state with each call.
+    twice, and that a call in the other mode is another problem. `recorded` says whether gradients
+    are recorded, for a forward that asks. `guarded` says that whoever calls the result has looked
+    at its arguments (Dynamo), and brings the state with each call.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Problem:
     free: frozenset[tuple[int, int]] = frozenset()
     autocast: Autocast | None = None
     flat: bool = False
+    recorded: bool = False
 
     @property
     def training(self) -> bool:

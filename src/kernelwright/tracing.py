@@ -83,7 +83,7 @@ def trace(problem: Problem, free: bool, watch: bool = False) -> Trace:
     args = tuple(map(_only_tensors, example.inputs))
     kwargs = {name: _only_tensors(value) for name, value in example.kwargs.items()}
     try:
-        with _quietly(problem.module), _asked() as asked:
+        with _quietly(problem.module, problem.recorded), _asked() as asked:
             root = _Forward(problem.module, (example.inputs, example.kwargs))
             shapes = _batched(problem, example, root, args, kwargs) if free else None
             args, kwargs = pytree.tree_map_only(torch.Tensor, _no_view, (args, kwargs))
@@ -176,9 +176,13 @@ def _filled(own: Any, traced: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _quietly(module: nn.Module) -> Iterator[None]:
-    """Without gradients, without torch's warnings, and without a trace on the user's module."""
-    with warnings.catch_warnings(), torch.no_grad(), untouched(module), unfused(module):
+def _quietly(module: nn.Module, recorded: bool) -> Iterator[None]:
+    """Without gradients unless they are recorded, without torch's warnings.
+
+    And without a trace on the user's module.
+    """
+    mode = torch.set_grad_enabled(recorded)
+    with warnings.catch_warnings(), mode, untouched(module), unfused(module):
         warnings.simplefilter("ignore")
         with _any_names(), _norms_by_axis(), recurrences.whole(module):
             yield

@@ -59,7 +59,8 @@ def test_headers_of_python_are_not_needed(monkeypatch: pytest.MonkeyPatch, grad:
     monkeypatch.setattr(sysconfig, "get_paths", lambda *of: {**paths(*of), "include": "/nowhere"})
     monkeypatch.setattr(live, "_LOADED", {})
     eager = Model()
-    fused: Any = kernelwright.optimize(copy.deepcopy(eager), (torch.randn(4, 16),), policy=ALWAYS)
+    example = (torch.randn(4, 16),)
+    fused: Any = kernelwright.optimize(copy.deepcopy(eager), example, policy=ALWAYS, kinds="given")
     library = type(fused).forward.__globals__["_KW_KERNEL_LIBRARY"]
     started: list[str] = []
     library.watchers.append(started.extend)
