@@ -795,7 +795,7 @@ ABLE = [
     ),
     Able(
         "weights packed into one buffer at every call",
-        "drop-in",
+        "module",
         forward(
             "packed = torch.cat([self.linear.weight, self.linear.bias[:, None]], 1)\nreturn F.silu(F.linear(x, packed[:, :-1], packed[:, -1]))"
         ),

@@ -250,6 +250,13 @@ def nudge(m: nn.Module) -> None:
 
 
 @torch.no_grad()
+def reorder(m: nn.Module) -> None:
+    """The same weights in another order, and no version tells."""
+    for x in weights(m).values():
+        x.data.copy_(x.data.flip(0) if x.ndim else x.data)
+
+
+@torch.no_grad()
 def write_buffers(m: nn.Module) -> None:
     for x in m.buffers():
         if x.is_floating_point():
@@ -316,8 +323,8 @@ def leaves(given: Any) -> Any:
 
 def cotangent(x: Tensor, kind: str) -> Tensor:
     numbers = torch.arange(x.numel()).remainder(7).sub(3).view(x.shape).to(x) / 4
-    if kind == "one number":
-        return torch.ones((), dtype=x.dtype).expand_as(x)
+    if kind == "expanded":
+        return numbers[:1].expand_as(x) if x.ndim else numbers
     if kind == "transposed":
         order = tuple(reversed(range(x.ndim)))
         return numbers.permute(order).contiguous().permute(order)

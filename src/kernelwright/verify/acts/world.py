@@ -93,7 +93,7 @@ def values() -> dict[str, Any]:
         "standard output": (_Very(sys.stdout), _Very(sys.stderr)),
         "numpy's generator": _numpy_state(),
         "operators of torch": _operators(),
-        "import system": [_Very(x) for x in (*sys.meta_path, *sys.path_hooks, *sys.path)],
+        "import system": [_Very(x) for x in (*sys.meta_path, *sys.path_hooks)],
     }
 
 

@@ -34,6 +34,8 @@ from kernelwright.verify.subject import SMALL_SECONDS, Subject
 SETS = 3  # of inputs in a history
 LENGTH, FEW = 10, 4  # rules of one; of a model with so many weights
 LARGE = 1 << 24
+MOST_SUMMED = 129  # rows that gradients are sums over
+SLACK = 32.0  # times over what is allowed: precision is asked for by the checks of values
 STEPS = {"quick": 30, "usual": 80, "thorough": 1200}
 SECONDS = {"quick": 3.0, "usual": 6.0, "thorough": 60.0}
 SHRINKING_SECONDS = 6.0
@@ -64,7 +66,7 @@ class Rule:
         return self.line.startswith("y = ")
 
 
-KINDS = ("usual", "one number", "transposed", "one row", "large", "small")
+KINDS = ("usual", "expanded", "transposed", "one row", "large", "small")
 
 RULES = (
     Rule("call", FUNCTION, "y = quiet(m, x[{i}])"),
@@ -87,6 +89,7 @@ RULES = (
     Rule("write weights unseen", FUNCTION, "write_unseen(m)", writes=True),
     Rule("write one weight", FUNCTION, "write_one(m)", writes=True),
     Rule("nudge weights", FUNCTION, "nudge(m)", writes=True),
+    Rule("reorder weights", FUNCTION, "reorder(m)", writes=True),
     Rule("write buffers", FUNCTION, "write_buffers(m)", writes=True),
     Rule("give weights other memory", FUNCTION, "give(m)", writes=True),
     Rule("replace weights", FUNCTION, "replace(m)", writes=True),
@@ -178,7 +181,8 @@ VALUES: dict[str, Callable[[Tensor], Tensor]] = {
     "a thousand times larger": lambda x: x * 1e3,
     "a thousand times smaller": lambda x: x * 1e-3,
 }
-NOT_FINITE = ("with a row of NaN", "with a row of infinities")
+# What gradients are taken at: in sums of terms that cancel, right ones may be far from each other.
+TAME = ("as they are", "normal", "with a row of zeros", "with a row of negative numbers", "tied")
 
 
 def _bounds(by: int, x: Tensor) -> Tensor:
@@ -349,11 +353,12 @@ def _written(subject: Subject, level: str, chosen: list[Rule], chance: random.Ra
 
 
 def _given(subject: Subject, level: str, chance: random.Random) -> Given:
-    """Sizes as eager can afford them; what is not finite is for calls alone."""
-    values = [x for x in VALUES if level == FUNCTION or x not in NOT_FINITE]
+    """Sizes as eager can afford them; what is extreme is for calls alone."""
+    values = list(VALUES) if level == FUNCTION else TAME
     each = subject.reference.elements / max(subject.batch, 1)
     most = min(SMALL_SECONDS / max(subject.seconds / max(subject.batch, 1), 1e-9), ELEMENTS / each)
-    sizes = [size for size in SIZES if size <= max(most, subject.small)]
+    most = max(most, subject.small) if level == FUNCTION else min(most, MOST_SUMMED)
+    sizes = [size for size in SIZES if size <= max(most, 1)]
     rows = chance.choice(sizes if chance.random() < 0.8 else [1]) if sizes else 1
     rows = rows if subject.resized else subject.small
     layout = chance.choice(list(LAYOUTS)) if chance.random() < 0.3 else ""
@@ -387,7 +392,14 @@ def _on_draw(subject: Subject, history: History, start: int) -> Finding:
         return Finding(False, wrong)
     sides = _Alike(subject, names, ours, exact, start)
     later = replace(case, make=lambda draw: case.make(start + draw))
-    return judge(sides, later, act, sides.cut(theirs))
+    return _leniently(judge(sides, later, act, sides.cut(theirs)))
+
+
+def _leniently(finding: Finding) -> Finding:
+    """What comes of a wrong order is far off; what is near is rounding, added up over steps."""
+    if finding.passed is False and finding.error is not None and finding.allowed is not None:
+        return replace(finding, passed=finding.error <= SLACK * finding.allowed)
+    return finding
 
 
 def _drew(subject: Subject) -> bool:
@@ -526,9 +538,7 @@ def script(subject: Subject, history: History) -> str:
     return SCRIPT.format(
         words="from __future__" + text,
         sets=sets,
-        lines="\n".join(lines)
-        + "\n"
-        + "\n".join(f"    # x[{i}]: {g}" for i, g in enumerate(history.given)),
+        lines="\n".join([*(f"    # x[{i}]: {g}" for i, g in enumerate(history.given)), *lines]),
         model=subject.job.model,
         candidate=subject.job.candidate,
     )
