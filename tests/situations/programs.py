@@ -18,35 +18,21 @@ from situations.parts import WIDE, Compile, block, grads, rows, tail, weights
 
 UNARY = (
     *("tail({a})", "F.gelu({a})", "torch.tanh({a} * 0.5)", "{a}.relu() + 1.0", "-{a}", "{a}.abs()"),
-    *("F.layer_norm({a}, (8,))", "{a} - {a}.mean(-1, keepdim=True)", "{a} / ({a}.exp().sum() + 1)"),
-    *("{a}.t().contiguous().t()", "block({a}, w, b)", "{a}.clamp(-1, n)", "{a} * n", "{a}.flip(0)"),
-    *(
-        "torch.where({a} > 0, {a}, 0.1)",
-        "{a}.cumsum(0)",
-        "{a}.float()",
-        "{a}[torch.arange(4) % 3 - 1]",
-    ),
+    *("F.layer_norm({a}, (8,))", "{a} - {a}.mean(-1, keepdim=True)", "{a}.clamp(-1, n)"),
+    *("{a} / ({a}.exp().sum() + 1)", "{a}.t().contiguous().t()", "block({a}, w, b)", "{a} * n"),
+    *("torch.where({a} > 0, {a}, 0.1)", "{a}.flip(0)", "{a}.cumsum(0)", "{a}.float()"),
+    "{a}[torch.arange(4) % 3 - 1]",
 )
 BINARY = (
-    "{a} + {b}",
-    "{a} * {b}",
-    "torch.maximum({a}, {b})",
-    "{a} - {b} * 0.5",
+    *("{a} + {b}", "{a} * {b}", "torch.maximum({a}, {b})", "{a} - {b} * 0.5"),
     "{a} @ {b}.t() @ {b}",
 )
 WRITING = (
-    "{a}.mul_(0.5)",
-    "{a}[1] = {b}[0]",
-    "{a}.add_({b})",
-    "{a}[:, 2:4] += 1.0",
+    *("{a}.mul_(0.5)", "{a}[1] = {b}[0]", "{a}.add_({b})", "{a}[:, 2:4] += 1.0"),
     "{a}.t()[0].zero_()",
 )
 TESTS = (
-    "flag",
-    "n > 2",
-    "{a}.sum() > 0",
-    "{a}.shape[0] == 4",
-    "float({a}[0, 0]) > 0.2",
+    *("flag", "n > 2", "{a}.sum() > 0", "{a}.shape[0] == 4", "float({a}[0, 0]) > 0.2"),
     "len(kept) > 1",
 )
 
@@ -142,13 +128,8 @@ class _Writer:
     def program(self) -> Program:
         lines = [*self.statements(self.random.randint(4, 7), 0)]
         last = self.pick()
-        results = self.random.choice(
-            (
-                f"({last} * 1.0, y)",
-                f"[{last} + 0.0, {{'k': y, 'n': n}}]",
-                f"({last} + y, None, {last})",
-            )
-        )
+        forms = (f"({last} * 1.0, y)", f"[{last} + 0.0, {{'k': y, 'n': n}}]")
+        results = self.random.choice((*forms, f"({last} + y, None, {last})"))
         body = "\n".join(f"    {line}" for line in [*lines, f"return {results}"])
         return Program(f"def f(x, y, n, flag):\n{body}\n", self.gradients)
 
