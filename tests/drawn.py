@@ -64,6 +64,7 @@ ONE_OF = {
     "cpu/test_tails.py": 4,
     "cpu/test_templates.py::test_tiles_turn_what_lies_across": 3,
     "cpu/test_torch_compile.py": 10,
+    "cpu/test_torch_compile.py::test_a_random_program_is_as_in_eager": 12,
     "cpu/test_torch_databases.py": 10,
     "cpu/test_tutorial.py::test_every_command_of_the_page_runs": 4,
     "cpu/test_transformers.py": 3,

@@ -169,7 +169,23 @@ def _plainly(arguments: Sequence[Any]) -> Iterator[list[Any]]:
         raise UnsupportedError("a transform of torch.func is active")
     recorded = torch.is_grad_enabled()
     with torch.inference_mode(False), torch.set_grad_enabled(recorded):
-        yield [x.clone() if isinstance(x, Tensor) and x.is_inference() else x for x in arguments]
+        yield _apart(arguments)
+
+
+def _apart(arguments: Sequence[Any]) -> list[Any]:
+    """Each in memory of its own, and as a trace may have it: what shares memory is not traced."""
+    found, homes = [], set()
+    for x in arguments:
+        if isinstance(x, Tensor) and x.layout is torch.strided:
+            home = x.untyped_storage()._cdata
+            if x.is_inference() or (home in homes and not isinstance(x, nn.Parameter)):
+                blank = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+                if not torch._debug_has_internal_overlap(blank):
+                    blank.copy_(x.detach())
+                x = blank.requires_grad_(x.requires_grad)
+            homes.add(home)
+        found.append(x)
+    return found
 
 
 class Given:
