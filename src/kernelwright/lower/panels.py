@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelwright.graph import Dim, Graph, Node, hint
-from kernelwright.plan import tails
 from kernelwright.plan.model import Plan, Program, Store
-from kernelwright.plan.tails import Tail
+from kernelwright.plan.tails import Tail, tails
 
 PANEL_BYTES = 4 << 20
 FEWEST_ROWS = 512
