@@ -264,6 +264,7 @@ NORMS = (
     group_norm((12, 40), 4),
     group_norm((6, 8, 5, 7), 2),
     group_norm((6, 8, 5, 7), 4, affine=False, shift=100.0),
+    group_norm((2, 4, 70, 130), 2),
     batch_norm((12, 40), training=True),
     batch_norm((6, 8, 5, 7), training=True, shift=100.0),
     batch_norm((6, 8, 5, 7), training=True, affine=False),
