@@ -23,12 +23,16 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """`exact` computes the same where ATen has no kernel for the operator on a CPU."""
+    """`exact` computes the same where ATen has no kernel for the operator on a CPU.
+
+    The first input is a cotangent, of any size, unless these are `chances`, between 0 and 1.
+    """
 
     name: str
     call: Call
     inputs: tuple[Tensor, ...]
     exact: Call | None = None
+    chances: bool = False
 
 
 class Calls(nn.Module):
@@ -333,6 +337,7 @@ LOSSES = (
         "binary_cross_entropy",
         lambda x, y, w: aten.binary_cross_entropy(x, y, w),
         (drawn(12, 40).sigmoid(), drawn(12, 40, seed=1).sigmoid(), drawn(12, 40, seed=2)),
+        chances=True,
     ),
     nll("nll_loss", MEAN, False, (12, 10)),
     nll("nll_loss", SUM, True, (12, 10)),
