@@ -25,14 +25,14 @@ Call = Callable[..., Any]
 class Case:
     """`exact` computes the same where ATen has no kernel for the operator on a CPU.
 
-    The first input is a cotangent, of any size, unless these are `chances`, between 0 and 1.
+    The first input is a cotangent, which may have any size, unless it is of a `forward`.
     """
 
     name: str
     call: Call
     inputs: tuple[Tensor, ...]
     exact: Call | None = None
-    chances: bool = False
+    forward: bool = False
 
 
 class Calls(nn.Module):
@@ -332,12 +332,17 @@ LOSSES = (
     of_pair("binary_cross_entropy_backward", MEAN, None),
     of_pair("binary_cross_entropy_backward", NONE, None),
     *(of_pair("soft_margin_loss_backward", r) for r in (MEAN, NONE)),
-    Case("soft_margin_loss", aten.soft_margin_loss, (drawn(12, 40), drawn(12, 40, seed=1).sign())),
+    Case(
+        "soft_margin_loss",
+        aten.soft_margin_loss,
+        (drawn(12, 40), drawn(12, 40, seed=1).sign()),
+        forward=True,
+    ),
     Case(
         "binary_cross_entropy",
         lambda x, y, w: aten.binary_cross_entropy(x, y, w),
         (drawn(12, 40).sigmoid(), drawn(12, 40, seed=1).sigmoid(), drawn(12, 40, seed=2)),
-        chances=True,
+        forward=True,
     ),
     nll("nll_loss", MEAN, False, (12, 10)),
     nll("nll_loss", SUM, True, (12, 10)),
