@@ -378,5 +378,8 @@ LOAD = "import sys; exec(compile(open(sys.argv[1]).read(), sys.argv[1], 'exec'),
 def build(path: Path) -> str:
     """Import an emitted file in a process of its own; what it said if that failed."""
     command = [sys.executable, "-c", LOAD, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # A model that a test defines imports what that test imports.
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return done.stderr if done.returncode else ""

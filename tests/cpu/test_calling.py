@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from zoo.acting import RUNS, compiled, watched
 from zoo.checks import copied, recorded
 
+import kernelwright
 from kernelwright.emit.arguments import Arguments
 from kernelwright.problem import problem_from_module
 
@@ -181,3 +182,19 @@ def test_every_form_of_a_call_is_eagers(case: str) -> None:
 def test_a_signature_that_is_shown_stays_shown() -> None:
     fused, eager = compiled(Filling(), X, Y)
     assert inspect.signature(fused.forward) == inspect.signature(eager.forward)
+
+
+class SixGiven(nn.Module):
+    def forward(self, g: Tensor, x: Tensor, t: Tensor, h: Tensor, y: Tensor, u: Tensor) -> Any:
+        return x * t.sigmoid() + g, (y - u.exp()) * h
+
+
+def test_one_tensor_in_two_places_of_the_example() -> None:
+    """A trace reads both from one of them, so that other calls are not for these kernels."""
+    g, x, t, h, y, other = (torch.randn(6, 8) for _ in range(6))
+    module = SixGiven()
+    fused: Any = kernelwright.optimize(module, (g, x, t, h, y, t), kinds="given")
+    for u in (t, other):
+        for found, expected in zip(fused(g, x, t, h, y, u), module(g, x, t, h, y, u), strict=True):
+            torch.testing.assert_close(found, expected)
+    assert fused.fallbacks == {"u and t are not one tensor, as in the example": 1}

@@ -82,6 +82,9 @@ class ForwardWriter(Names):
             lines += _when(test, cause)
         for name, leaf in self.leaves.items():
             lines += self._input_checks(self.graph[name], leaf.place)
+        for leaf, other in self.repeated:
+            cause = f"{leaf.name} and {other.name} are not one tensor, as in the example"
+            lines += _when(f"{leaf.place} is not {other.place}", cause)
         lines += self._symbol_checks()
         lines += self._state_checks() if self.state() else []
         if self.graph.contract.random and any(
@@ -117,7 +120,8 @@ class ForwardWriter(Names):
         """Whether the tensors that forward is given decide alone whether a call is covered."""
         places = sorted(leaf.place for leaf in self.leaves.values())
         alone = places == sorted(self.arguments.inside.values()) and not self.arguments.checks
-        return alone and not self.needs_its_way and not self.reads_globals()
+        asks = self.needs_its_way or self.repeated or self.reads_globals()
+        return alone and not asks
 
     def _ways(self) -> list[str]:
         """Where results lie otherwise while other gradients are recorded, and nobody knows how."""

@@ -81,9 +81,22 @@ class Names:
     def _bind(self) -> dict[str, Leaf]:
         """Graph input -> the leaf of the arguments that it is."""
         tensors = [n.name for n in self.graph if n.op == "input"]
-        order = {id(x): i for i, x in enumerate(self.problem.tensors)}
-        leaves = sorted(self.arguments.tensors, key=lambda leaf: order[id(leaf.value)])
-        return dict(zip(tensors, leaves, strict=True))
+        places: dict[int, list[int]] = {}
+        for place, tensor in enumerate(self.problem.tensors):
+            places.setdefault(id(tensor), []).append(place)
+        # Of one tensor in two places either may be the first: outside() sees to it that it is one.
+        order = {places[id(leaf.value)].pop(0): leaf for leaf in self.arguments.tensors}
+        return dict(zip(tensors, (order[place] for place in sorted(order)), strict=True))
+
+    @cached_property
+    def repeated(self) -> list[tuple[Leaf, Leaf]]:
+        """Arguments that are one tensor in the example, each after the first with that one.
+
+        A trace reads them all from one of them, and a forward may have asked whether they are one.
+        """
+        first: dict[int, Leaf] = {}
+        pairs = [(leaf, first.setdefault(id(leaf.value), leaf)) for leaf in self.leaves.values()]
+        return [(leaf, other) for leaf, other in pairs if leaf is not other]
 
     @cached_property
     def detached(self) -> frozenset[str]:
