@@ -111,7 +111,9 @@ class Compiled(Shown):
         return instantiate(self.problem, self.source)
 
     def __str__(self) -> str:
-        return str(self.planned)
+        if self.trained is None:
+            return str(self.planned)
+        return f"{self.planned}\n{self.trained.told}"
 
     def __repr__(self) -> str:
         counts = f"{len(self.planned.regions)} steps, {len(self.kernels)} kernels"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kernelwright.plan.model import Region
     from kernelwright.problem import Problem
 
+GENERATED = "The backward is generated too: "
 BACKWARD = (
     "The kernels compute the forward. Gradients are torch's own: when they are asked for, the "
     "original forward runs again and autograd differentiates it."
@@ -61,7 +62,7 @@ def details(compiled: Compiled) -> dict[str, Any]:
         "steps": _steps(compiled),
         "kernels": [_kernel(compiled, k) for k in _kernels(compiled)],
         "memory": {"before": _eager_memory(compiled), "after": _own_memory(compiled)},
-        "backward": BACKWARD,
+        "backward": f"{GENERATED}{compiled.trained}." if compiled.trained else BACKWARD,
     }
 
 

@@ -40,6 +40,12 @@ class Trained:
     step: TrainingStep
     rows: tuple[LedgerRow, ...]
 
+    @property
+    def told(self) -> str:
+        """What is kept, and the plan of the backward."""
+        saved = [f"kept for the backward: {value}" for value in self.step.found.saved]
+        return "\n".join([f"backward: {self}", *saved, str(self.step.backward)])
+
     def __str__(self) -> str:
         found = self.step.found
         calls = sum(1 for n in found.backward if n.payload is not None)
