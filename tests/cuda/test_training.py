@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import checking
@@ -230,7 +231,7 @@ NAMES = [*CASES, *WIDE, *(f"{name} in bfloat16" for name in NARROW)]
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Case]]:
+def cases(tmp_path_factory: pytest.TempPathFactory, extensions: Path) -> Iterator[dict[str, Case]]:
     """All that is asked for, built side by side."""
     folder = tmp_path_factory.mktemp("training")
     found, builds = {}, []
