@@ -129,7 +129,7 @@ def test_kinds_of_structure_size_mode_and_autocast(made: list[str]) -> None:
             ours, theirs = fused(batch(4, 5, 8)), eager(batch(4, 5, 8))
         same(ours, theirs, 0.05)
     assert len(listed(fused)) == 4 and not fused.fallbacks
-    assert "autocast to bfloat16" in str(further_of(fused))
+    assert "(4) eval, autocast to bfloat16" in repr(fused)
 
 
 def test_gradients_of_a_kind_are_eagers(made: list[str]) -> None:
