@@ -315,7 +315,8 @@ def _tried(module: nn.Module, given: Given, key: Key, cause: str) -> Any:
 
     What has changed in the module is one kind more; changes of the same without end are not.
     """
-    return key, given.sizes, tuple(m.training for m in module.modules()), cause
+    modes = tuple(m.training for m in module.modules())
+    return key, given.sizes, modes, torch.is_grad_enabled(), cause
 
 
 def _differing(

@@ -223,6 +223,19 @@ def test_weights_are_those_of_the_module(made: list[str]) -> None:
     assert not fused.fallbacks
 
 
+def test_a_forward_that_asks_whether_gradients_are_recorded(made: list[str]) -> None:
+    class Asking(Net):
+        def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+            y = torch.relu(self.linear(x))
+            return y * 2 if torch.is_grad_enabled() else y + 1
+
+    fused, eager = pair_of(Asking().eval(), batch(4, 5, 8))
+    for recorded in (True, False, True):
+        with torch.set_grad_enabled(recorded):
+            same(fused(batch(4, 5, 8)), eager(batch(4, 5, 8)))
+    assert len(listed(fused)) == 2 and not fused.fallbacks
+
+
 def test_no_more_than_so_many() -> None:
     fused, eager = pair_of(Net().eval(), batch(4, 5, 8), kinds=1)
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
