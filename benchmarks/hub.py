@@ -485,8 +485,42 @@ def table(results: dict[str, Any]) -> str:
             if c[0] != HOLDS
         ]
     whole = sum(holds_throughout(r) for r in results.values())
-    head = f"{whole} of {len(results)} models hold throughout."
-    return "\n".join([head, "", *lines, "", *reasons])
+    head = f"{whole} of {len(results)} models that were tried hold throughout."
+    return "\n".join([head, "", *lines, "", *reasons]).rstrip() + "\n"
+
+
+PAGE = """\
+# Models of transformers and diffusers, as they come
+
+[benchmarks/hub.py](../benchmarks/hub.py) makes models of two libraries from small configs, with
+their caches on and nothing patched, gives each to `kernelwright.optimize` as a live module, and
+uses it as people do:
+
+- *forward* twice; *sizes*: three lengths in turns, for images three batches; *mask*: the same with
+  a mask of padding; *autocast* to bfloat16; *backward*: the gradients of all parameters;
+- *generate*: greedy, with a cache that grows and with a static one, where the model has that;
+- *pretrained*: `save_pretrained`, `from_pretrained` by the result's class and by the original's,
+  and the loaded weights put back; *copies*: `deepcopy`, `torch.save` and `torch.load`.
+
+A step *holds* if structure, types and values are eager's (float32 within 2e-4 of the largest value,
+under autocast 4e-2; tokens exactly) and no call fell back. On a CPU, transformers {transformers},
+diffusers {diffusers}, torch {torch}. This page is written by
+
+```sh
+python benchmarks/hub.py --out hub.jsonl --page docs/hub.md
+```
+
+which goes on where it was stopped, and takes `--only NAME`.
+
+{table}"""
+
+
+def page(results: dict[str, Any]) -> str:
+    import diffusers
+    import transformers
+
+    kept = {"transformers": transformers.__version__, "diffusers": diffusers.__version__}
+    return PAGE.format(**kept, torch=torch.__version__.split("+")[0], table=table(results))
 
 
 def holds_throughout(record: dict[str, Any]) -> bool:
@@ -507,6 +541,7 @@ def main() -> None:
     parser.add_argument("--steps", nargs="*", choices=STEPS, default=list(STEPS))
     parser.add_argument("--time-limit", type=float, default=900.0, help="seconds for each model")
     parser.add_argument("--table", action="store_true", help="print what was found, run nothing")
+    parser.add_argument("--page", type=Path, help="write the page of what was found")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
@@ -518,6 +553,8 @@ def main() -> None:
         return
     if options.table:
         print(table(read(options.out)))
+        if options.page is not None:
+            options.page.write_text(page(read(options.out)))
         return
     wanted = options.only or [m.name for m in MODELS[: options.first]]
     for name in wanted:
@@ -536,6 +573,8 @@ def main() -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps({"model": name, "steps": steps, "kinds": 0}) + "\n")
     print(table(read(options.out)))
+    if options.page is not None:
+        options.page.write_text(page(read(options.out)))
 
 
 if __name__ == "__main__":

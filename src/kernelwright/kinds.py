@@ -24,7 +24,7 @@ from torch import nn
 
 from kernelwright.calls import Call, Flat, Given, Key, autocast_of, without_autocast
 from kernelwright.errors import InputError, KernelwrightError, UnsupportedError
-from kernelwright.live import Elsewhere, further_of, lead, load_class
+from kernelwright.live import Elsewhere, further_of, lead, load_class, shown
 from kernelwright.pipeline import compile_problem
 from kernelwright.plan.policy import WHERE_IT_PAYS, Policy
 from kernelwright.probe import writes_into
@@ -315,7 +315,8 @@ def _tried(module: nn.Module, given: Given, key: Key, cause: str) -> Any:
 
     What has changed in the module is one kind more; changes of the same without end are not.
     """
-    return key, given.sizes, tuple(m.training for m in module.modules()), cause
+    modes = tuple(m.training for m in module.modules())
+    return key, given.sizes, modes, torch.is_grad_enabled(), cause
 
 
 def _differing(
@@ -416,6 +417,8 @@ def _led_class(original: type[nn.Module]) -> type[nn.Module]:
     fields |= {"__doc__": original.__doc__}
     if not hasattr(original, "fallbacks"):
         fields["fallbacks"] = property(lambda self: _kinds_of(self).fallbacks)
+    if original.__repr__ is nn.Module.__repr__:
+        fields["__repr__"] = shown
     if not hasattr(original, "save"):
         fields["save"] = _save
     if original.__reduce_ex__ is object.__reduce_ex__ and original.__reduce__ is object.__reduce__:

@@ -185,6 +185,14 @@ def _attach(model_class: type[nn.Module]) -> None:
     if not hasattr(model_class, "save"):
         ours.save = _Save()
     ours.forward = _leading(ours.forward)
+    if ours.__repr__ is nn.Module.__repr__:
+        ours.__repr__ = shown
+
+
+def shown(module: nn.Module) -> str:
+    """As any module shows itself, with its kinds behind it."""
+    kinds = str(further_of(module) or "")
+    return nn.Module.__repr__(module) + f"\nkinds:\n{kinds}" * bool(kinds)
 
 
 def _leading(own: Any) -> Any:

@@ -129,7 +129,7 @@ def test_kinds_of_structure_size_mode_and_autocast(made: list[str]) -> None:
             ours, theirs = fused(batch(4, 5, 8)), eager(batch(4, 5, 8))
         same(ours, theirs, 0.05)
     assert len(listed(fused)) == 4 and not fused.fallbacks
-    assert "autocast to bfloat16" in str(further_of(fused))
+    assert "(4) eval, autocast to bfloat16" in repr(fused)
 
 
 def test_gradients_of_a_kind_are_eagers(made: list[str]) -> None:
@@ -221,6 +221,19 @@ def test_weights_are_those_of_the_module(made: list[str]) -> None:
             module.norm.weight = nn.Parameter(torch.full((8,), 3.0))  # type: ignore[union-attr]
         same(fused(batch(4, 7, 8)), eager(batch(4, 7, 8)))
     assert not fused.fallbacks
+
+
+def test_a_forward_that_asks_whether_gradients_are_recorded(made: list[str]) -> None:
+    class Asking(Net):
+        def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+            y = torch.relu(self.linear(x))
+            return y * 2 if torch.is_grad_enabled() else y + 1
+
+    fused, eager = pair_of(Asking().eval(), batch(4, 5, 8))
+    for recorded in (True, False, True):
+        with torch.set_grad_enabled(recorded):
+            same(fused(batch(4, 5, 8)), eager(batch(4, 5, 8)))
+    assert len(listed(fused)) == 2 and not fused.fallbacks
 
 
 def test_no_more_than_so_many() -> None:
