@@ -61,6 +61,7 @@ def _played(
     space: dict[str, Any] = {
         **vars(words),
         "m": module,
+        "names": names,
         "x": list(inputs.args),
         "another": here.make or (lambda seed: module),
         "weights_then": words.snapshot(module) if any("_then" in x for x in lines) else {},
