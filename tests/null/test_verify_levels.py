@@ -79,4 +79,4 @@ def test_a_failing_history_is_short_and_a_script(tmp_path: object) -> None:
     assert wrong.passed is False and wrong.detail.startswith("after ")
     assert skipped.passed is None and "already" in skipped.detail
     compile(wrong.log, "script", "exec")
-    assert "def history(made, file):" in wrong.log and found.uses["call"] and found.pairs
+    assert "def history(made, file, names):" in wrong.log and found.uses["call"] and found.pairs

@@ -118,7 +118,9 @@ def _assert_readable(certificate: Certificate) -> None:
 def test_death_and_silence_are_failed_checks(files: tuple[Path, Path]) -> None:
     model, candidate = files
     candidate.write_text(MODEL + DEADLY)
-    certificate = verify(model, candidate, device="cpu", quick=True, time_limit=60)
+    # Histories of use would meet both faults as well, and two hangs end a run.
+    names = [row.name for row in TABLE if row.quick and not row.name.startswith("uses")]
+    certificate = verify(model, candidate, device="cpu", only=names, time_limit=60)
     found = {check.name: check for check in certificate.checks}
     assert found["inputs: NaN"].passed is False
     died = "signal 11 (SIGSEGV) while running the check inputs: NaN"

@@ -257,9 +257,10 @@ def reorder(m: nn.Module) -> None:
 
 
 @torch.no_grad()
-def write_buffers(m: nn.Module) -> None:
-    for x in m.buffers():
-        if x.is_floating_point():
+def write_buffers(m: nn.Module, names: list[str]) -> None:
+    """Those of the original: a candidate may have some for a use of its own."""
+    for name, x in m.named_buffers():
+        if name in names and x.is_floating_point():
             x.data.mul_(2.0)
 
 

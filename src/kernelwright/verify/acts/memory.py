@@ -72,7 +72,7 @@ def _placed(x: Tensor, wanted: set[int], held: list[Tensor]) -> Tensor:
     return copy
 
 
-def guarded(module: nn.Module, inputs: Inputs, here: Here) -> Named:
+def guarded(module: nn.Module, inputs: Inputs, here: Here, names: list[str]) -> Named:
     """Inputs and weights inside of bands, which must be there after the call as before.
 
     On a GPU also the blocks around those that the results are likely to get.
@@ -86,6 +86,8 @@ def guarded(module: nn.Module, inputs: Inputs, here: Here) -> Named:
     given = map_tensors(lambda x: next(places), inputs)
     with parameters.types_kept(module):
         for name, value in parameters.tensors(module).items():
+            if name not in names:  # of the candidate's own
+                continue
             value.data, bands[f"the memory around {name}"] = _banded(value.data)
         canaries = _canaries(module, inputs, here)
         result = forward(module, given)

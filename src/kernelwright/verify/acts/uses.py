@@ -8,6 +8,7 @@ to the first line that raises. `m` is the module, `x` are the inputs, `another` 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,7 @@ from kernelwright.verify.replay import rng_state
 
 RESULTS, FACTS, RAISED = "the results of", "what is seen after", "raised by"
 NOTHING = object()
+GRADIENTS = re.compile(r"\b(gradients|backward|twice|interleaved|in_place|checkpointed)\b")
 HELD = 4  # earlier results that a new one may share memory with
 STATE = 1 << 20  # elements of each tensor that are looked at in the end
 
@@ -61,6 +63,7 @@ def _played(
     space: dict[str, Any] = {
         **vars(words),
         "m": module,
+        "names": names,
         "x": list(inputs.args),
         "another": here.make or (lambda seed: module),
         "weights_then": words.snapshot(module) if any("_then" in x for x in lines) else {},
@@ -69,7 +72,7 @@ def _played(
     settings = world.values()
     for number, line in enumerate(lines, 1):
         label = f"line {number}, {line.splitlines()[-1]}"
-        watch = _Watch(space, here, facts, names)
+        watch = _Watch(space, here, facts, names, bool(GRADIENTS.search(line)))
         space["y"] = NOTHING
         try:
             exec(compile(line, "<input>", "exec"), space)
@@ -103,8 +106,14 @@ class _Watch:
     """What there is before a line, to see afterwards what has changed."""
 
     def __init__(
-        self, space: dict[str, Any], here: Here, facts: list[str], names: list[str]
+        self,
+        space: dict[str, Any],
+        here: Here,
+        facts: list[str],
+        names: list[str],
+        gradients: bool,
     ) -> None:
+        self.gradients = gradients
         self.space, self.here, self.wanted, self.names = space, here, facts, names
         self.inputs = _versions(space["x"])
         self.module = space["m"]
@@ -139,8 +148,8 @@ def _moved(watch: _Watch, result: Any, earlier: list[Any]) -> bool:
 
 
 def _shared(watch: _Watch, result: Any, earlier: list[Any]) -> list[str]:
-    """Each result with what else lies in its memory."""
-    if result is NOTHING:
+    """Each result with what else lies in its memory; where gradients lie is autograd's business."""
+    if result is NOTHING or watch.gradients:
         return []
     others = {f"input {i}": x for i, x in enumerate(tensors_in(watch.space["x"]))}
     others |= watch.state

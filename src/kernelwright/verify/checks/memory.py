@@ -71,7 +71,8 @@ def _affordable(subject: Subject, eager: Any) -> int:
 def beside(subject: Subject) -> Finding:
     """Bands around the inputs and the weights, and on a GPU blocks around the results."""
     case = cases.renamed(cases.own(subject), "inputs and weights between bands")
-    return judge(subject, case, Act("guarded"))
+    names = [*subject.names.parameters, *subject.names.buffers]
+    return judge(subject, case, Act("guarded", {"names": names}))
 
 
 def repeats(subject: Subject) -> Finding:

@@ -90,7 +90,7 @@ RULES = (
     Rule("write one weight", FUNCTION, "write_one(m)", writes=True),
     Rule("nudge weights", FUNCTION, "nudge(m)", writes=True),
     Rule("reorder weights", FUNCTION, "reorder(m)", writes=True),
-    Rule("write buffers", FUNCTION, "write_buffers(m)", writes=True),
+    Rule("write buffers", FUNCTION, "write_buffers(m, names)", writes=True),
     Rule("give weights other memory", FUNCTION, "give(m)", writes=True),
     Rule("replace weights", FUNCTION, "replace(m)", writes=True),
     Rule("load weights", FUNCTION, "load(m, strict=True)", writes=True),
@@ -510,7 +510,7 @@ def given(file, seed, rows):
     return each(lambda v: sized(v) if v.ndim and v.shape[0] == first else v, args), kwargs
 
 
-def history(made, file):
+def history(made, file, names):
     another = lambda seed: (torch.manual_seed(seed), made())[1]
     m = another(0)
     x = [{sets}]
@@ -520,9 +520,10 @@ def history(made, file):
 
 model, candidate = loaded({model!r}), loaded({candidate!r})
 arguments = model.get_init_inputs() if hasattr(model, "get_init_inputs") else []
+names = [name for name, _ in model.Model(*arguments).named_buffers()]
 for made in (model.Model, candidate.ModelNew):
     print(f"\\n{{made.__name__}}")
-    history(lambda: made(*arguments), model)
+    history(lambda: made(*arguments), model, names)
 """
 
 
