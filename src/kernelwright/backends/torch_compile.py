@@ -79,6 +79,7 @@ class Served:
         self.eager: Run = graph_module.forward
         self.kinds: list[Kind] = []
         self.why: str | None = None
+        self._failed = 0  # sizes that could not be compiled, which are not tried for ever
         self._run: Run = self._first
         self._lock = threading.Lock()
 
@@ -109,7 +110,9 @@ class Served:
             if kind.takes(arguments):
                 return kind.run(*arguments)
         with self._lock:
-            made = self._another(arguments) if len(self.kinds) < MOST_KINDS else None
+            more = len(self.kinds) + self._failed < MOST_KINDS
+            made = self._another(arguments) if more else None
+            self._failed += more and made is None
         if made is not None:
             return made.run(*arguments)
         if len(self.kinds) >= MOST_KINDS:
@@ -223,12 +226,12 @@ class Kind:
         written = {order[i - first][0] for i in self.fusion.rewritten} | {*lifted.writes}
         self.writes = sorted(place for place in written if place is not None)
         self.run = self._directly() if hasattr(self.fusion, "served") else self._by_module()
-        if self.writes or self.own:
-            self.run = self._unless_shared(self.run, eager)
         if lifted.records != torch.is_grad_enabled():
             self.run = torch.set_grad_enabled(lifted.records)(self.run)
         if lifted.autocast:
             self.run = torch.autocast(lifted.autocast, enabled=False)(self.run)
+        if self.writes or self.own:
+            self.run = self._unless_shared(self.run, eager)
 
     def cause(self, arguments: Sequence[Any]) -> str | None:
         """Why the kernels cannot take a call."""
@@ -253,6 +256,8 @@ class Kind:
             elif isinstance(own, nn.Parameter):
                 blank = nn.Parameter(blank, own.requires_grad)
             _put(self.model, name, blank)
+        # Nothing here keeps the weights of the first call.
+        self.lifted = replace(self.lifted, module=self.model)
         model, fusion, served = self.model, self.fusion, self.fusion.served
         inputs, state = self.inputs, self.state
 

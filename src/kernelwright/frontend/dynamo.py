@@ -108,7 +108,7 @@ def lifted(graph_module: fx.GraphModule, arguments: Sequence[Any]) -> Lifted:
     text = f"{code.src}{names}{[*map(origin_of, graph.nodes)]}"
     module = written(fx.GraphModule(root, graph, type(graph_module).__name__))
     places = tuple(inputs), state, tuple(held_tensors), tuple(numbers), tuple(sorted(writes))
-    fixed = all(map(_is_fixed, placeholders))
+    fixed = not numbers and all(map(_is_fixed, placeholders))
     autocast = device if torch.is_autocast_enabled(device) else None
     return Lifted(module, *places, fixed, records, autocast, f"{text} {records}")
 
