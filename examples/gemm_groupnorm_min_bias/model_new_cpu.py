@@ -396,7 +396,7 @@ extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
 # --------------------------------------------------------------------------------------------------
 # 4. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 b1a854f1e64d45d3955543bba91a502fac1bded871893ae677fd89707bbd0f74
+# sha256 4a06b2ca9f4b94186335970520ee0f054080850906c29f9d3f8d60262803b43c
 # --------------------------------------------------------------------------------------------------
 
 
@@ -405,6 +405,7 @@ import contextlib
 import ctypes
 import enum
 import fcntl
+import functools
 import hashlib
 import itertools
 import operator
@@ -413,6 +414,7 @@ import platform
 import re
 import shutil
 import struct
+import subprocess
 import sys
 import tempfile
 import types
@@ -1062,11 +1064,18 @@ def _kw_gradient(found, tensor):
 
 # How a kernel is started: addresses and sizes, as C takes them.
 
+_KW_NO_COMPILER = "there is no C++ compiler to be run as {}; install g++, or set CXX to one"
+
+
 class _kw_Library:
-    """The compiled kernels of a file; each of `watchers` is told their names before they start."""
+    """The compiled kernels of a file; each of `watchers` is told their names before they start.
+
+    Without a compiler there are none, and `refused` says so.
+    """
 
     def __init__(self, compiled):
         self.compiled, self.watchers = compiled, []
+        self.refused = None if compiled else _KW_NO_COMPILER.format(_kw_compiler_name())
 
     def launch(self, name, tensors, *sizes):
         """Start a kernel on dense memory, with as many threads as torch uses."""
@@ -1092,6 +1101,7 @@ def _kw_empty(shape, dtype):
 # GCC would take half of a register of AVX-512: 2.0 ms and not 1.4 for 2.5 M times SiLU.
 _KW_NATIVE = {
     "aarch64": ["-mcpu=native"],
+    "arm64": ["-mcpu=native"],
     "x86_64": ["-march=native", "-mprefer-vector-width=512"],
 }.get(platform.machine(), ["-march=native"])
 _KW_EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
@@ -1101,11 +1111,14 @@ _KW_NAMED = ("CXX", "CC", "CPATH")
 
 
 def _kw_library(stem, programs, headers):
-    """The compiled programs, from the folder where they are kept or from the compiler."""
+    """The compiled programs, from where they are kept or from the compiler; None without one."""
+    if shutil.which(_kw_compiler_name()) is None:
+        return None
+    threads = ["-fopenmp"] if _kw_has_threads() else []
     # torch would ask for C++20, whose headers take the compiler longer than a small kernel.
     flags = dict(
-        extra_cflags=["-std=c++17", "-O3", "-fopenmp", *_KW_NATIVE, *_KW_EXACT],
-        extra_ldflags=["-fopenmp"],
+        extra_cflags=["-std=c++17", "-O3", *(threads or ["-fopenmp-simd"]), *_KW_NATIVE, *_KW_EXACT],
+        extra_ldflags=threads,
         is_python_module=False,  # plain C functions: no binding to compile
     )
     units = _kw_separate(programs, headers)
@@ -1130,18 +1143,34 @@ def _kw_place(stem, units, flags):
     """The path of a library, in a folder that is named by all that it depends on."""
     text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
     text += [os.environ.get(name, "") for name in _KW_NAMED] + _kw_instructions()
-    compiler = shutil.which(os.environ.get("CXX") or "c++")
-    if compiler is not None:  # another version is another file
-        found = os.stat(compiler)
-        text.append(f"{os.path.realpath(compiler)} {found.st_size} {found.st_mtime_ns}")
+    compiler = shutil.which(_kw_compiler_name())
+    found = os.stat(compiler)  # another version is another file
+    text.append(f"{os.path.realpath(compiler)} {found.st_size} {found.st_mtime_ns}")
     name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
     return os.path.join(os.path.abspath(_kw_cache()), name, name + ".so")
 
 
+def _kw_compiler_name():
+    return os.environ.get("CXX") or "c++"
+
+
+@functools.cache
+def _kw_has_threads():
+    """Whether the compiler has OpenMP; clang often comes without its library, and is tried."""
+    compiler = os.path.realpath(shutil.which(_kw_compiler_name()))
+    if "clang" not in compiler and platform.system() != "Darwin":
+        return True
+    with ExitStack() as after:
+        folder = tempfile.mkdtemp(prefix="kw_")
+        after.callback(shutil.rmtree, folder)
+        command = [compiler, "-fopenmp", "-x", "c++", "-", "-o", os.path.join(folder, "trial")]
+        return not subprocess.run(command, input=b"int main() {}", capture_output=True).returncode
+
+
 def _kw_instructions():
-    """The instruction set that -march=native stands for here."""
+    """The instruction set that -march=native stands for here; where nobody tells, the machine."""
     if not os.path.exists("/proc/cpuinfo"):
-        return [platform.processor()]
+        return [platform.processor(), platform.node()]
     with open("/proc/cpuinfo") as info:
         return sorted({line for line in info if line.lower().startswith(("flags", "features"))})
 
@@ -1879,6 +1908,6 @@ _KW_FUSION = _kw_Fusion(
     rewritten=[],
     recalled=[],
     random=False,
-    refused=None,
+    refused=_KW_KERNEL_LIBRARY.refused,
     globals=False,
 )

@@ -42,15 +42,22 @@ ctypes.CDLL("{folder}/wrong.so").last(ctypes.c_void_p(x.data_ptr()), ctypes.c_lo
 """
 
 
+def runtime_of(library: str) -> str:
+    """The path of one of the compiler's libraries."""
+    asked = [CXX, f"-print-file-name={library}"]
+    found = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    if not Path(found).is_absolute():
+        pytest.skip(f"{CXX} has no {library} that a Python could be started with")
+    return found
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """That of a process whose kernels are sanitized."""
     if shutil.which(CXX) is None:
         pytest.skip(f"the C++ compiler {CXX} is not here")
-    asked = [CXX, "-print-file-name=libasan.so"]
-    runtime = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
-    if not Path(runtime).is_absolute():
-        pytest.skip(f"{CXX} has no libasan.so that a Python could be started with")
+    # Its functions that throw are looked for at the start, before anybody has loaded them.
+    runtime = [runtime_of("libasan.so"), runtime_of("libstdc++.so.6")]
     wrapper = tmp_path_factory.mktemp("sanitizing") / "c++"
     wrapper.write_text(WRAPPER.format(cxx=CXX, checks=CHECKS))
     wrapper.chmod(0o700)
@@ -59,7 +66,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {
         **{n: v for n, v in os.environ.items() if not n.startswith("PYTEST_")},
         "CXX": str(wrapper),
-        "LD_PRELOAD": runtime,
+        "LD_PRELOAD": " ".join(runtime),
         "ASAN_OPTIONS": options,
         "PYTHONPATH": path,
         "OMP_NUM_THREADS": "2",

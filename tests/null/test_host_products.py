@@ -68,7 +68,9 @@ def test_others_stay_with_the_library(
 @pytest.mark.parametrize(
     ("columns", "depth", "rows", "along", "taken"),
     [
-        (8192, 8192, 3, True, False),
+        (8192, 8192, 1, True, False),
+        (8192, 8192, 2, True, True),
+        (4096, 2048, 3, True, False),
         (8192, 8192, 4, True, True),
         (8192, 8192, 16, False, False),
         (8192, 8192, 17, True, True),

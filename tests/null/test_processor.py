@@ -63,7 +63,7 @@ def test_what_is_measured_is_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_at_the_rate_of_memory_keeps_few_rows(few: float, rows: int) -> None:
     assert X86_64.host is not None
     host = replace(X86_64.host, processor=lambda: replace(PROCESSOR, few=few))
-    assert min(way.fewest for way in host.fitting(8192, 8192, along=True)) == rows
+    assert min(way.fewest for way in host.fitting(2048, 2048, along=True)) == rows
 
 
 def test_nothing_is_measured_where_no_kernel_fits() -> None:

@@ -22,18 +22,21 @@ from kernelwright.targets.target import MANY, HostWay, HostWays, SmallConvolutio
 # 200 products of 1 to 512 rows, 64 to 8192 deep and wide, log-uniform, on two cores of a Xeon with
 # AMX, against ATen (benchmarks/cpu_products.py --always --spread log). By dots, 4 to 16 rows: 0.99
 # to 2.4 times as fast from these sizes on; 1 to 3 rows, which take as long as reading the weight,
-# 0.8 to 1.1; small weights 0.5 to 0.9. In thirds on AMX 1.03 to 1.7 with enough work; 0.7 to 1.1
+# 0.93 to 1.05 (2 and 3 rows 1.01 to 1.03 where it is 4096 x 4096 or 8192 x 8192, one row 1.00);
+# small weights 0.5 to 0.9. In thirds on AMX 1.03 to 1.7 with enough work; 0.7 to 1.1
 # where few columns (549 of depth 5317: 0.85) or a short depth leave more to packing than to
 # multiplying. At `medium` the library may round.
 HOST = HostWays(
     (
         HostWay(
             *("avx512f", "AVX-512", 4, 16),
-            *(64, 96),
+            columns=64,
+            depth=96,
             weight=1 << 17,
             along=True,
             slack=1.2,
         ),
+        HostWay("avx512f", "AVX-512", 2, 3, columns=64, depth=96, weight=1 << 24, along=True),
         HostWay("amx_bf16", "AMX", 17, MANY, columns=576, depth=256, work=24 << 20),
     ),
     precisions=("highest",),
