@@ -23,12 +23,16 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """`exact` computes the same where ATen has no kernel for the operator on a CPU."""
+    """`exact` computes the same where ATen has no kernel for the operator on a CPU.
+
+    The first input is a cotangent, which may have any size, unless it is of a `forward`.
+    """
 
     name: str
     call: Call
     inputs: tuple[Tensor, ...]
     exact: Call | None = None
+    forward: bool = False
 
 
 class Calls(nn.Module):
@@ -264,6 +268,7 @@ NORMS = (
     group_norm((12, 40), 4),
     group_norm((6, 8, 5, 7), 2),
     group_norm((6, 8, 5, 7), 4, affine=False, shift=100.0),
+    group_norm((2, 4, 70, 130), 2),
     batch_norm((12, 40), training=True),
     batch_norm((6, 8, 5, 7), training=True, shift=100.0),
     batch_norm((6, 8, 5, 7), training=True, affine=False),
@@ -327,11 +332,17 @@ LOSSES = (
     of_pair("binary_cross_entropy_backward", MEAN, None),
     of_pair("binary_cross_entropy_backward", NONE, None),
     *(of_pair("soft_margin_loss_backward", r) for r in (MEAN, NONE)),
-    Case("soft_margin_loss", aten.soft_margin_loss, (drawn(12, 40), drawn(12, 40, seed=1).sign())),
+    Case(
+        "soft_margin_loss",
+        aten.soft_margin_loss,
+        (drawn(12, 40), drawn(12, 40, seed=1).sign()),
+        forward=True,
+    ),
     Case(
         "binary_cross_entropy",
         lambda x, y, w: aten.binary_cross_entropy(x, y, w),
         (drawn(12, 40).sigmoid(), drawn(12, 40, seed=1).sigmoid(), drawn(12, 40, seed=2)),
+        forward=True,
     ),
     nll("nll_loss", MEAN, False, (12, 10)),
     nll("nll_loss", SUM, True, (12, 10)),

@@ -58,11 +58,13 @@ def _softplus(x: Tensor, beta: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _gelu_slope(x: Tensor) -> Tensor:
-    return torch.ops.aten.gelu_backward(torch.ones_like(x), x)
+    slope: Tensor = torch.ops.aten.gelu_backward(torch.ones_like(x), x)
+    return slope
 
 
 def _mish_slope(x: Tensor) -> Tensor:
-    return torch.ops.aten.mish_backward(torch.ones_like(x), x)
+    slope: Tensor = torch.ops.aten.mish_backward(torch.ones_like(x), x)
+    return slope
 
 
 ROWS = (

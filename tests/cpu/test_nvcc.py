@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import adjoints
 import checking
 import pytest
 from handmade import Kernel
@@ -122,6 +123,17 @@ def full_size(path: Path, tmp_path: Path) -> Compiled:
 def test_a_convolution_at_its_own_size(chain: str, tmp_path: Path) -> None:
     compiled = compile_problem(load_problem(CORPUS / f"{chain}.py", "cpu"), target="sm_90")
     source = tmp_path / "chain.cu"
+    source.write_text(checking.kernel_text(compiled))
+    check_registers(compile_cuda(source))
+
+
+def test_gradients(tmp_path: Path) -> None:
+    """One of each kind: rows, columns, windows that reach a place, integers that are compared."""
+    kinds = ("gelu_backward", "mish", "layer_norm", "group_norm", "_log_soft", "nll_loss", "max_p")
+    cases = [c for family in adjoints.FAMILIES.values() for c in family]
+    chosen = tuple(next(c for c in cases if c.name.startswith(kind)) for kind in kinds)
+    compiled = adjoints.compiled(adjoints.Calls(chosen), "sm_90")
+    source = tmp_path / "gradients.cu"
     source.write_text(checking.kernel_text(compiled))
     check_registers(compile_cuda(source))
 

@@ -40,6 +40,8 @@ Lowering = Callable[["Builder", Node], str | None]
 NARROW = (torch.float16, torch.bfloat16)
 FLOATS = (torch.float32, *NARROW)
 UNKNOWN, DECLINED, ROUNDED = "unknown", "declined", "rounded"
+# What the forward keeps for these is empty on some devices, or outside of training.
+KEEPS_NOTHING = ("log_sigmoid_backward", "native_batch_norm_backward", "batch_norm_backward")
 WEIGHTS, INTEGERS = "weights", "integers"
 
 
@@ -52,6 +54,7 @@ class Builder:
         self.types: dict[str, TensorType] = {n.name: n.type for n in self.nodes}
         self.taken = set(graph.by_name)
         self.results: dict[str, dict[int, str]] = {}
+        self.wholes: dict[str, str] = {}
         self.viewed: dict[str, str] = {}
         self.called: dict[str, str] = {}
         self.current = graph.nodes[0]
@@ -85,7 +88,8 @@ class Builder:
 
     def _empty(self, node: Node) -> bool:
         """Whether there is nothing to compute, or to compute from: no kernel has such loops."""
-        shapes = [self.types[i].shape for i in node.inputs if i in self.types]
+        read = node.inputs[:2] if node.op in KEEPS_NOTHING else node.inputs
+        shapes = [self.types[i].shape for i in read if i in self.types]
         return any(0 in shape for shape in (node.type.shape, *shapes))
 
     def instead(self, node: Node, lowering: Lowering, label: str) -> str | None:
@@ -277,10 +281,14 @@ class Builder:
             value = self.cast(value, dtype) if self.floating(value) and dtype in FLOATS else value
             self.view("reshape", value, node.type.shape)
             return
-        if source.name not in self.types:
-            producer = self.graph[source.name]
-            self._append(source.name, "opaque", (), producer.type, producer.payload)
-        self._add(None, "opaque", (), node.type, Call("getitem", (source, index)))
+        if source.name in self.results and source.name not in self.wholes:
+            # Not among those that were built, one of which may have the operator's own name.
+            producer, free = self.graph[source.name], source.name not in self.types
+            whole = source.name if free else fresh_name(f"{source.name}_whole", self.taken)
+            self._append(whole, "opaque", (), producer.type, producer.payload)
+            self.wholes[source.name] = whole
+        made = Ref(self.wholes.get(source.name, source.name))
+        self._add(None, "opaque", (), node.type, Call("getitem", (made, index)))
 
     def _add(
         self, label: str | None, op: str, args: tuple[Any, ...], type: TensorType, payload: Payload

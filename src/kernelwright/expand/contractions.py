@@ -349,7 +349,7 @@ def by_name(node: Node) -> Node:
     It is one of the operators that people call, with a batch.
     """
     x, w, bias, stride, padding, dilation, transposed, output_padding, groups = node.args
-    spatial = len(stride)
+    spatial, args = len(stride), tuple[Any, ...]()
     if transposed:
         args = (x, w, bias, stride, padding, output_padding, groups, dilation)
         op, overload = f"conv_transpose{spatial}d", "default" if spatial == 1 else "input"

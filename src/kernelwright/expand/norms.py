@@ -2,8 +2,9 @@
 
 And their gradients. With n the normalised operand and g the cotangent times the weight, that of the
 operand is rstd * (g - mean(g) - n * mean(g * n)): two sums in one reading, of numbers that were
-centred before they are multiplied, whatever the mean is. Where channels share statistics, sums over
-the space of each channel come first, since the gradients of weight and bias are made of the same.
+centred before they are multiplied, whatever the mean is. Where long groups of channels share
+statistics, sums over the space of each channel come first, and the gradients of weight and bias are
+made of the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from kernelwright.expand.builder import Builder, Lowering, count
 from kernelwright.expand.reductions import centred_squares
 from kernelwright.expr import call, load, size
 from kernelwright.graph import Dim, Node, Ref, Shape, TensorType, as_dim
+
+# Elements of a group that stay in registers, so that the sums of channels may be a second reading;
+# of longer groups, which are read twice in any case, they are the first.
+SHORT_GROUP = 1 << 14
 
 
 def _affine(
@@ -323,17 +328,21 @@ def _native_group_norm_backward(builder: Builder, node: Node) -> str | None:
     statistics = [builder.view("reshape", n, of_group, label="statistic") for n in names[2:]]
     normal = _normal(builder, split, *statistics)
     each = builder.apply("mul", given, normal, label="products")
-    space = _behind(builder, split, 3)
-    of_channels = [_sum(builder, given, space, "sum"), _sum(builder, each, space, "own_sum")]
-    one = _group_channels(builder, split)
-    weighted = [_weighted(builder, v, weight, one) for v in of_channels]
-    of_groups = [_sum(builder, v, (2,), "group_sum") for v in weighted]
-    scaled = _weighted(builder, given, weight, one)
-    sums, number = (of_groups[0], of_groups[1]), count(shape, _behind(builder, split, 2))
+    one, space = _group_channels(builder, split), _behind(builder, split, 3)
+    scaled, number = _weighted(builder, given, weight, one), count(shape, (2, *space))
+    if isinstance(number, int) and number <= SHORT_GROUP:
+        own = _weighted(builder, each, weight, one)
+        of_groups = [_sum(builder, v, (2, *space), "group_sum") for v in (scaled, own)]
+        of_channels, over = [given, each], (0, *space)
+    else:
+        of_channels, over = [_sum(builder, v, space, "sum") for v in (given, each)], (0,)
+        weighted = [_weighted(builder, v, weight, one) for v in of_channels]
+        of_groups = [_sum(builder, v, (2,), "group_sum") for v in weighted]
+    sums = of_groups[0], of_groups[1]
     return builder.several(
         r0=_centred_gradient(builder, statistics[1], scaled, normal, sums, number),
-        r1=_sum(builder, of_channels[1], (0,), "weight"),
-        r2=_sum(builder, of_channels[0], (0,), "bias"),
+        r1=_sum(builder, of_channels[1], over, "weight"),
+        r2=_sum(builder, of_channels[0], over, "bias"),
     )
 
 

@@ -195,8 +195,7 @@ def lower(builder: Builder, node: Node) -> str | None:
 def _compares_small(node: Node) -> bool:
     """Whether integers are compared with a number that float32 has, and all below it."""
     number = node.args[1] if node.op in COMPARISONS else None
-    whole = isinstance(number, int) and not isinstance(number, bool)
-    return whole and abs(number) < MOST_PLACES
+    return type(number) is int and abs(number) < MOST_PLACES
 
 
 def _argument(builder: Builder, arg: Any, operands: list[str]) -> Any:

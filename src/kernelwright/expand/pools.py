@@ -155,8 +155,8 @@ def _counted(places: Dim, extent: Dim, slide: Slide, counts_padding: bool) -> Ex
 class _Turned:
     """An axis of a pool's operand, as steps of its windows and what lies within a step.
 
-    Place i, counted from the padding on, is step * part + rest; of the windows that reach it, the
-    last begins at that part, and there are at most `reach`, each one part before the next.
+    Place i is step * part + rest. Of the windows that may reach the places of a part, the last has
+    the number part + ahead, and there are `reach`, each one number before the next.
     """
 
     axis: int
@@ -165,11 +165,16 @@ class _Turned:
 
     @property
     def parts(self) -> int:
-        return -(-(self.extent + self.slide.before) // self.slide.step)
+        return -(-self.extent // self.slide.step)
+
+    @property
+    def ahead(self) -> int:
+        return (self.slide.step - 1 + self.slide.before) // self.slide.step
 
     @property
     def reach(self) -> int:
-        return -(-self.slide.size // self.slide.step)
+        behind = (self.slide.size - 1 - self.slide.before) // self.slide.step
+        return self.ahead + behind + 1
 
 
 class _Spread:
@@ -192,7 +197,7 @@ class _Spread:
         return (*self.outer, *pairs, *(t.reach for t in self.turned))
 
     def of(self, value: str, outside: float) -> str:
-        slides = [Slide(t.axis, t.reach, 1, -1) for t in self.turned]
+        slides = [Slide(t.axis, t.reach, 1, -1, -t.ahead) for t in self.turned]
         places = tuple(t.parts for t in self.turned)
         seen = self.builder.window(value, places, slides, outside, label="reaching")
         apart = [d for t in self.turned for d in (t.parts, 1)]
@@ -203,17 +208,19 @@ class _Spread:
     def place(self, number: int) -> Expr:
         """Where an element stands along an axis of the operand."""
         part, rest = (index(self.first + 2 * number + i) for i in range(2))
-        slide = self.turned[number].slide
-        return call("sub", call("add", call("mul", part, slide.step), rest), slide.before)
+        return call("add", call("mul", part, self.turned[number].slide.step), rest)
 
     def covered(self, number: int) -> Expr:
-        """Whether the window reaches it: the first of them may be too short."""
-        turned = self.turned[number]
-        slide, rest = turned.slide, index(self.first + 2 * number + 1)
-        back = index(self.first + 2 * len(self.turned) + number)
-        if slide.size == turned.reach * slide.step:
+        """Whether the window reaches it: by its place in that."""
+        turned, slide = self.turned[number], self.turned[number].slide
+        first = slide.before - slide.step * turned.ahead
+        last = first + slide.step * turned.reach - 1
+        if first >= 0 and last < slide.size:
             return const(1.0)
-        return call("lt", call("add", rest, call("mul", back, slide.step)), slide.size)
+        rest = index(self.first + 2 * number + 1)
+        back = index(self.first + 2 * len(self.turned) + number)
+        place = call("add", call("add", rest, call("mul", back, slide.step)), first)
+        return call("mul", call("ge", place, 0.0), call("lt", place, slide.size))
 
     def sum(self, expr: Expr, operands: Sequence[str], dtype: torch.dtype) -> str:
         type = TensorType(self.wide, dtype)
@@ -223,10 +230,10 @@ class _Spread:
         total = self.builder.reduce("sum", each, axes, keepdim=False, label="sum")
         whole = (*self.outer, *(t.parts * t.slide.step for t in self.turned))
         value = self.builder.view("reshape", total, whole, label="whole")
-        for t in self.turned[:-1]:
-            value = self.builder.slice(value, t.axis, t.slide.before, t.extent, label="inside")
-        last = self.turned[-1]
-        return self.builder.slice(value, last.axis, last.slide.before, last.extent)
+        *others, last = self.turned
+        for t in others:
+            value = self.builder.slice(value, t.axis, 0, t.extent, label="inside")
+        return self.builder.slice(value, last.axis, 0, last.extent)
 
 
 def _avg_pool_backward(builder: Builder, node: Node) -> str | None:

@@ -218,8 +218,8 @@ def _softmax_gradient(finish: Callable[[Builder, str, str, Sequence[int]], str])
         if not builder.floating(cotangent, result):
             return None
         axes = _axes(builder, result, dim)
-        wide = (builder.cast(v, torch.float32) for v in (cotangent, result))
-        gradient = finish(builder, *wide, axes)
+        given, made = (builder.cast(v, torch.float32) for v in (cotangent, result))
+        gradient = finish(builder, given, made, axes)
         return builder.map(load(0), [gradient], node.type)
 
     return lower
