@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
@@ -87,6 +88,9 @@ def divided(captured: Graph, plan: Graph, batch: int, on_gpu: bool = False) -> T
     leaves = pytree.tree_leaves(captured.outputs)
     if contract.reaches is None or contract.history is None or len(contract.reaches) != len(leaves):
         raise UnsupportedError("torch cannot differentiate the forward on tensors without values")
+    if any(node.type.dtype in (torch.float16, torch.bfloat16) for node in captured):
+        # A norm of nearly equal values was off by more than eager is (random model 7021).
+        raise UnsupportedError("in half precision what is computed again is rounded otherwise")
     if not any(contract.reaches):
         raise UnsupportedError("no gradient flows through the forward")
     if recorded(captured) != contract.history:

@@ -19,6 +19,11 @@ from kernelwright.problem import Problem, load_problem, problem_from_module
 # What a training step is refused for, by the model of tests/models.
 REFUSED = {
     "halves_of_the_batch": "no polynomial of the batch",
+    **{
+        p.stem: "half precision"
+        for p in MODELS
+        if any(w in p.read_text() for w in ("float16", "half()"))
+    },
     "scaled_by_an_item": "known only at a call",
     "scaled_by_sizes": "known only at a call",
 }

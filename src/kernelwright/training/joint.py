@@ -44,6 +44,8 @@ SAME = {
     torch.ops.aten._unsafe_view.default: torch.ops.aten.reshape.default,
     torch.ops.aten.sgn.default: torch.ops.aten.sign.default,
 }
+# Where operators have a weight and a bias that their statistics do not depend on.
+STATISTICS = {"native_group_norm": (1, 2), "native_layer_norm": (2, 3)}
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,10 @@ class _Differentiator:
             raise UnsupportedError(f"its derivative calls {target}, which has no ATen form")
         target = SAME.get(target, target)
         op, call, args = schema_call(target, step.args, step.kwargs, look)
+        if op in STATISTICS:  # are asked for alone: the result is the forward's
+            given = [None if i in STATISTICS[op] else arg for i, arg in enumerate(call.args)]
+            call = replace(call, args=tuple(given))
+            args = (*given, *(value for _, value in call.kwargs))
         if op == "scalar_tensor":  # a number, as whoever computes with it knows it
             filled = Call("torch.ops.aten.full.default", ((), *call.args), call.kwargs)
             op, call, args = "full", filled, ((), *args)
