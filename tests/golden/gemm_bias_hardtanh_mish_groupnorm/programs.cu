@@ -235,6 +235,8 @@ extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t*
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
 
+namespace of_forward {
+
 extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_add_bias_hardtanh_mish_group_norm(void* const* tensors, const int64_t* numbers);
 
@@ -263,4 +265,6 @@ extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t
   start_linear_hardtanh_mish_group_norm(run, batch, x_, gemm_weight, gemm_bias, bias,
       group_norm_weight, group_norm_bias, group_norm);
   return run.ended(room);
+}
+
 }

@@ -427,6 +427,8 @@ extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t*
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
 
+namespace of_forward {
+
 extern "C" int launch_gemm_product_few_rows(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_bias_group_norm_min(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_add(void* const* tensors, const int64_t* numbers);
@@ -457,4 +459,6 @@ extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t
       group_norm_bias, min_value_values);
   run.launch("launch_add", launch_add, {min_value_values, bias, add}, batch);
   return run.ended(room);
+}
+
 }

@@ -190,6 +190,8 @@ extern "C" int launch_linear_product_few_rows(void* const* tensors, const int64_
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
 
+namespace of_forward {
+
 extern "C" int launch_linear_product_few_rows(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_bias_mul_batch_norm(void* const* tensors, const int64_t* numbers);
 
@@ -220,4 +222,6 @@ extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t
       linear_bias, scale, norm_weight, norm_bias, norm_running_mean, norm_running_var,
           norm_2_affine, norm_running_mean, norm_running_var, norm_num_batches_tracked}, batch);
   return run.ended(room);
+}
+
 }

@@ -226,6 +226,8 @@ extern "C" int launch_fc_product_few_rows(void* const* tensors, const int64_t* n
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
 
+namespace of_forward {
+
 extern "C" int launch_fc_product_few_rows(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_bias_group_norm_leaky_relu_add(void* const* tensors, const int64_t* numbers);
 
@@ -252,4 +254,6 @@ extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t
   start_linear_group_norm_leaky_relu_add(run, batch, x_, fc_weight, fc_bias, norm_weight,
       norm_bias, add);
   return run.ended(room);
+}
+
 }

@@ -358,6 +358,8 @@ extern "C" int launch_proj_few_rows(void* const* tensors, const int64_t* numbers
 extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
 extern "C" const char* last_launch() { return kw::last_launch; }
 
+namespace of_forward {
+
 extern "C" int launch_qkv_few_rows(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_matmul_mul_add_softmax_transpose(void* const* tensors, const int64_t* numbers);
 extern "C" int launch_proj_few_rows(void* const* tensors, const int64_t* numbers);
@@ -399,4 +401,6 @@ extern "C" int run_forward(void* const* tensors, const int64_t* numbers, int64_t
   start_matmul_mul_add_softmax_transpose(run, batch, qkv, bias, mask, transpose_2);
   start_linear_2(run, batch, transpose_2, proj_weight, proj_bias, proj);
   return run.ended(room);
+}
+
 }
