@@ -23,6 +23,7 @@ README = ROOT / "README.md"
 
 Record = dict[str, Any]
 FOUNDING, NETWORKS = "nvidia-h200-founding", "nvidia-h200-networks"
+TRAINING = "nvidia-h200-training"
 CORPUS, SWEEP, LARGE = "nvidia-h200-corpus", "nvidia-h200-sweep", "nvidia-h200-large"
 ON_CPUS = ("xeon-2-threads-corpus-batch-4", "neoverse-n1-2-threads-corpus-batch-4")
 
@@ -40,7 +41,7 @@ def generated() -> dict[Path, str]:
 
 
 def readme_table() -> str:
-    rows = [*_founding_rows(), *_network_rows(), *_chain_rows()]
+    rows = [*_founding_rows(), *_training_rows(), *_network_rows(), *_chain_rows()]
     return _table(("what ran", "where", "over eager", "over torch.compile"), rows, left=2)
 
 
@@ -55,6 +56,16 @@ def _founding_rows() -> Iterable[Sequence[str]]:
             span(ms["eager"] / ms[ours] for ms in chosen),
             span(ms["torch.compile"] / ms[ours] for ms in chosen),
         )
+
+
+def _training_rows() -> Iterable[Sequence[str]]:
+    records = [r for r in part(TRAINING, "A training step") if "eager" in r]
+    yield (
+        f"[a training step of {len(records)} models](benchmarks/results/{TRAINING}.md), float32",
+        device(TRAINING),
+        f"{mean(r['eager'] / r['ours'] for r in records)} in the mean",
+        f"{mean(r['compile'] / r['ours'] for r in records)} in the mean",
+    )
 
 
 def _network_rows() -> Iterable[Sequence[str]]:
