@@ -109,13 +109,17 @@ def _kw_outside(state, x):
         return "x is not float32"
     if x.ndim != 2 or x.shape[1:] != (8192,):
         return "x is not of shape batch x 8192"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
     return None
@@ -396,7 +400,7 @@ extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
 # --------------------------------------------------------------------------------------------------
 # 4. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4a06b2ca9f4b94186335970520ee0f054080850906c29f9d3f8d60262803b43c
+# sha256 4820f06a87ad947f5c065e029689c3fe72a28559ba726003bb98a69beac8f0e1
 # --------------------------------------------------------------------------------------------------
 
 
@@ -425,6 +429,7 @@ import torch
 from contextlib import ExitStack
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
@@ -437,19 +442,28 @@ from torch.utils.cpp_extension import load_inline
 class _kw_Fusion:
     """All that the emitted functions of one model are to the code around them.
 
-    `fused(*inputs, *state)` computes the results; `original(module, *inputs, *constants)` computes
-    the same with the user's own forward; `model` is the user's class, where that may matter to it;
-    `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)` reads
-    parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers that a
-    call changes, `recalled` of those that results depend on, `in_place` of those that kernels
-    write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
-    results for tracers; `globals` says that some of the state lies in the file, where no memo
-    watches it; `alone` gives the results that may be views of something inside and share no element
-    with another.
+    `fused(*inputs, *state)` computes the results, and where `freezes` says that weights may be
+    frozen, is given their halves before these; `original(module, *inputs, *constants)` computes
+    the same with the user's own forward; `model` is the user's class, where that may matter to
+    it; `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)`
+    reads parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers
+    that a call changes, `recalled` of those that results depend on, `in_place` of those that
+    kernels write, `uncounted` of those whose versions eager does not count. `reaches` gives for
+    each result the tensors that its gradient flows to, `blank` empty results for tracers;
+    `globals` says that some of the state lies in the file, where no memo watches it; `alone`
+    gives the results that may be views of something inside and share no element with another;
+    `guarded` that arguments are inputs, one tensor each, and that nothing but what torch's guard
+    of tensors sees decides whether a call is taken. The library's products run at a `precision`.
+    `training` is the backward that was made for it, if there is one (training.py).
     """
 
     alone = ()
     in_place = ()
+    uncounted = ()
+    freezes = False
+    guarded = False
+    precision = None
+    training = None
 
     def __init__(self, stem, **parts):
         self.__dict__.update(parts)
@@ -489,36 +503,63 @@ class _kw_Fusion:
             mine = memo is not None and memo.module is module
             memo = _kw_Memo(module, self, memo if mine else None)
         elif self.globals and memo.cause is None:
-            memo.state = self.state(module)
+            memo.state = _kw_State(self.state(module))
         return memo
 
     def look(self, module, *arguments):
-        """The module's record, and why the kernels cannot take this call, or None."""
+        """The module's record, and why the kernels cannot take this call, or None.
+
+        For tensors like those of the last call it is what is known of that.
+        """
         memo = self.memo(module)
-        return memo, memo.cause or self.outside(memo.state, *arguments)
+        known = memo.known
+        if known is not None and known.holds((*arguments, *known.state)):
+            return known, None
+        cause = memo.cause or self.outside(memo.state, *arguments)
+        if cause is None and self.guarded and not torch.compiler.is_compiling():
+            memo.know((*arguments, *memo.state))
+        return memo, cause
 
     def run(self, memo, inputs, constants=()):
         """The results of a call that the kernels cover."""
-        tensors = (*inputs, *memo.state)
-        if torch.compiler.is_compiling() or _kw_is_traced(inputs):
-            return self.traced(tensors)
-        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            return self.record((memo, constants), *tensors)
-        return self.compute(tensors)
+        tensors, wants = (*inputs, *memo.state), memo.wants
+        if wants is None:
+            if torch.compiler.is_compiling() or _kw_is_traced(inputs):
+                return self.traced(tensors)
+            wants = True in [t.requires_grad for t in tensors]
+        else:
+            memo = memo.memo
+        if wants and torch.is_grad_enabled():
+            trained = self.training is not None and self.training.covers(*tensors)
+            record = self.training.record if trained else self.record
+            return record((memo, constants), *tensors)
+        return self.compute(tensors, memo.frozen)
 
-    def compute(self, tensors):
-        """The results, by the kernels. What these write in place must be dense, or is copied."""
+    def compute(self, tensors, frozen):
+        """The results, by the kernels, with the halves of the weights that are frozen."""
+        before = (frozen,) if self.freezes else ()
+        return self.exactly(self.steps, self.fused, before, tensors)
+
+    def exactly(self, function, *arguments):
+        """What it gives while the library's products run at the precision of the file."""
+        if self.precision is None or self.precision.holds():
+            return function(*arguments)
+        with self.precision.at_work():
+            return function(*arguments)
+
+    def steps(self, fused, before, tensors):
+        """The results; what kernels write in place must be as they need it, or is copied."""
         if not self.in_place:
-            return self.fused(*tensors)
-        given = [t.contiguous() if i in self.in_place else t for i, t in enumerate(tensors)]
+            return fused(*before, *tensors)
+        given = [_kw_ready(t) if i in self.in_place else t for i, t in enumerate(tensors)]
         for i in self.in_place:
             if tensors[i].is_inference() and not torch.is_inference_mode_enabled():
                 raise RuntimeError(
                     "A buffer is an inference tensor: call in torch.inference_mode()."
                 )
-            if given[i] is tensors[i]:
+            if given[i] is tensors[i] and i not in self.uncounted:
                 torch.autograd.graph.increment_version(given[i])
-        results = self.fused(*given)
+        results = fused(*before, *given)
         with torch.no_grad():
             for buffer, new in zip(tensors, given, strict=True):
                 if buffer is not new:
@@ -539,6 +580,9 @@ class _kw_Fusion:
 
 # What kernels can be given: tensors that are their memory, while nobody looks on.
 
+_KW_ALIGNMENT = 16  # bytes that a kernel loads at once
+
+
 def _kw_is_ordinary(value):
     """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
     if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, FakeTensor):
@@ -548,9 +592,39 @@ def _kw_is_ordinary(value):
     return torch.compiler.is_compiling() or not _kw_is_lazy(value)  # an operator is given resolved ones
 
 
+class _kw_State(tuple):
+    """The parameters and buffers of a module, and what is known of them."""
+
+    known = (None, None)  # on which device they fit, and torch's guard of what they were then
+
+
+def _kw_unlike(state, device):
+    """The tensors of a state, unless types, sizes and layouts are those that fitted before."""
+    if torch.compiler.is_compiling():
+        return state
+    place, guard = getattr(state, "known", _kw_State.known)
+    return () if place == device and guard.check(*state) else state
+
+
+def _kw_fits(state, device):
+    """From here on, this state is known to fit inputs on this device."""
+    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if guards is None or type(state) is not _kw_State or torch.compiler.is_compiling():
+        return
+    guard = guards(*state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    if guard.check(*state):
+        state.known = device, guard
+
+
 def _kw_is_lazy(tensor):
     """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def _kw_ready(tensor):
+    """Memory as kernels need it, dense and aligned: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % _KW_ALIGNMENT else tensor
 
 
 def _kw_transformed(untraceable):
@@ -615,33 +689,89 @@ def _kw_containers(value, seen):
         yield from _kw_containers(item, seen)
 
 
+# What Python counts of a dict, and torch's own guards read: a number that every change changes.
+_KW_COUNTED = (3, 11) <= sys.version_info < (3, 13) and hasattr(torch._C._dynamo.guards, "dict_version")
+
+_KW_GUARDS = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+
 class _kw_Picture:
-    """Whether containers hold what they held, and modules are of the classes that they were of."""
+    """Whether containers hold what they held, and modules are of the classes that they were of.
+
+    A dict that nobody wrote to is not looked into.
+    """
 
     def __init__(self, held, modules):
         self.held, self.modules = held, modules
-        self.tables = [inside for inside in held if isinstance(inside, dict)]
-        self.sizes, self.seen = self.look()
+        self.views = [*held, *(table.values() for table in held if isinstance(table, dict))]
+        self.counted = [table for table in held if _KW_COUNTED and type(table) is dict]
+        self.rest = [table for table in held if not (_KW_COUNTED and type(table) is dict)]
+        self.sizes, self.classes = [*map(len, held)], [*map(type, modules)]
+        self.seen = [*itertools.chain.from_iterable(self.views)]
+        self.filled = any(self.rest)
+        self.counts = self.count()
 
-    def look(self):
-        """How much is in each, and all of it in order: items, what keys stand for, classes."""
-        inside = itertools.chain.from_iterable
-        values = inside([table.values() for table in self.tables])
-        return [*map(len, self.held)], [*inside(self.held), *values, *map(type, self.modules)]
+    def count(self):
+        return [*map(torch._C._dynamo.guards.dict_version, self.counted)] if _KW_COUNTED else []
+
+    def is_untouched(self):
+        """Whether no dict was written to, and the other containers are empty as they were."""
+        return not self.filled and not any(self.rest) and self.count() == self.counts
+
+    def is_same(self):
+        """Whether all that is held is what was held, in its order."""
+        now = itertools.chain.from_iterable(self.views)
+        sizes = [*map(len, self.held)]
+        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
 
     def __call__(self):
-        sizes, now = self.look()
-        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
+        if [*map(type, self.modules)] != self.classes:
+            return False
+        if self.is_untouched():
+            return True
+        counts = self.count()
+        if not self.is_same():
+            return False
+        self.counts = counts
+        return True
+
+
+class _kw_Known:
+    """Calls on tensors like those of a call that the kernels took, by torch's own guard of them.
+
+    The guard compares types, sizes, strides, devices, and whether a gradient is wanted, with the
+    dispatch keys, in which autocast and torch.func leave their traces. It stands for a record, and
+    nothing in it changes: other threads may call at the same time.
+    """
+
+    def __init__(self, memo, tensors):
+        self.memo, self.state = memo, memo.state
+        self.guard = _KW_GUARDS(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.wants = True in [tensor.requires_grad for tensor in tensors]
+
+    def holds(self, tensors):
+        """Whether these are tensors of such a call, and nothing traces or transforms it."""
+        return (
+            self.guard.check(*tensors)
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and forward_ad._current_level < 0
+        )
 
 
 class _kw_Memo:
     """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    wants = None  # whether a gradient is wanted is not known before a call
+    known = None
 
     def __init__(self, module, fusion, before=None):
         self.module = module
         self.fusion = fusion
         self.namespace = vars(module)
         self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}  # the halves of weights, by their places
+        self.backwards = before.backwards if before else collections.Counter()
         self.look()
 
     def __reduce__(self):
@@ -650,7 +780,7 @@ class _kw_Memo:
     def look(self):
         """Examine the module, and remember what there was to see."""
         self.cause = self.fusion.refused or _kw_examine(self.module, self.fusion.baked_in)
-        self.state = self.fusion.state(self.module) if self.cause is None else ()
+        self.state = _kw_State(self.fusion.state(self.module) if self.cause is None else ())
         self.namespace["_kernelwright"] = self
         everywhere = vars(nn.modules.module)
         hooks = [everywhere[f"_global{name}"] for name in _KW_HOOKS]
@@ -662,6 +792,12 @@ class _kw_Memo:
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
         return self.namespace is vars(module) and self.picture()
+
+    def know(self, tensors):
+        """Calls like this one, which the kernels take, are known from here on."""
+        if _KW_GUARDS is not None and not _kw_is_traced(tensors):
+            known = _kw_Known(self, tensors)
+            self.known = known if known.holds(tensors) else None
 
     def fall_back(self, cause):
         """Count and, once per cause, say that the original forward runs instead of the kernels."""
@@ -836,7 +972,7 @@ class _kw_Recorded(torch.autograd.Function):
             ctx.random = _kw_random_state(tensors[0].device)
         ctx.save_for_backward(*_kw_kept(tensors, fusion))
         ctx.set_materialize_grads(False)
-        results = fusion.compute(tensors)
+        results = fusion.compute(tensors, memo.frozen)
         results = _kw_own(results, fusion.alone) if fusion.alone else results
         apart = fusion.apart(ctx.needs_input_grad)
         if apart:
@@ -847,6 +983,7 @@ class _kw_Recorded(torch.autograd.Function):
     def backward(ctx, *cotangents):
         wanted = ctx.needs_input_grad[1:]
         memo, constants = ctx.call
+        memo.backwards["the original forward"] += 1
         call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
         return None, *_kw_gradients(*call, ctx.saved_tensors, wanted, cotangents)
 
@@ -981,6 +1118,8 @@ _KW_LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
 class _kw_Glance:
     """What a traced call knows of its module; the tracer guards whatever this reads."""
 
+    known = wants = None  # of calls like this one nothing is kept
+
     def __init__(self, module, fusion, original=False):
         self.cause = fusion.refused or _kw_examine(module, fusion.baked_in)
         if original:  # a model around it is being compiled, or differentiated
@@ -1022,7 +1161,7 @@ class _kw_Operator:
         """The results, and what buffers become: tracers want operators that change nothing."""
         rewritten = self.fusion.rewritten
         given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
-        results = self.fusion.compute(given)
+        results = self.fusion.compute(given, {})
         return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):
@@ -1107,7 +1246,7 @@ _KW_NATIVE = {
 _KW_EXACT = ["-fno-math-errno", "-fno-trapping-math"]  # not -ffast-math: NaN and infinity must work
 _KW_TOGETHER = 4  # what a unit should cost at least: its own parsing is not free
 # What changes a build without being an argument of it.
-_KW_NAMED = ("CXX", "CC", "CPATH")
+_KW_NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
 
 
 def _kw_library(stem, programs, headers):
@@ -1121,9 +1260,13 @@ def _kw_library(stem, programs, headers):
         extra_ldflags=threads,
         is_python_module=False,  # plain C functions: no binding to compile
     )
-    units = _kw_separate(programs, headers)
-    path = _kw_place(stem, units, flags)
-    return ctypes.CDLL(_kw_made(path, units, flags))
+    return _kw_built(stem, "cpp", _kw_separate(programs, headers), flags, _kw_instructions())
+
+
+def _kw_built(stem, ending, units, flags, machine):
+    """The library that these units are, opened."""
+    path = _kw_place(stem, units, flags, machine)
+    return ctypes.CDLL(_kw_made(path, ending, units, flags))
 
 
 def _kw_separate(programs, headers):
@@ -1139,15 +1282,22 @@ def _kw_separate(programs, headers):
     return [headers + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
 
 
-def _kw_place(stem, units, flags):
+def _kw_place(stem, units, flags, machine):
     """The path of a library, in a folder that is named by all that it depends on."""
-    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
-    text += [os.environ.get(name, "") for name in _KW_NAMED] + _kw_instructions()
-    compiler = shutil.which(_kw_compiler_name())
-    found = os.stat(compiler)  # another version is another file
-    text.append(f"{os.path.realpath(compiler)} {found.st_size} {found.st_mtime_ns}")
+    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform(), *machine]
+    text += [os.environ.get(name, "") for name in _KW_NAMED]
+    text.append(_kw_identity(_kw_compiler_name()))
     name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
     return os.path.join(os.path.abspath(_kw_cache()), name, name + ".so")
+
+
+def _kw_identity(program):
+    """Which program a name stands for today: another version is another file."""
+    path = shutil.which(program)
+    if path is None:
+        return program
+    found = os.stat(path)
+    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
 
 
 def _kw_compiler_name():
@@ -1192,14 +1342,14 @@ def _kw_cache():
     return spare
 
 
-def _kw_made(path, units, flags):
+def _kw_made(path, ending, units, flags):
     """The library at this place, built if it is not there yet."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     with open(os.path.join(os.path.dirname(path), "building"), "w") as guard, ExitStack() as after:
         fcntl.flock(guard, fcntl.LOCK_EX)
         after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
         if not _kw_is_whole(path):
-            _kw_compiled(path, units, flags)
+            _kw_compiled(path, ending, units, flags)
     return path
 
 
@@ -1211,7 +1361,7 @@ def _kw_is_whole(path):
         return digest.read() == hashlib.sha256(file.read()).hexdigest()
 
 
-def _kw_compiled(path, units, flags):
+def _kw_compiled(path, ending, units, flags):
     """Build in an empty folder, since nobody knows what a killed build left in this one.
 
     torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
@@ -1224,12 +1374,13 @@ def _kw_compiled(path, units, flags):
         name = os.path.basename(os.path.dirname(path))
         flags = dict(flags, name=name, build_directory=folder)
         if len(units) > 1:
-            sources = [os.path.join(folder, f"unit_{i}.cpp") for i in range(len(units))]
+            sources = [os.path.join(folder, f"unit_{i}.{ending}") for i in range(len(units))]
             for source, unit in zip(sources, units, strict=True):
                 _kw_put(source, unit.encode())
             load(sources=sources, **flags)
         else:
-            load_inline(cpp_sources=units, no_implicit_headers=True, **flags)
+            sources = {"cpp_sources": units} if ending == "cpp" else {"cuda_sources": units}
+            load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
         with open(os.path.join(folder, name + ".so"), "rb") as file:
             content = file.read()
     _kw_put(path, content)
@@ -1910,4 +2061,5 @@ _KW_FUSION = _kw_Fusion(
     random=False,
     refused=_KW_KERNEL_LIBRARY.refused,
     globals=False,
+    guarded=True,
 )

@@ -4,9 +4,8 @@
 # 1. The original model, as it was given.
 # 2. The fused model: ModelNew, where each operator went, and the steps of a call.
 # 3. The generated programs, in C++, for this model alone.
-# 4. The runtime, which builds and launches them.
-# 5, 6. The library: the package's own text, of which `kernelwright check` on this file says so.
-# 7. What happens when this file is imported.
+# 4, 5. The library: the package's own text, of which `kernelwright check` on this file says so.
+# 6. What happens when this file is imported.
 # --------------------------------------------------------------------------------------------------
 
 """Linear, GroupNorm, LeakyReLU, and the sum of the result with itself."""
@@ -67,16 +66,11 @@ class ModelNew(Model):
         return _KW_FUSION.register(super().__new__(cls))
 
     def forward(self, x):
-        results = None
-        if not torch.compiler.is_dynamo_compiling():
-            results = _KW_FUSION.again(self, x)
-        if results is None:
-            memo, kind = _KW_FUSION.look(self, x)
-            if kind.cause is not None:
-                memo.fall_back(kind.cause)
-                return Model.forward(_KW_FUSION.plain(self), x)
-            results = _KW_FUSION.run(memo, kind, (x,))
-        (add,) = results
+        memo, cause = _KW_FUSION.look(self, x)
+        if cause is not None:
+            memo.fall_back(cause)
+            return Model.forward(_KW_FUSION.plain(self), x)
+        (add,) = _KW_FUSION.run(memo, (x,))
         return add
 
     @property
@@ -102,14 +96,14 @@ class ModelNew(Model):
                 if known and _kw_capability(device) == (9, 0):
                     halves = torch.empty(panels, dtype=torch.float16, device=device)
                     scales = torch.empty((rows, 2), dtype=torch.float32, device=device)
-                    _KW_KERNEL_LIBRARY.launch(kernel, device, [weight, halves, scales])
+                    _KW_KERNEL_LIBRARY.start(kernel, device, [weight, halves, scales], ())
                     frozen[name] = (halves, scales, _kw_stamped(weight))
-        _KW_FUSION.memo(self).keep(frozen)
+        _KW_FUSION.memo(self).frozen = frozen
         return self
 
     def unfreeze(self):
         """Split the weights at every call again, and return self."""
-        _KW_FUSION.memo(self).keep({})
+        _KW_FUSION.memo(self).frozen = {}
         return self
 
     def _apply(self, *args, **kwargs):
@@ -121,29 +115,29 @@ class ModelNew(Model):
         return super()._load_from_state_dict(*args, **kwargs)
 
 
-def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias):
+def _kw_linear_group_norm_leaky_relu_add(
+    batch, device, kept, x, fc_weight, fc_bias, norm_weight, norm_bias
+):
     """add at model.py:16."""
     if (
         _KW_GENERATED_GEMM
-        and batch >= (96 if "fc.weight" in run.frozen else 257)
-        and _kw_capability(run.device) == (9, 0)
+        and batch >= (96 if "fc.weight" in kept else 257)
+        and _kw_capability(device) == (9, 0)
     ):
-        left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
-        left_scales = run.empty((1, batch, 2), torch.float32)
-        right_halves, right_scales, frozen = run.kept(
-            "fc.weight",
-            fc_weight,
-            ((1, 128, 128, 2, 64, 64), torch.float16),
-            ((1, 8192, 2), torch.float32),
-        )
-        progress = run.empty((65,), torch.int32)
-        add = run.empty((batch, 8192), torch.float32)
+        left_halves = _kw_empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16, device)
+        left_scales = _kw_empty((1, batch, 2), torch.float32, device)
+        right_halves, right_scales = _kw_halves_of(kept, "fc.weight", fc_weight)
+        frozen = right_halves is not None
+        if not frozen:
+            right_halves = _kw_empty((1, 128, 128, 2, 64, 64), torch.float16, device)
+            right_scales = _kw_empty((1, 8192, 2), torch.float32, device)
+        progress = _kw_empty((65,), torch.int32, device)
+        add = _kw_empty((batch, 8192), torch.float32, device)
         tiles, clusters, early, _ = _kw_product_launch(
-            batch, 1, (8192, 8192, (128, 2, 8), 2, True, 0), _kw_processors(run.device),
-            frozen,
+            batch, 1, (8192, 8192, (128, 2, 8), 2, True, 0), _kw_processors(device), frozen
         )
-        run.launch(
-            "linear_group_norm_leaky_relu_add",
+        _kw_launch(
+            "linear_group_norm_leaky_relu_add", device,
             [
                 x, fc_weight, left_halves, left_scales, right_halves, right_scales, progress,
                 fc_bias, norm_weight, norm_bias, add,
@@ -152,46 +146,47 @@ def _kw_linear_group_norm_leaky_relu_add(run, batch, x, fc_weight, fc_bias, norm
         )
     else:
         if _KW_GENERATED_GEMM and batch <= 8:
-            fc_product = run.empty((batch, 8192), torch.float32)
-            run.launch("fc_product_few_rows", [x, fc_weight, fc_product], batch)
-        elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(run.device) == (9, 0):
-            fc_product = run.empty((batch, 8192), torch.float32)
-            left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
-            left_scales = run.empty((1, batch, 2), torch.float32)
-            sums = run.empty((2, batch, 8192), torch.float32)
-            right_scales = run.empty((2, 8192, 2), torch.float32)
-            run.launch(
-                "fc_product_thin",
+            fc_product = _kw_empty((batch, 8192), torch.float32, device)
+            _kw_launch("fc_product_few_rows", device, [x, fc_weight, fc_product], batch)
+        elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(device) == (9, 0):
+            fc_product = _kw_empty((batch, 8192), torch.float32, device)
+            left_halves = _kw_empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16, device)
+            left_scales = _kw_empty((1, batch, 2), torch.float32, device)
+            sums = _kw_empty((2, batch, 8192), torch.float32, device)
+            right_scales = _kw_empty((2, 8192, 2), torch.float32, device)
+            _kw_launch(
+                "fc_product_thin", device,
                 [x, fc_weight, left_halves, left_scales, sums, right_scales, fc_product],
                 batch, 2,
             )
-        elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(run.device) == (9, 0):
-            fc_product = run.empty((batch, 8192), torch.float32)
-            left_halves = run.empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16)
-            left_scales = run.empty((1, batch, 2), torch.float32)
-            sums = run.empty((1, batch, 8192), torch.float32)
-            right_scales = run.empty((1, 8192, 2), torch.float32)
-            run.launch(
-                "fc_product_thin",
+        elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(device) == (9, 0):
+            fc_product = _kw_empty((batch, 8192), torch.float32, device)
+            left_halves = _kw_empty((1, ((batch + 63)//64), 128, 2, 64, 64), torch.float16, device)
+            left_scales = _kw_empty((1, batch, 2), torch.float32, device)
+            sums = _kw_empty((1, batch, 8192), torch.float32, device)
+            right_scales = _kw_empty((1, 8192, 2), torch.float32, device)
+            _kw_launch(
+                "fc_product_thin", device,
                 [x, fc_weight, left_halves, left_scales, sums, right_scales, fc_product],
                 batch, 1,
             )
         else:
-            fc_product = run.contract(torch.nn.functional.linear, x, fc_weight)
-        add = run.empty((batch, 8192), torch.float32)
-        run.launch(
-            "bias_group_norm_leaky_relu_add",
+            fc_product = torch.nn.functional.linear(x, fc_weight)
+        add = _kw_empty((batch, 8192), torch.float32, device)
+        _kw_launch(
+            "bias_group_norm_leaky_relu_add", device,
             [fc_product, fc_bias, norm_weight, norm_bias, add],
             batch,
         )
     return add
 
 
-def _kw_fused(run, x, fc_weight, fc_bias, norm_weight, norm_bias):
+def _kw_fused(kept, x, fc_weight, fc_bias, norm_weight, norm_bias):
     """The steps of a call: inputs and state in, results out."""
     batch = x.shape[0]
+    device = x.device
     add = _kw_linear_group_norm_leaky_relu_add(
-        run, batch, x, fc_weight, fc_bias, norm_weight, norm_bias
+        batch, device, kept, x, fc_weight, fc_bias, norm_weight, norm_bias
     )
     return (add,)
 
@@ -209,13 +204,17 @@ def _kw_outside(state, x):
         return "x is not float32"
     if x.ndim != 2 or x.shape[1:] != (8192,):
         return "x is not of shape batch x 8192"
-    for tensor, (dtype, shape, device) in zip(state, _KW_STATE_TYPES):
+    place = x.device
+    unknown = _kw_unlike(state, place)
+    for tensor, (dtype, shape, device) in zip(unknown, _KW_STATE_TYPES):
         if tensor.dtype != dtype or tensor.shape != shape:
             return "a parameter has another type or shape"
-        if tensor.device != x.device and tensor.device.type != device:
+        if tensor.device != place and tensor.device.type != device:
             return "a parameter is on another device"
         if not _kw_is_ordinary(tensor):
             return "a parameter is not a plain tensor"
+    if unknown:
+        _kw_fits(state, place)
     if torch.is_autocast_enabled("cuda"):
         return "autocast is on"
     return None
@@ -275,32 +274,6 @@ _KW_BAKED_IN = (
         {},
     ),
 )
-
-
-def _kw_together():
-    """All of this as one value, which ModelNew asks."""
-    return _kw_Fusion(
-        "kw_model",
-        device="cuda",
-        kernels=_KW_KERNEL_LIBRARY,
-        precision=_kw_Precision,
-        switch=lambda: _KW_GENERATED_GEMM,
-        outside=_kw_outside,
-        fused=_kw_fused,
-        original=_kw_original,
-        model=Model,
-        blank=_kw_blank,
-        state=_kw_state,
-        baked_in=_KW_BAKED_IN,
-        inputs=1,
-        given=(0,),
-        reaches=[(0, 1, 2, 3, 4)],
-        rewritten=[],
-        recalled=[],
-        random=False,
-        refused=None,
-        globals=False,
-    )
 
 
 # --------------------------------------------------------------------------------------------------
@@ -550,273 +523,19 @@ extern "C" int launch_fc_product_thin(void* const* tensors, const int64_t* numbe
   const auto on = reinterpret_cast<cudaStream_t>(numbers[3]);
   return kw::thin_product<2, 8192>(g, on);
 }
+
+// ---- A unit of its own, if need be. Cost: 1
+extern "C" void watch_launches(void (*watcher)(const char* name)) { kw::watcher = watcher; }
+extern "C" const char* last_launch() { return kw::last_launch; }
+
+
 """
 
 
 # --------------------------------------------------------------------------------------------------
-# 4. The runtime: it builds and launches the programs.
-# --------------------------------------------------------------------------------------------------
-
-
-import ctypes
-import fcntl
-import functools
-import hashlib
-import os
-import platform
-import re
-import shutil
-import sys
-import sysconfig
-import tempfile
-import warnings
-
-import torch
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from importlib.util import module_from_spec
-from importlib.util import spec_from_file_location
-from torch.utils.cpp_extension import load
-from torch.utils.cpp_extension import load_inline
-
-
-def _kw_machine():
-    """What the compiled code depends on besides its text."""
-    return [str(torch.version.cuda), *_KW_ARCHITECTURE]
-
-
-_KW_ARCHITECTURE = []
-if torch.cuda.is_available():
-    _kw_major, _kw_minor = torch.cuda.get_device_capability()
-    _kw_number = f"{_kw_major}{_kw_minor}" + ("a" if _kw_major == 9 else "")
-    _KW_ARCHITECTURE.append(f"-gencode=arch=compute_{_kw_number},code=sm_{_kw_number}")
-
-
-def _kw_units():
-    """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
-    shared, *parts = re.split(r"^// ---- A unit .* Cost: (\d+)\n", _KW_PROGRAMS, flags=re.MULTILINE)
-    costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
-    count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, 4)))
-    units, loads = [[] for _ in range(count)], [0] * count
-    for i in sorted(range(len(texts)), key=lambda i: -costs[i]):
-        least = loads.index(min(loads))
-        units[least].append(i)
-        loads[least] += costs[i]
-    return [_KW_HEADERS + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
-
-
-def _kw_build():
-    """The kernels, and what calls them, compiled side by side; or loaded, if they were before.
-
-    And the node as a future, since it may still be compiled then.
-    """
-    flags = dict(
-        extra_cflags=["-O1"],
-        extra_cuda_cflags=["-O3", "-std=c++17", *_KW_ARCHITECTURE],
-        is_python_module=False,  # plain C functions: no binding to compile
-    )
-    flags_of_calls = dict(extra_cflags=["-O1", "-DKW_CUDA"], with_cuda=True)
-    with ThreadPoolExecutor(1) as pool:
-        calls = pool.submit(_kw_built_calls, flags_of_calls)
-        kernels = ctypes.CDLL(_kw_built("kw_model", "cu", _kw_units(), flags))
-        calls = calls.result()
-    return kernels, calls, _kw_add_node(calls) if calls else None
-
-
-def _kw_built_calls(flags):
-    """What calls the kernels; None without the headers of Python, which then does so itself."""
-    headers = sysconfig.get_paths()["include"]
-    if not os.path.exists(os.path.join(headers, "Python.h")):
-        return None
-    return _kw_built("kw_calls", "cpp", [_KW_CALLS], flags)
-
-
-def _kw_add_node(calls):
-    """What makes a call a node of autograd's graph; until it is there, a function of Python does.
-
-    Headers of autograd take longer to compile than all kernels of a model, so nobody waits for
-    them but an interpreter that ends; and the others, which are waited for, are compiled before.
-    """
-    flags = dict(extra_cflags=["-O1"], is_python_module=False)
-    path = _kw_place("kw_node", [_KW_NODE], flags)
-
-    def add():
-        library = ctypes.CDLL(_kw_made(path, "cpp", [_KW_NODE], flags))
-        calls.record(ctypes.cast(library.kw_record, ctypes.c_void_p).value)
-
-    pool = ThreadPoolExecutor(1)
-    node = pool.submit(add)
-    pool.shutdown(wait=False)
-    node.add_done_callback(_kw_tell)
-    if _kw_is_whole(path):
-        node.exception()  # is known at once: it is there from the first call on
-    return node
-
-
-def _kw_tell(node):
-    """Say why there is no node, if there is none."""
-    if node.exception():
-        why = str(node.exception()).partition("\n")[0]
-        warnings.warn(f"Calls with gradients are some microseconds slower than usual: {why}")
-
-
-def _kw_built(stem, ending, units, flags):
-    """A library from these texts: its path, or the Python module that it is."""
-    return _kw_made(_kw_place(stem, units, flags), ending, units, flags)
-
-
-def _kw_place(stem, units, flags):
-    """The path of a library, in a folder that is named by all that it depends on."""
-    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform()]
-    text += [os.environ.get(name, "") for name in _KW_NAMED] + _kw_machine()
-    text += [_kw_identity(os.environ.get("CXX") or "c++"), _kw_identity("nvcc")]
-    name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
-    return os.path.join(os.path.abspath(_kw_cache()), name, name + ".so")
-
-
-def _kw_made(path, ending, units, flags):
-    """What is at this place, built if it is not there yet."""
-    folder = os.path.dirname(path)
-    name = os.path.basename(folder)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    with open(os.path.join(folder, "building"), "w") as guard, ExitStack() as after:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
-        if not _kw_is_whole(path):
-            return _kw_compile(name, path, ending, units, flags)
-    if not flags.get("is_python_module", True):
-        return path
-    found = spec_from_file_location(name, path)
-    module = module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-# What changes a build without being an argument of it.
-_KW_NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
-
-
-def _kw_identity(program):
-    """Which program a name stands for today: another version is another file."""
-    path = shutil.which(program)
-    if path is None:
-        return program
-    found = os.stat(path)
-    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
-
-
-def _kw_cache():
-    """Where builds are kept; where that cannot be written, a private folder for temporary files."""
-    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
-    )
-    near = os.path.abspath(root)
-    while not os.path.exists(near):
-        near = os.path.dirname(near)
-    if not os.path.isdir(near) or os.access(near, os.W_OK | os.X_OK):
-        return root
-    spare = os.path.join(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
-    os.makedirs(spare, mode=0o700, exist_ok=True)
-    if os.stat(spare).st_uid != os.getuid():
-        raise PermissionError(f"{root} cannot be written, and {spare} belongs to somebody else")
-    return spare
-
-
-def _kw_is_whole(path):
-    """Whether a library is there as it was built: no half of one, as a full disk leaves it."""
-    if not (os.path.exists(path) and os.path.exists(path + ".sha256")):
-        return False
-    with open(path, "rb") as library, open(path + ".sha256") as digest:
-        return digest.read() == hashlib.sha256(library.read()).hexdigest()
-
-
-def _kw_compile(name, path, ending, units, flags):
-    """Build in an empty folder, since nobody knows what a killed build left in this one.
-
-    torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
-    leaves a lock behind when it is killed: so the folder is new, and has a plain name. It is no
-    TemporaryDirectory, which a child that is forked meanwhile would remove when it ends.
-    """
-    with ExitStack() as after:
-        place = tempfile.mkdtemp(prefix="kw_")
-        after.callback(shutil.rmtree, place)
-        flags = dict(flags, name=name, build_directory=place)
-        if len(units) > 1:
-            sources = [_kw_write(place, f"unit_{i}.{ending}", unit) for i, unit in enumerate(units)]
-            made = load(sources=sources, **flags)
-        else:
-            sources = {"cuda_sources" if ending == "cu" else "cpp_sources": units}
-            made = load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
-        library = os.path.join(place, name + ".so")
-        if not os.path.exists(library):
-            return made
-        with open(library, "rb") as file:
-            content = file.read()
-        _kw_put(path, content)
-        _kw_put(path + ".sha256", hashlib.sha256(content).hexdigest().encode())
-    return made if flags.get("is_python_module", True) else path
-
-
-def _kw_put(path, content):
-    """A file that appears whole or not at all."""
-    with open(path + ".new", "wb") as file:
-        file.write(content)
-    os.replace(path + ".new", path)
-
-
-def _kw_write(folder, name, unit):
-    """A unit as a file, for the compiler."""
-    path = os.path.join(folder, name)
-    with open(path, "w") as file:
-        file.write(unit)
-    return path
-
-
-@functools.cache
-def _kw_capability(device):
-    """Which instructions a GPU has; None: this is no GPU."""
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-
-
-@functools.cache
-def _kw_processors(device):
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-_KW_MATMUL_PRECISION = "highest"
-_KW_CONV_TF32 = True
-
-
-class _kw_Precision:
-    """Runs float32 contractions at the precision this file was compiled for."""
-
-    def __enter__(self):
-        self.matmul = torch.get_float32_matmul_precision()
-        self.conv = torch.backends.cudnn.allow_tf32
-        if self.matmul != _KW_MATMUL_PRECISION:
-            torch.set_float32_matmul_precision(_KW_MATMUL_PRECISION)
-        if self.conv != _KW_CONV_TF32:
-            torch.backends.cudnn.allow_tf32 = _KW_CONV_TF32
-
-    def __exit__(self, *error):
-        if self.matmul != _KW_MATMUL_PRECISION:
-            torch.set_float32_matmul_precision(self.matmul)
-        if self.conv != _KW_CONV_TF32:
-            torch.backends.cudnn.allow_tf32 = self.conv
-
-    @staticmethod
-    def holds():
-        """Whether torch is set to it already."""
-        return (
-            torch._C._get_float32_matmul_precision() == _KW_MATMUL_PRECISION
-            and torch._C._get_cudnn_allow_tf32() is _KW_CONV_TF32
-        )
-
-
-# --------------------------------------------------------------------------------------------------
-# 5. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
+# 4. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 1b51d3a6772d2748fe5d5736989436684b07755ed37449327224d3bbeb1e0d08
+# sha256 fe7c53dea17fd627d311d7289def2bc4b6323215425be648e7dc0bd3e67c5c12
 # --------------------------------------------------------------------------------------------------
 
 
@@ -824,94 +543,179 @@ import collections
 import contextlib
 import ctypes
 import enum
+import fcntl
 import functools
 import hashlib
 import itertools
-import math
 import operator
+import os
+import platform
+import re
+import shutil
 import struct
+import sys
+import tempfile
 import types
 import warnings
 import weakref
 
 import torch
+from contextlib import ExitStack
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils import _pytree as pytree
+from torch.utils.cpp_extension import load
+from torch.utils.cpp_extension import load_inline
 
 
-# How a generated product is launched: its sizes, its tile and the chip in, three numbers out.
-#
-# The kernel (kernels/gemm_sm90.cuh) does as it is told: how many neighbouring tiles a block
-# multiplies at once, how many clusters of blocks run, and how many rows of the right operand are
-# split before they do; the other rows are split on the way, by warps that have nothing else to do.
+# One call of ModelNew: the guard, the kernels, alone or in an autograd function, the results.
 
-# `tiles` at once, `clusters`, `early` rows, and the reason as a sentence.
-_kw_ProductLaunch = collections.namedtuple("ProductLaunch", "tiles clusters early why")
-_KW_PRODUCT_ROWS = 128  # of a tile
-_KW_SPLIT_PANEL = 64
+class _kw_Fusion:
+    """All that the emitted functions of one model are to the code around them.
 
-
-def _kw_waves(groups, cluster, processors):
-    """The clusters that run, and how many groups of tiles the busiest of them multiplies.
-
-    If a few multiprocessors less take as many waves, all have as many tiles, and those of a strip
-    of the right operand are multiplied in the same wave.
+    `fused(*inputs, *state)` computes the results, and where `freezes` says that weights may be
+    frozen, is given their halves before these; `original(module, *inputs, *constants)` computes
+    the same with the user's own forward; `model` is the user's class, where that may matter to
+    it; `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)`
+    reads parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers
+    that a call changes, `recalled` of those that results depend on, `in_place` of those that
+    kernels write, `uncounted` of those whose versions eager does not count. `reaches` gives for
+    each result the tensors that its gradient flows to, `blank` empty results for tracers;
+    `globals` says that some of the state lies in the file, where no memo watches it; `alone`
+    gives the results that may be views of something inside and share no element with another;
+    `guarded` that arguments are inputs, one tensor each, and that nothing but what torch's guard
+    of tensors sees decides whether a call is taken. The library's products run at a `precision`.
+    `training` is the backward that was made for it, if there is one (training.py).
     """
-    most = max(1, processors // cluster)
-    waves = -(-groups // most)
-    enough = -(-groups // waves)
-    return (enough if waves == 1 or enough * 8 >= most * 7 else most), waves
 
+    alone = ()
+    in_place = ()
+    uncounted = ()
+    freezes = False
+    guarded = False
+    precision = None
+    training = None
 
-def _kw_can_pair(tile, planes):
-    """Whether there is a kernel that multiplies two neighbouring tiles at once."""
-    width, cluster, _ = tile
-    return planes == 2 and cluster == 2 and width == 128
+    def __init__(self, stem, **parts):
+        self.__dict__.update(parts)
+        self.operator = _kw_Operator(self, stem)
+        self.parted = {}
+        self.record = _kw_recording(_kw_Recorded)
 
+    def register(self, module):
+        """Every ModelNew comes by here when it is made."""
+        self.operator.modules.add(module)
+        vars(module)["_kernelwright"] = None
+        return module
 
-@functools.cache
-def _kw_product_launch(rows, batch, rule, processors, frozen):
-    """A ProductLaunch for `batch` products of so many rows; `frozen`: the right one is split."""
-    columns, depth, tile, planes, streams, at_once = rule
-    if rows == 0 or batch == 0:
-        return _kw_ProductLaunch(1, 1, 0, "there is nothing to multiply")
-    width, cluster, band = tile
-    down, across = -(-rows // _KW_PRODUCT_ROWS), -(-columns // (width * cluster))
-    clusters, waves = _kw_waves(down * across * batch, cluster, processors)
-    panels = -(-columns // _KW_SPLIT_PANEL) * _KW_SPLIT_PANEL
-    early, why = panels, ""
-    if planes and frozen:
-        early, why = 0, "the right operand is frozen"
-    elif planes == 1:
-        why = "the product is over too soon to split on the way"
-    elif planes == 2 and not streams:
-        why = "the right operand is split before: it is batched, or does not lie along its depth"
-    elif at_once == 2 and _kw_can_pair(tile, planes):
-        why = "two tiles at once leave no registers to split on the way"
-    elif planes == 2 and waves == 1:
-        why = "there is one wave, and all of the right operand is in it"
-    elif planes == 2:
-        # The splitting warps do some 50 rows a microsecond, in which 64 of depth are multiplied.
-        first = -(-clusters // min(down, band)) * cluster * width
-        if first * 5 > depth * 2:
-            why = "a wave ends before the next one's rows could be split on the way"
+    def plain(self, module):
+        """A ModelNew as one of the original's class, over the very same attributes."""
+        if torch.compiler.is_compiling() or type(module).__base__ is not self.model:
+            return module
+        found = object.__new__(self.model)
+        found.__dict__ = vars(module)
+        return found
+
+    def apart(self, needed):
+        """The results that no gradient flows from, where these tensors need one."""
+        if needed not in self.parted:
+            flows = [any(needed[1 + i] for i in of) for of in self.reaches]
+            self.parted[needed] = [i for i, flow in enumerate(flows) if not flow]
+        return self.parted[needed]
+
+    def memo(self, module):
+        """The module's record, made anew where anything was touched since it was made."""
+        if torch.compiler.is_compiling():
+            return _kw_Glance(module, self, hasattr(module, "_kernelwright_original"))
+        if "_kernelwright_original" in vars(module) or _kw_is_recomputing():
+            return _kw_Glance(module, self, original=True)
+        memo = vars(module).get("_kernelwright")
+        if memo is None or not memo.is_current(module):
+            mine = memo is not None and memo.module is module
+            memo = _kw_Memo(module, self, memo if mine else None)
+        elif self.globals and memo.cause is None:
+            memo.state = _kw_State(self.state(module))
+        return memo
+
+    def look(self, module, *arguments):
+        """The module's record, and why the kernels cannot take this call, or None.
+
+        For tensors like those of the last call it is what is known of that.
+        """
+        memo = self.memo(module)
+        known = memo.known
+        if known is not None and known.holds((*arguments, *known.state)):
+            return known, None
+        cause = memo.cause or self.outside(memo.state, *arguments)
+        if cause is None and self.guarded and not torch.compiler.is_compiling():
+            memo.know((*arguments, *memo.state))
+        return memo, cause
+
+    def run(self, memo, inputs, constants=()):
+        """The results of a call that the kernels cover."""
+        tensors, wants = (*inputs, *memo.state), memo.wants
+        if wants is None:
+            if torch.compiler.is_compiling() or _kw_is_traced(inputs):
+                return self.traced(tensors)
+            wants = True in [t.requires_grad for t in tensors]
         else:
-            early = min(first, panels)
-            why = f"{early} rows of the right operand are split before the first wave"
-            return _kw_ProductLaunch(1, clusters, early, f"{why}, the others on the way")
-    if _kw_can_pair(tile, planes) and at_once != 1:
-        pairs = -(-rows // (2 * _KW_PRODUCT_ROWS)) * -(-columns // (2 * width)) * batch
-        half, turns = _kw_waves(pairs, cluster, processors)
-        if at_once == 2 or turns * 2 <= waves:
-            return _kw_ProductLaunch(2, half, early, f"{why}; two tiles at once take {turns} wave(s)")
-        why = f"{why}; one tile at once, since two would take {turns} wave(s) instead of {waves}"
-    return _kw_ProductLaunch(1, clusters, early, why or f"{waves} wave(s) of tiles")
+            memo = memo.memo
+        if wants and torch.is_grad_enabled():
+            trained = self.training is not None and self.training.covers(*tensors)
+            record = self.training.record if trained else self.record
+            return record((memo, constants), *tensors)
+        return self.compute(tensors, memo.frozen)
+
+    def compute(self, tensors, frozen):
+        """The results, by the kernels, with the halves of the weights that are frozen."""
+        before = (frozen,) if self.freezes else ()
+        return self.exactly(self.steps, self.fused, before, tensors)
+
+    def exactly(self, function, *arguments):
+        """What it gives while the library's products run at the precision of the file."""
+        if self.precision is None or self.precision.holds():
+            return function(*arguments)
+        with self.precision.at_work():
+            return function(*arguments)
+
+    def steps(self, fused, before, tensors):
+        """The results; what kernels write in place must be as they need it, or is copied."""
+        if not self.in_place:
+            return fused(*before, *tensors)
+        given = [_kw_ready(t) if i in self.in_place else t for i, t in enumerate(tensors)]
+        for i in self.in_place:
+            if tensors[i].is_inference() and not torch.is_inference_mode_enabled():
+                raise RuntimeError(
+                    "A buffer is an inference tensor: call in torch.inference_mode()."
+                )
+            if given[i] is tensors[i] and i not in self.uncounted:
+                torch.autograd.graph.increment_version(given[i])
+        results = fused(*before, *given)
+        with torch.no_grad():
+            for buffer, new in zip(tensors, given, strict=True):
+                if buffer is not new:
+                    buffer.copy_(new)
+        return results
+
+    def traced(self, tensors):
+        """The results of a call that is traced.
+
+        The operator hands back what buffers become, to autograd with a history as all its results.
+        """
+        results = self.operator.call(list(tensors))
+        count = len(self.reaches)
+        for i, new in zip(self.rewritten, results[count:], strict=True):
+            tensors[i].copy_(new.detach())
+        return results[:count]
 
 
 # What kernels can be given: tensors that are their memory, while nobody looks on.
+
+_KW_ALIGNMENT = 16  # bytes that a kernel loads at once
+
 
 def _kw_is_ordinary(value):
     """Whether this is a tensor whose elements are what its memory holds, or a fake one of such."""
@@ -922,9 +726,39 @@ def _kw_is_ordinary(value):
     return torch.compiler.is_compiling() or not _kw_is_lazy(value)  # an operator is given resolved ones
 
 
+class _kw_State(tuple):
+    """The parameters and buffers of a module, and what is known of them."""
+
+    known = (None, None)  # on which device they fit, and torch's guard of what they were then
+
+
+def _kw_unlike(state, device):
+    """The tensors of a state, unless types, sizes and layouts are those that fitted before."""
+    if torch.compiler.is_compiling():
+        return state
+    place, guard = getattr(state, "known", _kw_State.known)
+    return () if place == device and guard.check(*state) else state
+
+
+def _kw_fits(state, device):
+    """From here on, this state is known to fit inputs on this device."""
+    guards = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+    if guards is None or type(state) is not _kw_State or torch.compiler.is_compiling():
+        return
+    guard = guards(*state, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    if guard.check(*state):
+        state.known = device, guard
+
+
 def _kw_is_lazy(tensor):
     """Whether torch has put off to conjugate or to negate what memory holds, or to fill it."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
+
+
+def _kw_ready(tensor):
+    """Memory as kernels need it, dense and aligned: the tensor itself, or a copy."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.data_ptr() % _KW_ALIGNMENT else tensor
 
 
 def _kw_transformed(untraceable):
@@ -949,6 +783,161 @@ def _kw_is_traced(inputs):
         or torch._C._get_tracing_state() is not None
         or isinstance(inputs[0], FakeTensor)
     )
+
+
+# What a module remembers between calls: how it was found, and what fell back.
+#
+# Looking at everything that a trace took for granted is slow. Looking whether anything was touched
+# since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
+# lists and dicts among the attributes) is compared by identity, without a loop in Python.
+
+# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
+_KW_UNWATCHED = (
+    "_non_persistent_buffers_set",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def _kw_containers(value, seen):
+    """Everything inside a value that holds what can be replaced, now and later."""
+    if id(value) in seen or isinstance(value, (torch.Tensor, _kw_Memo)):
+        return
+    if isinstance(value, (dict, list, set, tuple, collections.deque)):
+        inside = value
+    elif isinstance(value, nn.Module) or _kw_is_record(value):
+        inside = vars(value)
+    else:
+        return
+    seen.add(id(value))
+    if not isinstance(value, tuple):
+        yield inside
+    if isinstance(value, nn.Module):
+        seen.update(id(inside[name]) for name in _KW_UNWATCHED if name in inside)
+    for item in list(inside.values() if isinstance(inside, dict) else inside):
+        yield from _kw_containers(item, seen)
+
+
+# What Python counts of a dict, and torch's own guards read: a number that every change changes.
+_KW_COUNTED = (3, 11) <= sys.version_info < (3, 13) and hasattr(torch._C._dynamo.guards, "dict_version")
+
+_KW_GUARDS = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+
+class _kw_Picture:
+    """Whether containers hold what they held, and modules are of the classes that they were of.
+
+    A dict that nobody wrote to is not looked into.
+    """
+
+    def __init__(self, held, modules):
+        self.held, self.modules = held, modules
+        self.views = [*held, *(table.values() for table in held if isinstance(table, dict))]
+        self.counted = [table for table in held if _KW_COUNTED and type(table) is dict]
+        self.rest = [table for table in held if not (_KW_COUNTED and type(table) is dict)]
+        self.sizes, self.classes = [*map(len, held)], [*map(type, modules)]
+        self.seen = [*itertools.chain.from_iterable(self.views)]
+        self.filled = any(self.rest)
+        self.counts = self.count()
+
+    def count(self):
+        return [*map(torch._C._dynamo.guards.dict_version, self.counted)] if _KW_COUNTED else []
+
+    def is_untouched(self):
+        """Whether no dict was written to, and the other containers are empty as they were."""
+        return not self.filled and not any(self.rest) and self.count() == self.counts
+
+    def is_same(self):
+        """Whether all that is held is what was held, in its order."""
+        now = itertools.chain.from_iterable(self.views)
+        sizes = [*map(len, self.held)]
+        return sizes == self.sizes and all(map(operator.is_, now, self.seen))
+
+    def __call__(self):
+        if [*map(type, self.modules)] != self.classes:
+            return False
+        if self.is_untouched():
+            return True
+        counts = self.count()
+        if not self.is_same():
+            return False
+        self.counts = counts
+        return True
+
+
+class _kw_Known:
+    """Calls on tensors like those of a call that the kernels took, by torch's own guard of them.
+
+    The guard compares types, sizes, strides, devices, and whether a gradient is wanted, with the
+    dispatch keys, in which autocast and torch.func leave their traces. It stands for a record, and
+    nothing in it changes: other threads may call at the same time.
+    """
+
+    def __init__(self, memo, tensors):
+        self.memo, self.state = memo, memo.state
+        self.guard = _KW_GUARDS(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self.wants = True in [tensor.requires_grad for tensor in tensors]
+
+    def holds(self, tensors):
+        """Whether these are tensors of such a call, and nothing traces or transforms it."""
+        return (
+            self.guard.check(*tensors)
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and forward_ad._current_level < 0
+        )
+
+
+class _kw_Memo:
+    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
+
+    wants = None  # whether a gradient is wanted is not known before a call
+    known = None
+
+    def __init__(self, module, fusion, before=None):
+        self.module = module
+        self.fusion = fusion
+        self.namespace = vars(module)
+        self.fallbacks = before.fallbacks if before else collections.Counter()
+        self.frozen = before.frozen if before else {}  # the halves of weights, by their places
+        self.backwards = before.backwards if before else collections.Counter()
+        self.look()
+
+    def __reduce__(self):
+        return type(None), ()
+
+    def look(self):
+        """Examine the module, and remember what there was to see."""
+        self.cause = self.fusion.refused or _kw_examine(self.module, self.fusion.baked_in)
+        self.state = _kw_State(self.fusion.state(self.module) if self.cause is None else ())
+        self.namespace["_kernelwright"] = self
+        everywhere = vars(nn.modules.module)
+        hooks = [everywhere[f"_global{name}"] for name in _KW_HOOKS]
+        if any(hooks) and self.cause is None:
+            self.cause = "there are global hooks"
+        held, modules = (*hooks, *_kw_containers(self.module, set())), (*self.module.modules(),)
+        self.picture = _kw_Picture(held, modules)
+
+    def is_current(self, module):
+        """Whether this is the record of that very module, and nothing was touched since."""
+        return self.namespace is vars(module) and self.picture()
+
+    def know(self, tensors):
+        """Calls like this one, which the kernels take, are known from here on."""
+        if _KW_GUARDS is not None and not _kw_is_traced(tensors):
+            known = _kw_Known(self, tensors)
+            self.known = known if known.holds(tensors) else None
+
+    def fall_back(self, cause):
+        """Count and, once per cause, say that the original forward runs instead of the kernels."""
+        if cause not in self.fallbacks:
+            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
+        self.fallbacks[cause] += 1
 
 
 # What tracing took for granted: the tree of modules, their classes and their plain attributes.
@@ -1104,6 +1093,40 @@ def _kw_other_attributes(module, dot, plain, others):
     return None
 
 
+# The kernels inside an autograd function.
+
+class _kw_Recorded(torch.autograd.Function):
+    """The kernels as one node of autograd's graph."""
+
+    @staticmethod
+    def forward(ctx, call, *tensors):
+        memo, _ = ctx.call = call
+        fusion = memo.fusion
+        if fusion.random:
+            ctx.random = _kw_random_state(tensors[0].device)
+        ctx.save_for_backward(*_kw_kept(tensors, fusion))
+        ctx.set_materialize_grads(False)
+        results = fusion.compute(tensors, memo.frozen)
+        results = _kw_own(results, fusion.alone) if fusion.alone else results
+        apart = fusion.apart(ctx.needs_input_grad)
+        if apart:
+            ctx.mark_non_differentiable(*[results[i] for i in apart])
+        return results
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        wanted = ctx.needs_input_grad[1:]
+        memo, constants = ctx.call
+        memo.backwards["the original forward"] += 1
+        call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
+        return None, *_kw_gradients(*call, ctx.saved_tensors, wanted, cotangents)
+
+
+def _kw_recording(function):
+    """apply() without its search for wrappers of torch.func, which are known not to be here."""
+    return super(torch.autograd.Function, function).apply
+
+
 # Gradients of a call of the kernels: the original forward runs once more.
 #
 # The kernels keep no activations. If gradients are asked for, the original forward runs on the
@@ -1217,152 +1240,6 @@ def _kw_own(results, alone):
         )
 
 
-# The kernels inside an autograd function, as calls.cpp and the tape know them.
-
-class _kw_Recorded(torch.autograd.Function):
-    """The kernels as one node of autograd's graph."""
-
-    @staticmethod
-    def forward(ctx, call, *tensors):
-        memo, sequence, _, frozen, *_ = ctx.call = call
-        fusion = memo.fusion
-        if fusion.random:
-            ctx.random = _kw_random_state(tensors[0].device)
-        ctx.save_for_backward(*_kw_kept(tensors, fusion))
-        ctx.set_materialize_grads(False)
-        results = sequence(tensors, frozen)
-        results = _kw_own(results, fusion.alone) if fusion.alone else results
-        apart = fusion.apart(ctx.needs_input_grad)
-        if apart:
-            ctx.mark_non_differentiable(*[results[i] for i in apart])
-        return results
-
-    @staticmethod
-    def backward(ctx, *cotangents):
-        wanted = ctx.needs_input_grad[1:]
-        memo, _, constants, *_ = ctx.call
-        call = (memo.fusion, memo.module, constants, getattr(ctx, "random", None))
-        return None, *_kw_gradients(*call, ctx.saved_tensors, wanted, cotangents)
-
-
-def _kw_recording(function):
-    """apply() without its search for wrappers of torch.func, which are known not to be here."""
-    return super(torch.autograd.Function, function).apply
-
-
-# What a module remembers between calls: how it was found, what fell back, what is frozen.
-#
-# Looking at everything that a trace took for granted is slow. Looking whether anything was touched
-# since is fast: all that hangs on the module (attributes, tables of submodules, parameters and hooks,
-# lists and dicts among the attributes) is compared by identity, at once, in C.
-
-# What a module keeps for saving and loading, and flags of hooks that stand elsewhere too.
-_KW_UNWATCHED = (
-    "_non_persistent_buffers_set",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks_with_kwargs",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
-_KW_END = object()
-
-
-def _kw_containers(value, seen):
-    """Everything inside a value that holds what can be replaced, now and later."""
-    if id(value) in seen or isinstance(value, (torch.Tensor, _kw_Memo)):
-        return
-    if isinstance(value, (dict, list, set, tuple, collections.deque)):
-        inside = value
-    elif isinstance(value, nn.Module) or _kw_is_record(value):
-        inside = vars(value)
-    else:
-        return
-    seen.add(id(value))
-    if not isinstance(value, tuple):
-        yield inside
-    if isinstance(value, nn.Module):
-        seen.update(id(inside[name]) for name in _KW_UNWATCHED if name in inside)
-    for item in list(inside.values() if isinstance(inside, dict) else inside):
-        yield from _kw_containers(item, seen)
-
-
-class _kw_Picture:
-    """Whether containers hold what they held, and modules are of the classes that they were of.
-
-    Files with kernels mostly have this in C++ (calls.cpp).
-    """
-
-    def __init__(self, held, modules):
-        self.held, self.modules = held, modules
-        self.seen = self.look()
-
-    def look(self):
-        """All that is held, in order, a mark behind each container, and the classes."""
-        found = []
-        for held in self.held:
-            found += (*held, *held.values(), _KW_END) if isinstance(held, dict) else (*held, _KW_END)
-        return [*found, *map(type, self.modules)]
-
-    def __call__(self):
-        now = self.look()
-        return len(now) == len(self.seen) and all(map(operator.is_, now, self.seen))
-
-
-def _kw_unknown(*call):
-    """No call is known: there is no calls.cpp here, or some state lies outside of modules."""
-
-
-class _kw_Memo:
-    """The record of one module, kept in its `__dict__`; copies of a module start without one."""
-
-    def __init__(self, module, fusion, before=None):
-        self.module = module
-        self.fusion = fusion
-        self.namespace = vars(module)
-        self.fallbacks = before.fallbacks if before else collections.Counter()
-        self.frozen = before.frozen if before else {}
-        self.look()
-
-    def __reduce__(self):
-        return type(None), ()
-
-    def look(self):
-        """Examine the module, and remember what there was to see."""
-        self.cause = self.fusion.refused or _kw_examine(self.module, self.fusion.baked_in)
-        self.state = self.fusion.state(self.module) if self.cause is None else ()
-        self.namespace["_kernelwright"] = self
-        everywhere = vars(nn.modules.module)
-        hooks = [everywhere[f"_global{name}"] for name in _KW_HOOKS]
-        if any(hooks) and self.cause is None:
-            self.cause = "there are global hooks"
-        held, modules = (*hooks, *_kw_containers(self.module, set())), (*self.module.modules(),)
-        calls = self.fusion.kernels and self.fusion.kernels.calls
-        self.picture = (calls.Picture if calls else _kw_Picture)(held, modules)
-        self.known = _kw_unknown
-        if calls and self.fusion.given is not None and not self.fusion.globals:
-            parts = (self.namespace, self.picture, self.fusion.switch, _kw_is_recomputing)
-            self.known = calls.Known(*parts)
-
-    def is_current(self, module):
-        """Whether this is the record of that very module, and nothing was touched since."""
-        return self.namespace is vars(module) and self.picture()
-
-    def keep(self, frozen):
-        """Halves of weights from here on: of those that are frozen, or of none."""
-        self.frozen = frozen
-        if self.known is not _kw_unknown:
-            self.known.forget()
-
-    def fall_back(self, cause):
-        """Count and, once per cause, say that the original forward runs instead of the kernels."""
-        if cause not in self.fallbacks:
-            warnings.warn(f"ModelNew runs the original forward: {cause}.", stacklevel=3)
-        self.fallbacks[cause] += 1
-
-
 # The kernels as an operator of torch.library, for everything that traces instead of running.
 #
 # torch.compile, torch.export, fake tensors and the JIT's tracer see one call with a fake
@@ -1374,6 +1251,8 @@ _KW_LIBRARY = torch.library.Library("kernelwright", "FRAGMENT")
 
 class _kw_Glance:
     """What a traced call knows of its module; the tracer guards whatever this reads."""
+
+    known = wants = None  # of calls like this one nothing is kept
 
     def __init__(self, module, fusion, original=False):
         self.cause = fusion.refused or _kw_examine(module, fusion.baked_in)
@@ -1416,7 +1295,7 @@ class _kw_Operator:
         """The results, and what buffers become: tracers want operators that change nothing."""
         rewritten = self.fusion.rewritten
         given = [t.clone() if i in rewritten else t for i, t in enumerate(tensors)]
-        results = self.fusion.compute(given)
+        results = self.fusion.compute(given, {})
         return [*results, *(given[i] for i in rewritten)]
 
     def blank(self, tensors):
@@ -1456,1848 +1335,403 @@ def _kw_gradient(found, tensor):
     return torch.zeros_like(tensor).contiguous() if found is None else found.contiguous()
 
 
-# Kernels in a row, as a table of numbers; and steps run by Python, where C++ does not run them.
+# How kernels are started on a GPU: alone, or all between two calls that only torch can make.
 
-_KW_ALIGNMENT = 16
-_KW_LAUNCHER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_KW_MOST_CALLS = 1024  # whose numbers are kept, and runs whose memory is known
 
 
 class _kw_Library:
-    """The compiled kernels of a file, and `calls`: what starts them (calls.cpp), or None.
+    """The compiled kernels of a file, None without a GPU.
 
-    `node` is the future that brings node.cpp, or None; only who measures waits for it. Each of
-    `watchers` is told the names of kernels before they start.
+    Each of `watchers` is told their names before they start.
     """
 
-    def __init__(self, compiled, calls, node, on_gpu):
-        self.compiled, self.calls, self.node, self.on_gpu = compiled, calls, node, on_gpu
-        self.watchers = []
-        self.sequence = calls.Sequence if calls else _kw_Sequence
-
-    def launches(self, device, launches, bases):
-        """Kernels one after another as a step; `bases` are the values that they work on.
-
-        A launch is a name, its operands and its sizes; an operand is the position of a base, and
-        the bytes from there on. Nothing waits for a GPU: kernels run on torch's current stream, or
-        with as many threads as torch itself uses.
-        """
-        found = [len(launches), *(max(len(launch[i]) for launch in launches) for i in (1, 2))]
-        for name, operands, numbers in launches:
-            address = ctypes.cast(self.compiled[name], ctypes.c_void_p).value
-            found += [address, len(operands), len(numbers)]
-            found += [number for operand in operands for number in operand]
-            found += numbers
-        table = struct.pack(f"{len(found)}q", *found)
-        place = device.index if self.on_gpu else None
-        names = tuple(name for name, _, _ in launches)
-        return "launches", (table, tuple(bases), place, names, self.watchers, self.failed)
+    def __init__(self, compiled):
+        self.compiled, self.watchers = compiled, []
+        self.prepared, self.rooms = {}, {}
+        self.listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(self.told)
+        self.listening = False
 
     def launch(self, name, device, tensors, *sizes):
-        """A single kernel at once."""
-        places = range(len(tensors))
-        step = self.launches(device, [(name, [(i, 0) for i in places], sizes)], places)
-        self.sequence(len(tensors), (), ((*step, ()),), (), ())(tuple(tensors), ())
+        """Start a kernel."""
+        for watcher in self.watchers:
+            watcher((f"launch_{name}",))
+        self.start(f"launch_{name}", device, tensors, sizes)
 
-    def failed(self, names, code):
-        """Raise the error that a launch came back with."""
-        self.compiled.cuda_error_text.restype = ctypes.c_char_p
-        text = self.compiled.cuda_error_text(code & 0xFFFFFFFF).decode()
-        raise RuntimeError(f"The launch of {names[code >> 32]} failed: {text}.")
+    def run(self, name, device, tensors, *sizes):
+        """Start the kernels of a run, on what it is given and on memory that is theirs alone."""
+        if bool(self.watchers) is not self.listening:
+            self.listen()
+        room = self.rooms.get((name, sizes))
+        if room is None:
+            if len(self.rooms) >= _KW_MOST_CALLS:
+                self.rooms.clear()
+            room = self.rooms[name, sizes] = self.room(name, sizes)
+        memory = _kw_empty((room,), torch.uint8, device)
+        self.start(f"run_{name}", device, [*tensors, memory], sizes, None)
 
+    def room(self, name, sizes):
+        """The bytes that its kernels need, which the run itself counts."""
+        found = ctypes.c_int64()
+        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, 0, 0)
+        getattr(self.compiled, f"run_{name}")(None, numbers, ctypes.byref(found))
+        return found.value
 
-class _kw_Sequence:
-    """Steps one after another; as in calls.cpp, which needs kernels and the headers of Python."""
+    def start(self, function, device, tensors, sizes, *others):
+        """A function of the library on torch's current stream; kernels need dense, aligned memory.
 
-    def __init__(self, count, kept, steps, results, written):
-        self.count, self.kept, self.steps, self.results = count, kept, steps, results
-        self.written = written
-
-    def __call__(self, tensors, frozen):
-        values = [*tensors, *[None] * (self.count - len(tensors))]
-        for i, tensor in zip(self.kept, frozen, strict=True):
-            values[i] = tensor
-        lent = []
-        for i in self.written:
-            ready = _kw_as_kernels_need(values[i])
-            if ready is values[i]:
-                torch.autograd.graph.increment_version(ready)
-            else:
-                lent.append((values[i], ready))
-                values[i] = ready
-        for name, row, done in self.steps:
-            if name == "empty":
-                values[row[0]] = row[-1]()
-            elif name == "call":
-                function, given, rows, index = row
-                pairs = [(values[i], part) for i, part in zip(given, rows, strict=True)]
-                values[index] = function(*[v if part is None else v[part] for v, part in pairs])
-            else:
-                _kw_start(values, *row)
-            for i in done:
-                values[i] = None
-        with torch.no_grad():
-            for buffer, new in lent:
-                buffer.copy_(new)
-        return tuple([values[i] for i in self.results])
-
-
-def _kw_as_kernels_need(tensor):
-    """Dense memory, aligned on a GPU: the tensor itself, or a copy."""
-    tensor = tensor.contiguous()
-    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % _KW_ALIGNMENT else tensor
-
-
-def _kw_start(values, table, bases, device, names, watchers, failed):
-    """Kernels in a row, on memory as they need it."""
-    for watcher in watchers:
-        watcher(names)
-    tensors = [_kw_as_kernels_need(values[i]) for i in bases]
-    last = (torch.get_num_threads(), 0)
-    if device is not None:
-        last = (device, torch._C._cuda_getCurrentRawStream(device))
-    numbers, at = struct.unpack(f"{len(table) // 8}q", table), 3
-    for place in range(len(names)):
-        address, operands, sizes = numbers[at : at + 3]
-        behind = at + 3 + 2 * operands
-        pairs = zip(numbers[at + 3 : behind : 2], numbers[at + 4 : behind : 2], strict=True)
-        addresses = [tensors[base].data_ptr() + offset for base, offset in pairs]
-        at = behind + sizes
-        given = (ctypes.c_void_p * operands)(*addresses)
-        code = _KW_LAUNCHER(address)(given, (ctypes.c_int64 * (sizes + 2))(*numbers[behind:at], *last))
+        Nothing waits for the GPU.
+        """
+        places = _kw_addresses(tensors)
+        if any([place % _KW_ALIGNMENT for place in places]):
+            tensors = [None if tensor is None else _kw_ready(tensor) for tensor in tensors]
+            places = _kw_addresses(tensors)
+        index = device.index
+        call = function, sizes, index, torch._C._cuda_getCurrentRawStream(index)
+        found = self.prepared.get(call)
+        if found is None:
+            found = self.prepare(call, len(places))
+        begin, pack, numbers = found
+        code = begin(pack(*places), numbers, *others)
         if code:
-            failed(names, place << 32 | code)
+            self.fail(function, code)
+
+    def prepare(self, call, count):
+        """What calls with the same numbers share: the function, and its numbers as C takes them."""
+        function, sizes, *last = call
+        if len(self.prepared) >= _KW_MOST_CALLS:
+            self.prepared.clear()
+        numbers = struct.pack(f"{len(sizes) + 2}q", *sizes, *last)
+        begin = getattr(self.compiled, function)
+        self.prepared[call] = found = begin, struct.Struct(f"{count}q").pack, numbers
+        return found
+
+    def fail(self, function, code):
+        """Raise the error that a launch came back with."""
+        for name in ("last_launch", "cuda_error_text"):
+            getattr(self.compiled, name).restype = ctypes.c_char_p
+        kernel = self.compiled.last_launch().decode() if function.startswith("run_") else function
+        text = self.compiled.cuda_error_text(code).decode()
+        raise RuntimeError(f"The launch of {kernel} failed: {text}.")
+
+    def listen(self):
+        """Watchers are told by the run itself which kernels it starts."""
+        self.listening = bool(self.watchers)
+        self.compiled.watch_launches(self.listener if self.listening else None)
+
+    def told(self, name):
+        for watcher in self.watchers:
+            watcher((name.decode(),))
 
 
-# The steps of a call, recorded once for each kind of call, then run again with other tensors.
+def _kw_addresses(tensors):
+    """Where their elements lie: 1 for one that has gaps, and 0 where there is none."""
+    return [0 if t is None else t.data_ptr() if t.is_contiguous() else 1 for t in tensors]
+
+
+# torch's own for code that it has compiled: on the current device, without a parser of arguments.
+_KW_EMPTY = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+_KW_HERE = getattr(torch._C, "_cuda_getDevice", None)
+
+
+def _kw_empty(shape, dtype, device):
+    """Memory without values."""
+    if _KW_EMPTY is None or _KW_HERE is None or device.type != "cuda" or device.index != _KW_HERE():
+        return torch.empty(shape, dtype=dtype, device=device)
+    return _KW_EMPTY(shape, _kw_strides(shape), dtype)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kw_strides(shape):
+    """Those of dense memory."""
+    found = [1]
+    for size in shape[:0:-1]:
+        found.append(found[-1] * max(size, 1))
+    return tuple(found[::-1]) if shape else ()
+
+
+@functools.cache
+def _kw_capability(device):
+    """Which instructions a GPU has; None: this is no GPU."""
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+
+
+@functools.cache
+def _kw_processors(device):
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+# How a generated product is launched: its sizes, its tile and the chip in, three numbers out.
 #
-# `fused` is written as if every line ran in every call. It is given Values in the place of tensors,
-# and its lines are noted: memory, launches, calls of the library. What depends on sizes alone is
-# thereby done once: which way is taken, shapes, addresses inside of one workspace, and the tables
-# from which C starts all kernels between two library calls.
+# The kernel (kernels/gemm_sm90.cuh) does as it is told: how many neighbouring tiles a block
+# multiplies at once, how many clusters of blocks run, and how many rows of the right operand are
+# split before they do; the other rows are split on the way, by warps that have nothing else to do.
 
-_KW_APART = 256  # bytes at whose multiples temporaries begin
-
-
-class _kw_Value:
-    """What stands for a tensor while steps are recorded; `rows` are a slice of it."""
-
-    def __init__(self, index, shape=None, dtype=None, rows=None):
-        self.index, self.shape, self.dtype, self.rows = index, shape, dtype, rows
-
-    def __getitem__(self, rows):
-        return _kw_Value(self.index, self.shape, self.dtype, rows)
-
-    @property
-    def bytes(self):
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def offset(self):
-        """The bytes before its first row."""
-        start = self.rows.start or 0 if self.rows else 0
-        return start * math.prod(self.shape[1:]) * self.dtype.itemsize if start else 0
+# `tiles` at once, `clusters`, `early` rows, and the reason as a sentence.
+_kw_ProductLaunch = collections.namedtuple("ProductLaunch", "tiles clusters early why")
+_KW_PRODUCT_ROWS = 128  # of a tile
+_KW_SPLIT_PANEL = 64
 
 
-class _kw_Empty:
-    """Memory without values, which some step writes."""
+def _kw_waves(groups, cluster, processors):
+    """The clusters that run, and how many groups of tiles the busiest of them multiplies.
 
-    def __init__(self, value):
-        self.value, self.uses = value, (value.index,)
-
-    def step(self, device):
-        shape, strides = tuple(self.value.shape), _kw_dense(self.value.shape)
-        options = {"dtype": self.value.dtype, "device": device}
-        alike = torch.empty(0, **options)
-
-        def by_torch():
-            return torch.empty_strided(shape, strides, **options)
-
-        return "empty", (self.value.index, shape, strides, alike, by_torch)
+    If a few multiprocessors less take as many waves, all have as many tiles, and those of a strip
+    of the right operand are multiplied in the same wave.
+    """
+    most = max(1, processors // cluster)
+    waves = -(-groups // most)
+    enough = -(-groups // waves)
+    return (enough if waves == 1 or enough * 8 >= most * 7 else most), waves
 
 
-def _kw_dense(shape):
-    """The strides of memory without gaps."""
-    return tuple(math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape)))
+def _kw_can_pair(tile, planes):
+    """Whether there is a kernel that multiplies two neighbouring tiles at once."""
+    width, cluster, _ = tile
+    return planes == 2 and cluster == 2 and width == 128
 
 
-class _kw_Call:
-    """A function of tensors, left to torch."""
+@functools.cache
+def _kw_product_launch(rows, batch, rule, processors, frozen):
+    """A ProductLaunch for `batch` products of so many rows; `frozen`: the right one is split."""
+    columns, depth, tile, planes, streams, at_once = rule
+    if rows == 0 or batch == 0:
+        return _kw_ProductLaunch(1, 1, 0, "there is nothing to multiply")
+    width, cluster, band = tile
+    down, across = -(-rows // _KW_PRODUCT_ROWS), -(-columns // (width * cluster))
+    clusters, waves = _kw_waves(down * across * batch, cluster, processors)
+    panels = -(-columns // _KW_SPLIT_PANEL) * _KW_SPLIT_PANEL
+    early, why = panels, ""
+    if planes and frozen:
+        early, why = 0, "the right operand is frozen"
+    elif planes == 1:
+        why = "the product is over too soon to split on the way"
+    elif planes == 2 and not streams:
+        why = "the right operand is split before: it is batched, or does not lie along its depth"
+    elif at_once == 2 and _kw_can_pair(tile, planes):
+        why = "two tiles at once leave no registers to split on the way"
+    elif planes == 2 and waves == 1:
+        why = "there is one wave, and all of the right operand is in it"
+    elif planes == 2:
+        # The splitting warps do some 50 rows a microsecond, in which 64 of depth are multiplied.
+        first = -(-clusters // min(down, band)) * cluster * width
+        if first * 5 > depth * 2:
+            why = "a wave ends before the next one's rows could be split on the way"
+        else:
+            early = min(first, panels)
+            why = f"{early} rows of the right operand are split before the first wave"
+            return _kw_ProductLaunch(1, clusters, early, f"{why}, the others on the way")
+    if _kw_can_pair(tile, planes) and at_once != 1:
+        pairs = -(-rows // (2 * _KW_PRODUCT_ROWS)) * -(-columns // (2 * width)) * batch
+        half, turns = _kw_waves(pairs, cluster, processors)
+        if at_once == 2 or turns * 2 <= waves:
+            return _kw_ProductLaunch(2, half, early, f"{why}; two tiles at once take {turns} wave(s)")
+        why = f"{why}; one tile at once, since two would take {turns} wave(s) instead of {waves}"
+    return _kw_ProductLaunch(1, clusters, early, why or f"{waves} wave(s) of tiles")
 
-    def __init__(self, function, given, index):
-        self.function, self.given, self.index = function, given, index
-        self.uses = (*(v.index for v in given), index)
 
-    def step(self, device):
-        places, rows = tuple(v.index for v in self.given), tuple(v.rows for v in self.given)
-        return "call", (self.function, places, rows, self.index)
-
+# Weights that freeze() has split: their halves, as long as the weights are what they were.
 
 def _kw_stamped(weight):
     """What tells that a weight was changed; a write through `.data` leaves it as it is."""
     return weight.data_ptr(), None if weight.is_inference() else weight._version
 
 
-class _kw_Steps:
-    """One kind of call. While `fused` is recorded, it is given this to say what is to be done."""
-
-    def __init__(self, fusion, memo, tensors):
-        self.library, self.precision = fusion.kernels, fusion.precision
-        self.device = tensors[0].device
-        self.frozen = set(memo.frozen)
-        self.written = tuple(fusion.in_place)
-        self.given = self.count = len(tensors)
-        self.tape, self.launches = [], {}
-        self.halves, self.contracts = {}, False
-        values = [_kw_Value(i, t.shape, t.dtype) for i, t in enumerate(tensors)]
-        self.finish(fusion.fused(self, *values))
-
-    # ---- what fused() says -------------------------------------------------------------------
-
-    def value(self, shape=None, dtype=None):
-        self.count += 1
-        return _kw_Value(self.count - 1, shape, dtype)
-
-    def empty(self, shape, dtype):
-        """Memory without values."""
-        value = self.value(shape, dtype)
-        self.tape.append(_kw_Empty(value))
-        return value
-
-    def launch(self, name, operands, *numbers):
-        """A kernel, on what it reads and what it writes, with its sizes."""
-        self.launches[len(self.tape)] = (f"launch_{name}", operands, numbers)
-        self.tape.append(None)
-
-    def call(self, function, *given):
-        """A function of torch, or of anybody."""
-        value = self.value()
-        self.tape.append(_kw_Call(function, given, value.index))
-        return value
-
-    def contract(self, function, *given):
-        """A product or convolution of the library, at the precision of this file."""
-        self.contracts = True
-        return self.call(function, *given)
-
-    def kept(self, target, weight, halves, scales):
-        """The halves of a frozen weight, or memory for them, and whether they are frozen."""
-        if target not in self.frozen:
-            return self.empty(*halves), self.empty(*scales), False
-        found = self.value(*halves), self.value(*scales)
-        self.halves[target] = (weight.index, *(value.index for value in found))
-        return *found, True
-
-    # ---- what is made of it ------------------------------------------------------------------
-
-    def finish(self, results):
-        """Temporaries of kernels alone share a workspace; launches in a row become one step."""
-        indices = tuple(v.index for v in results)
-        handed = {*indices, *(i for s in self.tape if isinstance(s, _kw_Call) for i in s.uses)}
-        places, room = self.placed(handed)
-        workspace = self.value((room,), torch.uint8)
-        steps, row = [(_kw_Empty(workspace).step(self.device), (workspace.index,))] if room else [], []
-        for i, step in enumerate(self.tape):
-            if i in self.launches:
-                row.append(self.launches[i])
-            elif not isinstance(step, _kw_Empty) or step.value.index in handed:
-                if row and not isinstance(step, _kw_Empty):
-                    steps.append(self.in_a_row(row, places, workspace))
-                    row = []
-                steps.append((step.step(self.device), step.uses))
-        if row:
-            steps.append(self.in_a_row(row, places, workspace))
-        self.steps = self.until_done(steps, indices)
-        kept = tuple(i for _, *pair in self.halves.values() for i in pair)
-        made = self.library.sequence if self.library else _kw_Sequence
-        self.sequence = made(self.count, kept, self.steps, indices, self.written)
-        self.bytes, self.tape, self.launches = room, None, None
-
-    def placed(self, handed):
-        """Where in the workspace temporaries lie, and how large it is; what is over makes room."""
-        last = {v.index: i for i, (_, vs, _) in self.launches.items() for v in vs}
-        placed, found = [], {}
-        for i, step in enumerate(self.tape):
-            index = step.value.index if isinstance(step, _kw_Empty) else None
-            if index in last and index not in handed:
-                size = -(-max(1, step.value.bytes) // _KW_APART) * _KW_APART
-                at = 0
-                for start, stop, end in sorted(placed):
-                    if end >= i and at + size <= start:
-                        break
-                    at = max(at, stop) if end >= i else at
-                placed.append((at, at + size, last[index]))
-                found[index] = at
-        return found, max([stop for _, stop, _ in placed], default=0)
-
-    def in_a_row(self, row, places, workspace):
-        bases, launches = {}, []
-        for name, values, numbers in row:
-            operands = []
-            for v in values:
-                inside = v.index in places
-                base, offset = (workspace.index, places[v.index]) if inside else (v.index, 0)
-                operands.append((bases.setdefault(base, len(bases)), offset + v.offset))
-            launches.append((name, operands, numbers))
-        return self.library.launches(self.device, launches, bases), tuple(bases)
-
-    def until_done(self, steps, results):
-        """Each step with the values that nobody needs behind it."""
-        needed, found = {*range(self.given), *results}, []
-        for step, uses in reversed(steps):
-            found.append((*step, tuple(i for i in dict.fromkeys(uses) if i not in needed)))
-            needed.update(uses)
-        return tuple(reversed(found))
-
-    # ---- a call of this kind -----------------------------------------------------------------
-
-    def run(self, memo, tensors):
-        """The results, from inputs and state."""
-        frozen = self.frozen_halves(memo, tensors)
-        return self.precisely(self.sequence, tuple(tensors), frozen)
-
-    def precisely(self, function, *arguments):
-        """A function's result at the precision of this file, which torch mostly has."""
-        if not self.contracts or self.precision.holds():
-            return function(*arguments)
-        with self.precision():
-            return function(*arguments)
-
-    def frozen_halves(self, memo, tensors):
-        """What freeze() has kept of the weights, which must be as they were."""
-        found = ()
-        for target, (weight, *_) in self.halves.items():
-            *halves, stamp = memo.frozen[target]
-            if stamp != _kw_stamped(tensors[weight]):
-                again = "call freeze() again or unfreeze()"
-                raise RuntimeError(f"The weight {target} changed after freeze(); {again}.")
-            found += tuple(halves)
-        return found
+def _kw_halves_of(kept, target, weight):
+    """The halves of a weight and what they are scaled by, or nothing where it is not frozen."""
+    if target not in kept:
+        return None, None
+    halves, scales, stamp = kept[target]
+    if stamp != _kw_stamped(weight):
+        again = "call freeze() again or unfreeze()"
+        raise RuntimeError(f"The weight {target} changed after freeze(); {again}.")
+    return halves, scales
 
 
-# Which way a call takes: the kernels at once, inside an autograd function, or as an operator.
+# Products and convolutions of the library run at the precision that a file was compiled for.
 
-_KW_LITERALS = (int, bool, str, type(None))
-_KW_MOST_KINDS = 128  # of calls that are remembered
-_KW_TYPE = operator.attrgetter("dtype", "shape", "device")
+class _kw_Precision:
+    """How torch rounds float32 products, and whether cuDNN may round convolutions."""
+
+    def __init__(self, products, convolutions):
+        self.products, self.convolutions = products, convolutions
+
+    def holds(self):
+        """Whether torch is set to it already."""
+        return (
+            torch._C._get_float32_matmul_precision() == self.products
+            and torch._C._get_cudnn_allow_tf32() is self.convolutions
+        )
+
+    def put(self):
+        torch.set_float32_matmul_precision(self.products)
+        torch.backends.cudnn.allow_tf32 = self.convolutions
+
+    @contextlib.contextmanager
+    def at_work(self):
+        """Inside, torch is set to it."""
+        before = _kw_Precision(torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+        with contextlib.ExitStack() as after:
+            after.callback(before.put)
+            self.put()
+            yield
 
 
-class _kw_Kind:
-    """What is known of a kind of call: why the kernels cannot take it, or its recorded steps."""
+# The programs of a file for a GPU become a library, by nvcc, for the GPU that is there.
 
-    def __init__(self, cause, types=None):
-        self.cause, self.types, self.steps = cause, types, None
+def _kw_library_for_gpu(stem, programs, headers):
+    """The compiled programs, from the folder where they are kept or from nvcc; None without a GPU.
 
-
-class _kw_Unfrozen:
-    """The record of no module in particular."""
-
-    frozen = {}  # noqa: RUF012
-
-
-class _kw_Fusion:
-    """All that the emitted functions of one model are to the code around them.
-
-    `fused(run, *inputs, *state)` says how the results are computed; `original(module, *inputs,
-    *constants)` computes the same with the user's own forward; `model` is the user's class, where
-    that may matter to it; `outside(state, *arguments)` says why the kernels cannot take a call;
-    `state(module)` reads parameters and buffers. Of inputs and state, `rewritten` are the places of
-    the buffers that a call changes, `recalled` of those that results depend on, `in_place` of those
-    that kernels write. `reaches` gives for each result the tensors that its gradient flows to,
-    `blank` empty results for tracers; `flat` gives the values of a call one by one, and `given`
-    says which of them the inputs are, where they are; `globals` says that some of the state lies in
-    the file, where no memo watches it; `switch` reads what may be set in the file; `alone` gives
-    the results that may be views of something inside and share no element with another. Where it
-    depends on which tensors ask for gradients how results lie, `asking` and `laid` see to that, or
-    `ways` says that every call asks outside().
+    Hopper's instructions are those of this architecture alone, and have a letter to their number.
     """
-
-    alone = ()
-    ways = False
-    in_place = ()
-
-    def __init__(self, stem, **parts):
-        self.__dict__.update(parts)
-        self.operator = _kw_Operator(self, stem)
-        self.parted, self.kinds, self.recorded = {}, {}, {}
-        self.record = _kw_recording(_kw_Recorded)
-        self.again = _kw_unknown  # gives the results of a call like one before it, None for any other
-        if self.kernels and self.kernels.calls and not self.ways:
-            self.again = self.kernels.calls.again
-
-    def register(self, module):
-        """Every ModelNew comes by here when it is made."""
-        self.operator.modules.add(module)
-        vars(module)["_kernelwright"] = None
-        return module
-
-    @staticmethod
-    def flat(*arguments):
-        """Arguments with the values in `*args` and `**kwargs` one by one, for files with these."""
-        return arguments
-
-    def plain(self, module):
-        """A ModelNew as one of the original's class, over the very same attributes."""
-        if torch.compiler.is_compiling() or type(module).__base__ is not self.model:
-            return module
-        found = object.__new__(self.model)
-        found.__dict__ = vars(module)
-        return found
-
-    def apart(self, needed):
-        """The results that no gradient flows from, where these tensors need one."""
-        if needed not in self.parted:
-            flows = [any(needed[1 + i] for i in of) for of in self.reaches]
-            self.parted[needed] = [i for i, flow in enumerate(flows) if not flow]
-        return self.parted[needed]
-
-    def memo(self, module):
-        """The module's record, made anew where anything was touched since it was made."""
-        if torch.compiler.is_compiling():
-            return _kw_Glance(module, self, hasattr(module, "_kernelwright_original"))
-        if "_kernelwright_original" in vars(module) or _kw_is_recomputing():
-            return _kw_Glance(module, self, original=True)
-        memo = vars(module).get("_kernelwright")
-        if memo is None or not memo.is_current(module):
-            mine = memo is not None and memo.module is module
-            memo = _kw_Memo(module, self, memo if mine else None)
-        elif self.globals and memo.cause is None:
-            memo.state = self.state(module)
-        return memo
-
-    def look(self, module, *arguments):
-        """The module's record, and what is known of calls like this one."""
-        memo = self.memo(module)
-        if memo.cause is not None:
-            return memo, _kw_Kind(memo.cause)
-        values = self.flat(*arguments)
-        key = None if self.ways or _kw_is_watched(self.device) else self.key(memo, values)
-        if key is None:
-            return memo, _kw_Kind(self.outside(memo.state, *arguments))
-        types = [*map(_KW_TYPE, memo.state), *map(_kw_is_lazy, memo.state)]
-        if self.random:
-            types += [tensor.stride() for tensor in memo.state]
-        kind = self.kinds.get(key)
-        if kind is None or kind.types != types:
-            kind = _kw_Kind(self.outside(memo.state, *arguments), types)
-            if kind.cause is None:
-                _kw_remember(self.kinds, key, kind)
-        if kind.cause is None:
-            self.learn(memo, kind, values)
-        return memo, kind
-
-    def learn(self, memo, kind, arguments):
-        """From here on, again() knows calls like this one."""
-        state = memo.state
-        if memo.known is _kw_unknown or not all(map(_kw_is_dense, state)):
-            return
-        inputs = [arguments[i] for i in self.given]
-        if kind.steps is None:
-            kind.steps = self.steps(memo, (*inputs, *state))
-        steps = kind.steps
-        frozen = steps.frozen_halves(memo, (*inputs, *state))
-        weights = tuple(weight - self.inputs for weight, *_ in steps.halves.values())
-        precise = self.precision.holds if steps.contracts else None
-        kept = (tuple(state), self.switch(), frozen, weights, precise)
-        recorded = (self.record, (memo, steps.sequence, (), frozen))
-        node = (None, (), ())
-        # Others need Python around the kernels: generators, copies of buffers, aliases.
-        if not (self.random or self.recalled or self.alone):
-            backward = functools.partial(_kw_gradients, self, memo.module, (), None)
-            node = (backward, tuple(self.reaches), tuple(self.rewritten))
-        memo.known.add(arguments, self.given, *kept, steps.sequence, *recorded, *node)
-
-    def key(self, memo, arguments):
-        """All that outside() asks of the arguments; None where that cannot be told in short."""
-        found = [*memo.frozen, self.switch()]
-        for value in arguments:
-            kind = type(value)
-            if kind is torch.Tensor or kind is torch.nn.Parameter:
-                if value.layout is not torch.strided or _kw_is_lazy(value):
-                    return None
-                order = value.is_contiguous() or value.stride()
-                found += (kind, value.dtype, value.device, value.shape, order)
-            elif kind in _KW_LITERALS:
-                found += (kind, value)
-            elif kind is float:
-                found += (kind, repr(value))  # 0.0 and -0.0 are equal
-            else:
-                return None
-        return tuple(found)
-
-    def run(self, memo, kind, inputs, constants=()):
-        """The results of a call that the kernels cover."""
-        tensors = (*inputs, *memo.state)
-        if kind.steps is None:
-            if torch.compiler.is_compiling() or _kw_is_traced(inputs):
-                return self.traced(tensors)
-            kind.steps = self.steps(memo, tensors)
-        if torch.is_grad_enabled() and True in [t.requires_grad for t in tensors]:
-            frozen = kind.steps.frozen_halves(memo, tensors)
-            call = (memo, kind.steps.sequence, constants, frozen)
-            return kind.steps.precisely(self.record, call, *tensors)
-        return kind.steps.run(memo, tensors)
-
-    def compute(self, tensors):
-        """The results, for no module in particular."""
-        return self.steps(_kw_Unfrozen, tensors).run(_kw_Unfrozen, tensors)
-
-    def traced(self, tensors):
-        """The results of a call that is traced.
-
-        The operator hands back what buffers become, to autograd with a history as all its results.
-        """
-        results = self.operator.call(list(tensors))
-        count = len(self.reaches)
-        for i, new in zip(self.rewritten, results[count:], strict=True):
-            tensors[i].copy_(new.detach())
-        return results[:count]
-
-    def steps(self, memo, tensors):
-        """The steps for tensors of these sizes, recorded where they are not yet."""
-        inputs = tensors[: self.inputs]
-        key = (*memo.frozen, self.switch(), inputs[0].device, *(t.shape for t in inputs))
-        found = self.recorded.get(key)
-        if found is None:
-            found = _kw_Steps(self, memo, tensors)
-            _kw_remember(self.recorded, key, found)
-        return found
-
-
-def _kw_remember(table, key, value):
-    """Keep a value, and not too many of them."""
-    if len(table) >= _KW_MOST_KINDS:
-        table.clear()
-    table[key] = value
-
-
-def _kw_is_watched(device):
-    """Whether anything stands between a call and the memory of its tensors."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        or torch.is_autocast_enabled(device)
+    if not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability()
+    number = f"{major}{minor}" + ("a" if major == 9 else "")
+    gpu = f"-gencode=arch=compute_{number},code=sm_{number}"
+    flags = dict(
+        extra_cflags=["-std=c++17", "-O1"],
+        extra_cuda_cflags=["-std=c++17", "-O3", gpu],
+        is_python_module=False,  # plain C functions: no binding to compile
     )
-
-
-def _kw_is_dense(tensor):
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-
-
-# What calls the kernels, in C++.
-
-_KW_CALLS = r"""
-// A call like one before, without Python in between: is it one, memory, launches, results.
-//
-// Three types and two functions, which Python uses (memo.py, steps.py, fusion.py):
-//
-//   Picture    whether everything that hangs on a module is as it was
-//   Sequence   the steps of a call, on tensors: memory, kernels in a row, functions of Python
-//   Known      the results of a call like one before, or None
-//   again      the same, asked of what a module remembers
-//   record     from here on, calls are recorded by this function of node.cpp
-//
-// Headers of torch's Python binding take ten seconds to compile, and these take one; so where in a
-// Python object its tensor stands is found out by asking some for their attribute `_cdata`, and one
-// function is declared here. Headers of autograd take seven: what needs them is node.cpp, a library
-// that is there some time later, or never.
-#include <Python.h>
-#include <structmember.h>
-
-#include <ATen/EmptyTensor.h>
-#include <ATen/PythonTorchFunctionTLS.h>
-#include <c10/core/GradMode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#ifdef KW_CUDA
-#include <ATen/cuda/EmptyTensor.h>
-#endif
-
-#include <algorithm>
-#include <cstdint>
-#include <memory>
-#include <utility>
-#include <vector>
-
-PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace {
-
-// ---- Python's objects ---------------------------------------------------------------------------
-
-// A reference that is given back at the end.
-class Ref {
- public:
-  Ref() = default;
-  explicit Ref(PyObject* owned) : object_(owned) {}
-  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  Ref& operator=(Ref&& other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  Ref(const Ref&) = delete;
-  Ref& operator=(const Ref&) = delete;
-  ~Ref() { Py_XDECREF(object_); }
-
-  static Ref to(PyObject* borrowed) { return Ref(Py_XNewRef(borrowed)); }
-  PyObject* get() const { return object_; }
-  PyObject* release() { return std::exchange(object_, nullptr); }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_ = nullptr;
-};
-
-struct PythonError {};  // Python's own error is set
-
-Ref checked(PyObject* owned) {
-  if (owned == nullptr) throw PythonError();
-  return Ref(owned);
-}
-
-PyObject* item(PyObject* tuple, Py_ssize_t i) {
-  PyObject* found = PyTuple_GetItem(tuple, i);
-  if (found == nullptr) throw PythonError();
-  return found;
-}
-
-int64_t number(PyObject* object) {
-  const int64_t found = PyLong_AsLongLong(object);
-  if (found == -1 && PyErr_Occurred() != nullptr) throw PythonError();
-  return found;
-}
-
-std::vector<int64_t> numbers(PyObject* tuple) {
-  std::vector<int64_t> found;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) found.push_back(number(item(tuple, i)));
-  return found;
-}
-
-Ref called(PyObject* function) {
-  return checked(PyObject_CallNoArgs(function));
-}
-
-bool is_true(PyObject* object) {
-  const int found = PyObject_IsTrue(object);
-  if (found < 0) throw PythonError();
-  return found != 0;
-}
-
-// A type of Python around a C++ body. The body names what it holds to the garbage collector: a
-// module holds its Picture, and a Picture the module.
-template <class Body>
-struct Object {
-  PyObject_HEAD vectorcallfunc vectorcall;
-  Body* body;
-
-  static Body& of(PyObject* self) { return *reinterpret_cast<Object*>(self)->body; }
-
-  // What throws may be a hook of Python's inside torch, and has said why.
-  static void say(const char* why) {
-    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_RuntimeError, why);
-  }
-
-  template <class Function>
-  static PyObject* guarded(const Function& function) {
-    try {
-      return function();
-    } catch (const PythonError&) {
-    } catch (const c10::Error& error) {
-      say(error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      say(error.what());
-    }
-    return nullptr;
-  }
-
-  static PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
-    return guarded([&] {
-      auto body = std::make_unique<Body>(args);
-      Ref self = checked(type->tp_alloc(type, 0));
-      auto* object = reinterpret_cast<Object*>(self.get());
-      object->vectorcall = call;
-      object->body = body.release();
-      return self.release();
-    });
-  }
-
-  static PyObject* call(PyObject* self, PyObject* const* args, size_t count, PyObject*) {
-    return guarded([&] { return of(self).call(args, PyVectorcall_NARGS(count)); });
-  }
-
-  static int traverse(PyObject* self, visitproc visit, void* arg) {
-    Py_VISIT(Py_TYPE(self));
-    Body* body = reinterpret_cast<Object*>(self)->body;
-    return body == nullptr ? 0 : body->visit(visit, arg);
-  }
-
-  static int clear(PyObject* self) {
-    Body* body = reinterpret_cast<Object*>(self)->body;
-    if (body != nullptr) body->release();
-    return 0;
-  }
-
-  static void dealloc(PyObject* self) {
-    PyObject_GC_UnTrack(self);
-    PyTypeObject* type = Py_TYPE(self);
-    delete reinterpret_cast<Object*>(self)->body;
-    type->tp_free(self);
-    Py_DECREF(type);
-  }
-
-  static Ref type(const char* name, PyMethodDef* methods) {
-    static PyMemberDef members[] = {
-        {"__vectorcalloffset__", T_PYSSIZET, offsetof(Object, vectorcall), READONLY, nullptr},
-        {nullptr, 0, 0, 0, nullptr}};
-    PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(make)},
-                           {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
-                           {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
-                           {Py_tp_clear, reinterpret_cast<void*>(clear)},
-                           {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
-                           {Py_tp_members, members},
-                           {Py_tp_methods, methods},
-                           {0, nullptr}};
-    PyType_Spec spec{name, sizeof(Object), 0,
-                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
-    return checked(PyType_FromSpec(&spec));
-  }
-};
-
-// ---- torch --------------------------------------------------------------------------------------
-
-// What is asked of torch in every call, looked up once.
-struct Torch {
-  PyTypeObject* tensor = nullptr;
-  PyTypeObject* parameter = nullptr;
-  PyGetSetDef* address = nullptr;  // of a tensor's TensorImpl
-  Py_ssize_t offset = 0;           // of that address in a Python object, if it is known
-  PyObject* is_filling = nullptr;  // whether fresh memory may have to be filled
-  PyObject* threads = nullptr;
-  PyObject* stream = nullptr;
-  PyObject* forward_mode = nullptr;  // the names of torch.autograd.forward_ad
-  PyObject* level = nullptr;
-  PyObject* no_level = nullptr;
-  PyObject* compiler = nullptr;  // the names of torch.compiler
-  PyObject* is_compiling = nullptr;
-  PyObject* memo = nullptr;  // names of what a module remembers
-  PyObject* known = nullptr;
-} torch;
-
-PyObject* looked_up(const char* module, const char* name) {
-  const Ref found = checked(PyImport_ImportModule(module));
-  return checked(PyObject_GetAttrString(found.get(), name)).release();
-}
-
-c10::TensorImpl* told_address(PyObject* tensor) {
-  const Ref found = checked(torch.address->get(tensor, torch.address->closure));
-  return static_cast<c10::TensorImpl*>(PyLong_AsVoidPtr(found.get()));
-}
-
-constexpr Py_ssize_t kHead = sizeof(PyObject);
-
-template <class Word>
-Word word_at(PyObject* object, Py_ssize_t offset) {
-  return *reinterpret_cast<const Word*>(reinterpret_cast<const char*>(object) + offset);
-}
-
-// The first word behind an object's head is its tensor; in earlier releases of torch the second is,
-// and the first says whether the object merely borrows it. 0 if it is neither.
-Py_ssize_t offset_of_address() {
-  const Ref tensor = called(reinterpret_cast<PyObject*>(torch.tensor));
-  const Ref parameter = called(reinterpret_cast<PyObject*>(torch.parameter));
-  for (const Py_ssize_t offset : {kHead, kHead + Py_ssize_t{sizeof(void*)}}) {
-    const auto is_there = [&](PyObject* object) {
-      return word_at<c10::TensorImpl*>(object, offset) == told_address(object);
-    };
-    if (is_there(tensor.get()) && is_there(parameter.get())) return offset;
-  }
-  return 0;
-}
-
-void look_up_torch() {
-  torch.tensor = reinterpret_cast<PyTypeObject*>(looked_up("torch", "Tensor"));
-  torch.parameter = reinterpret_cast<PyTypeObject*>(looked_up("torch.nn", "Parameter"));
-  const Ref base(looked_up("torch._C", "TensorBase"));
-  PyObject* address = checked(PyObject_GetAttrString(base.get(), "_cdata")).release();
-  if (!Py_IS_TYPE(address, &PyGetSetDescr_Type)) {
-    PyErr_SetString(PyExc_ImportError, "Tensors of this torch do not tell their address.");
-    throw PythonError();
-  }
-  torch.address = reinterpret_cast<PyGetSetDescrObject*>(address)->d_getset;
-  torch.offset = offset_of_address();
-  torch.is_filling = looked_up("torch._C", "_get_deterministic_algorithms");
-  torch.threads = looked_up("torch._C", "get_num_threads");
-#ifdef KW_CUDA
-  torch.stream = looked_up("torch._C", "_cuda_getCurrentRawStream");
-#endif
-  torch.forward_mode = looked_up("torch.autograd.forward_ad", "__dict__");
-  torch.level = checked(PyUnicode_InternFromString("_current_level")).release();
-  torch.no_level = checked(PyLong_FromLong(-1)).release();
-  torch.compiler = looked_up("torch.compiler", "__dict__");
-  torch.is_compiling = checked(PyUnicode_InternFromString("_is_compiling_flag")).release();
-  torch.memo = checked(PyUnicode_InternFromString("_kernelwright")).release();
-  torch.known = checked(PyUnicode_InternFromString("known")).release();
-}
-
-bool is_tensor(PyObject* object) {
-  return Py_IS_TYPE(object, torch.tensor) || Py_IS_TYPE(object, torch.parameter);
-}
-
-c10::TensorImpl& tensor_of(PyObject* object) {
-  if (is_tensor(object) && torch.offset != 0) {
-    const bool borrows = torch.offset != kHead && word_at<bool>(object, kHead);
-    if (!borrows) return *word_at<c10::TensorImpl*>(object, torch.offset);
-  }
-  if (!PyObject_TypeCheck(object, torch.tensor)) {
-    PyErr_SetString(PyExc_TypeError, "A kernel was given something that is no tensor.");
-    throw PythonError();
-  }
-  return *told_address(object);
-}
-
-// What a tensor is, but for its values, its place in memory and its gradient.
-class Likeness {
- public:
-  explicit Likeness(const c10::TensorImpl& tensor)
-      : keys_(tensor.key_set()),
-        dtype_(tensor.dtype()),
-        device_(tensor.device()),
-        sizes_(tensor.sizes().vec()),
-        strides_(tensor.strides().vec()) {}
-
-  bool fits(const c10::TensorImpl& tensor) const {
-    return tensor.key_set() == keys_ && tensor.dtype() == dtype_ && tensor.device() == device_ &&
-           tensor.sizes() == sizes_ && tensor.strides() == strides_;
-  }
-
- private:
-  c10::DispatchKeySet keys_;
-  caffe2::TypeMeta dtype_;
-  c10::Device device_;
-  std::vector<int64_t> sizes_;
-  std::vector<int64_t> strides_;
-};
-
-// ---- a picture of a module ----------------------------------------------------------------------
-
-// A number that is another one after every change of a dict; 0 where there is none.
-uint64_t version_of(PyObject* container) {
-#if PY_VERSION_HEX < 0x030D0000
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  if (PyDict_Check(container)) return reinterpret_cast<PyDictObject*>(container)->ma_version_tag;
-#pragma GCC diagnostic pop
-#endif
-  return 0;
-}
-
-// Picture(containers, modules)() is true as long as the containers hold the very same objects in
-// the same order, under the same keys, and the modules are of the same classes. A dict that was not
-// changed at all since it was last looked at is not looked at again.
-class Picture {
- public:
-  explicit Picture(PyObject* args) {
-    PyObject* containers = item(args, 0);
-    PyObject* modules = item(args, 1);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(containers); ++i) {
-      PyObject* container = item(containers, i);
-      const size_t begin = seen_.size();
-      each(container, [&](PyObject* object) {
-        seen_.push_back(Ref::to(object));
-        return true;
-      });
-      containers_.push_back({Ref::to(container), begin, seen_.size(), version_of(container)});
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(modules); ++i) {
-      PyObject* module = item(modules, i);
-      modules_.push_back(Ref::to(module));
-      classes_.push_back(Ref::to(reinterpret_cast<PyObject*>(Py_TYPE(module))));
-    }
-  }
-
-  bool holds() {
-    for (Container& container : containers_) {
-      const uint64_t version = version_of(container.object.get());
-      if (version != 0 && version == container.version) continue;
-      if (!is_same(container)) return false;
-      container.version = version;
-    }
-    for (size_t i = 0; i < modules_.size(); ++i) {
-      if (reinterpret_cast<PyObject*>(Py_TYPE(modules_[i].get())) != classes_[i].get())
-        return false;
-    }
-    return true;
-  }
-
-  PyObject* call(PyObject* const*, Py_ssize_t) { return PyBool_FromLong(holds()); }
-
-  int visit(visitproc visit, void* arg) const {
-    for (const Container& container : containers_) Py_VISIT(container.object.get());
-    for (const Ref& object : seen_) Py_VISIT(object.get());
-    for (const Ref& object : modules_) Py_VISIT(object.get());
-    for (const Ref& object : classes_) Py_VISIT(object.get());
-    return 0;
-  }
-
-  void release() {
-    const auto dropped = std::make_tuple(std::move(containers_), std::move(seen_),
-                                         std::move(modules_), std::move(classes_));
-  }
-
- private:
-  struct Container {
-    Ref object;
-    size_t begin;  // of what it held, in seen_
-    size_t end;
-    uint64_t version;  // when it was last found the same
-  };
-
-  bool is_same(const Container& container) const {
-    size_t next = container.begin;
-    const bool same = each(container.object.get(), [&](PyObject* object) {
-      return next != container.end && seen_[next++].get() == object;
-    });
-    return same && next == container.end;
-  }
-
-  // Whether the function says yes to all that a container holds.
-  template <class Function>
-  static bool each(PyObject* container, const Function& function) {
-    if (PyDict_Check(container)) {
-      PyObject *key, *value;
-      for (Py_ssize_t at = 0; PyDict_Next(container, &at, &key, &value) != 0;) {
-        if (!function(key) || !function(value)) return false;
-      }
-      return true;
-    }
-    const Ref iterator = checked(PyObject_GetIter(container));
-    while (const Ref object{PyIter_Next(iterator.get())}) {
-      if (!function(object.get())) return false;
-    }
-    if (PyErr_Occurred() != nullptr) throw PythonError();
-    return true;
-  }
-
-  std::vector<Container> containers_;
-  std::vector<Ref> seen_;
-  std::vector<Ref> modules_;
-  std::vector<Ref> classes_;
-};
-
-// ---- the steps of a call ------------------------------------------------------------------------
-
-constexpr int64_t kAlignment = 16;
-
-// Runs the launches of a table: their number, the most operands and the most sizes, then for each
-// launch its function, how many operands and sizes, a base and a number of bytes for each operand,
-// and the sizes. Two numbers are handed to each behind its sizes: the device and the stream, or the
-// number of threads and nothing. The error of a launch comes back with its place in the upper half.
-int64_t run_launches(const int64_t* table, char* const* bases, int64_t first, int64_t second) {
-  using Launcher = int (*)(void* const*, const int64_t*);
-  const int64_t launches = table[0];
-  c10::SmallVector<void*, 16> tensors(static_cast<size_t>(table[1]));
-  c10::SmallVector<int64_t, 16> sizes(static_cast<size_t>(table[2]) + 2);
-  const int64_t* at = table + 3;
-  for (int64_t launch = 0; launch < launches; ++launch) {
-    const auto function = reinterpret_cast<Launcher>(at[0]);
-    const auto operands = static_cast<size_t>(at[1]);
-    const auto count = static_cast<size_t>(at[2]);
-    at += 3;
-    for (size_t i = 0; i < operands; ++i, at += 2) tensors[i] = bases[at[0]] + at[1];
-    for (size_t i = 0; i < count; ++i) sizes[i] = *at++;
-    sizes[count] = first;
-    sizes[count + 1] = second;
-    const int code = function(tensors.data(), sizes.data());
-    if (code != 0) return (launch << 32) | code;
-  }
-  return 0;
-}
-
-// A tensor of a call. What only kernels touch never becomes an object of Python.
-class Value {
- public:
-  Value() = default;
-  explicit Value(Ref object) : object_(std::move(object)) {}
-  explicit Value(at::TensorBase tensor) : tensor_(std::move(tensor)) {}
-
-  PyObject* object() {
-    if (!object_) object_ = checked(THPVariable_Wrap(tensor_));
-    return object_.get();
-  }
-
-  c10::TensorImpl& tensor() const {
-    return tensor_.defined() ? *tensor_.unsafeGetTensorImpl() : tensor_of(object_.get());
-  }
-
- private:
-  Ref object_;
-  at::TensorBase tensor_;
-};
-
-using Values = c10::SmallVector<Value, 16>;
-
-// Kernels work on dense memory, aligned on a GPU. A copy that is, or nothing where the tensor is.
-Ref copy_for_kernels(Value& value) {
-  const auto is_aligned = [](const c10::TensorImpl& tensor) {
-    return !tensor.device().is_cuda() ||
-           reinterpret_cast<intptr_t>(tensor.data()) % kAlignment == 0;
-  };
-  Ref copy;
-  if (!value.tensor().is_contiguous()) {
-    copy = checked(PyObject_CallMethod(value.object(), "contiguous", nullptr));
-  }
-  if (!is_aligned(copy ? tensor_of(copy.get()) : value.tensor())) {
-    PyObject* from = copy ? copy.get() : value.object();
-    copy = checked(PyObject_CallMethod(from, "clone", nullptr));
-  }
-  return copy;
-}
-
-class Step {
- public:
-  explicit Step(PyObject* done) : done_(numbers(done)) {}
-  virtual ~Step() = default;
-  virtual void run(Values& values) const = 0;
-  virtual int visit(visitproc visit, void* arg) const = 0;
-
-  // What nobody needs behind this step is given back.
-  void finish(Values& values) const {
-    for (const int64_t i : done_) values[static_cast<size_t>(i)] = Value();
-  }
-
- private:
-  std::vector<int64_t> done_;
-};
-
-// Memory without values: (index, sizes, strides, a tensor like it, the same by torch).
-class Empty : public Step {
- public:
-  Empty(PyObject* row, PyObject* done)
-      : Step(done),
-        index_(static_cast<size_t>(number(item(row, 0)))),
-        sizes_(numbers(item(row, 1))),
-        strides_(numbers(item(row, 2))),
-        dtype_(tensor_of(item(row, 3)).dtype().toScalarType()),
-        device_(tensor_of(item(row, 3)).device()),
-        by_torch_(Ref::to(item(row, 4))) {}
-
-  void run(Values& values) const override { values[index_] = made(); }
-
-  int visit(visitproc visit, void* arg) const override {
-    Py_VISIT(by_torch_.get());
-    return 0;
-  }
-
- private:
-  Value made() const {
-    if (!is_true(called(torch.is_filling).get())) {
-      try {
-        return Value(allocated());
-      } catch (const std::exception&) {  // torch says below what was wrong
-      }
-    }
-    return Value(called(by_torch_.get()));
-  }
-
-  at::TensorBase allocated() const {
-#ifdef KW_CUDA
-    if (device_.is_cuda()) return at::detail::empty_strided_cuda(sizes_, strides_, dtype_, device_);
-#endif
-    return at::detail::empty_strided_cpu(sizes_, strides_, dtype_);
-  }
-
-  size_t index_;
-  std::vector<int64_t> sizes_;
-  std::vector<int64_t> strides_;
-  c10::ScalarType dtype_;
-  c10::Device device_;
-  Ref by_torch_;
-};
-
-// Kernels in a row: (table, the values that they work on, device or None, names, what is told the
-// names before they start, what tells an error).
-class Launches : public Step {
- public:
-  Launches(PyObject* row, PyObject* done)
-      : Step(done),
-        table_(Ref::to(item(row, 0))),
-        bases_(numbers(item(row, 1))),
-        device_(Ref::to(item(row, 2))),
-        names_(Ref::to(item(row, 3))),
-        watchers_(Ref::to(item(row, 4))),
-        failed_(Ref::to(item(row, 5))) {}
-
-  void run(Values& values) const override {
-    for (Py_ssize_t i = 0; i < PyList_Size(watchers_.get()); ++i) {
-      checked(PyObject_CallOneArg(PyList_GetItem(watchers_.get(), i), names_.get()));
-    }
-    c10::SmallVector<char*, 32> bases;
-    std::vector<Ref> copies;
-    for (const int64_t i : bases_) {
-      bases.push_back(address(values[static_cast<size_t>(i)], copies));
-    }
-    const bool on_gpu = device_.get() != Py_None;
-    const Ref second =
-        checked(on_gpu ? PyObject_CallOneArg(torch.stream, device_.get()) : PyLong_FromLong(0));
-    const int64_t first = on_gpu ? number(device_.get()) : number(called(torch.threads).get());
-    const auto* table = reinterpret_cast<const int64_t*>(PyBytes_AsString(table_.get()));
-    const int64_t on = number(second.get());
-    int64_t code = 0;
-    Py_BEGIN_ALLOW_THREADS;
-    code = run_launches(table, bases.data(), first, on);
-    Py_END_ALLOW_THREADS;
-    if (code != 0) checked(PyObject_CallFunction(failed_.get(), "OL", names_.get(), code));
-  }
-
-  int visit(visitproc visit, void* arg) const override {
-    Py_VISIT(watchers_.get());
-    Py_VISIT(failed_.get());
-    return 0;
-  }
-
- private:
-  static char* address(Value& value, std::vector<Ref>& copies) {
-    Ref copy = copy_for_kernels(value);
-    const c10::TensorImpl& tensor = copy ? tensor_of(copy.get()) : value.tensor();
-    if (copy) copies.push_back(std::move(copy));
-    return static_cast<char*>(const_cast<void*>(tensor.data()));
-  }
-
-  Ref table_;
-  std::vector<int64_t> bases_;
-  Ref device_;
-  Ref names_;
-  Ref watchers_;
-  Ref failed_;
-};
-
-// A function of Python: (function, the values that it is given, rows of them or None, index).
-class Call : public Step {
- public:
-  Call(PyObject* row, PyObject* done)
-      : Step(done),
-        function_(Ref::to(item(row, 0))),
-        given_(numbers(item(row, 1))),
-        rows_(Ref::to(item(row, 2))),
-        index_(static_cast<size_t>(number(item(row, 3)))) {}
-
-  void run(Values& values) const override {
-    c10::SmallVector<PyObject*, 8> given;
-    std::vector<Ref> parts;
-    for (size_t i = 0; i < given_.size(); ++i) {
-      given.push_back(values[static_cast<size_t>(given_[i])].object());
-      PyObject* rows = item(rows_.get(), static_cast<Py_ssize_t>(i));
-      if (rows != Py_None) {
-        parts.push_back(checked(PyObject_GetItem(given.back(), rows)));
-        given.back() = parts.back().get();
-      }
-    }
-    values[index_] =
-        Value(checked(PyObject_Vectorcall(function_.get(), given.data(), given.size(), nullptr)));
-  }
-
-  int visit(visitproc visit, void* arg) const override {
-    Py_VISIT(function_.get());
-    Py_VISIT(rows_.get());
-    return 0;
-  }
-
- private:
-  Ref function_;
-  std::vector<int64_t> given_;
-  Ref rows_;
-  size_t index_;
-};
-
-// Sequence(count, kept, steps, results, written)(tensors, frozen) gives a tuple of the results.
-// There are `count` values; the tensors are the first of them, and frozen ones have the places
-// `kept`. A step is a name, what that kind of step needs, and the values that nobody needs behind
-// it. Kernels change the tensors `written`.
-class Sequence {
- public:
-  explicit Sequence(PyObject* args)
-      : count_(static_cast<size_t>(number(item(args, 0)))),
-        kept_(numbers(item(args, 1))),
-        results_(numbers(item(args, 3))),
-        written_(numbers(item(args, 4))) {
-    PyObject* steps = item(args, 2);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(steps); ++i) {
-      PyObject* step = item(steps, i);
-      steps_.push_back(read(item(step, 0), item(step, 1), item(step, 2)));
-    }
-  }
-
-  PyObject* call(PyObject* const* args, Py_ssize_t) const {
-    PyObject* tensors = args[0];
-    return run(reinterpret_cast<PyTupleObject*>(tensors)->ob_item,
-               static_cast<size_t>(PyTuple_Size(tensors)), args[1]);
-  }
-
-  PyObject* run(PyObject* const* tensors, size_t given, PyObject* frozen) const {
-    Values values;
-    values.resize(count_);
-    for (size_t i = 0; i < given; ++i) values[i] = Value(Ref::to(tensors[i]));
-    for (size_t i = 0; i < kept_.size(); ++i) {
-      PyObject* half = item(frozen, static_cast<Py_ssize_t>(i));
-      values[static_cast<size_t>(kept_[i])] = Value(Ref::to(half));
-    }
-    const Lent lent = lend(values);
-    for (const auto& step : steps_) {
-      step->run(values);
-      step->finish(values);
-    }
-    take_back(lent);
-    Ref results = checked(PyTuple_New(static_cast<Py_ssize_t>(results_.size())));
-    for (size_t i = 0; i < results_.size(); ++i) {
-      PyObject* result = values[static_cast<size_t>(results_[i])].object();
-      PyTuple_SetItem(results.get(), static_cast<Py_ssize_t>(i), Py_NewRef(result));
-    }
-    return results.release();
-  }
-
-  int visit(visitproc visit, void* arg) const {
-    for (const auto& step : steps_) {
-      if (const int found = step->visit(visit, arg)) return found;
-    }
-    return 0;
-  }
-
-  void release() { const auto dropped = std::move(steps_); }
-
- private:
-  // Buffers with the dense copies that stand in their places.
-  using Lent = std::vector<std::pair<Ref, Ref>>;
-
-  // To autograd, each of these is about to be changed. For a copy, copy_ will say so.
-  Lent lend(Values& values) const {
-    Lent lent;
-    for (const int64_t i : written_) {
-      Value& value = values[static_cast<size_t>(i)];
-      Ref copy = copy_for_kernels(value);
-      if (!copy) {
-        value.tensor().bump_version();
-        continue;
-      }
-      lent.emplace_back(Ref::to(value.object()), Ref::to(copy.get()));
-      value = Value(std::move(copy));
-    }
-    return lent;
-  }
-
-  static void take_back(const Lent& lent) {
-    const c10::AutoGradMode without(false);
-    for (const auto& [buffer, copy] : lent) {
-      checked(PyObject_CallMethod(buffer.get(), "copy_", "O", copy.get()));
-    }
-  }
-
-  static std::unique_ptr<Step> read(PyObject* name, PyObject* row, PyObject* done) {
-    if (PyUnicode_CompareWithASCIIString(name, "empty") == 0) {
-      return std::make_unique<Empty>(row, done);
-    }
-    if (PyUnicode_CompareWithASCIIString(name, "launches") == 0) {
-      return std::make_unique<Launches>(row, done);
-    }
-    return std::make_unique<Call>(row, done);
-  }
-
-  size_t count_;
-  std::vector<int64_t> kept_;
-  std::vector<std::unique_ptr<Step>> steps_;
-  std::vector<int64_t> results_;
-  std::vector<int64_t> written_;
-};
-
-// ---- a call that autograd sees ------------------------------------------------------------------
-
-// kw_record of node.cpp, once it is compiled; until then autograd's function of Python records.
-using Recorder = void (*)(PyObject* backward, c10::TensorImpl* const* tensors,
-                          c10::TensorImpl* const* saved, size_t count,
-                          c10::TensorImpl* const* results, const bool* flows, size_t result_count);
-Recorder recorder = nullptr;
-
-// How a call becomes a node of autograd's graph: the function of Python that gives its gradients,
-// the tensors that each result's gradient flows to, and those that the call itself rewrites, which
-// backward does without.
-class History {
- public:
-  History(PyObject* backward, PyObject* reaches, PyObject* rewritten)
-      : backward_(Ref::to(backward)), rewritten_(numbers(rewritten)) {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(reaches); ++i) {
-      reaches_.push_back(numbers(item(reaches, i)));
-    }
-  }
-
-  // The results of a call whose steps ran without gradients.
-  Ref added(Ref results, PyObject* const* given, size_t count) const {
-    Tensors tensors, saved, made;
-    for (size_t i = 0; i < count; ++i) tensors.push_back(&tensor_of(given[i]));
-    saved = tensors;
-    for (const int64_t i : rewritten_) saved[static_cast<size_t>(i)] = nullptr;
-    c10::SmallVector<bool, 8> flows;
-    for (size_t i = 0; i < reaches_.size(); ++i) {
-      const auto place = static_cast<Py_ssize_t>(i);
-      PyObject* result = item(results.get(), place);
-      flows.push_back(flows_to(reaches_[i], tensors, tensor_of(result)));
-      if (std::find(tensors.begin(), tensors.end(), &tensor_of(result)) != tensors.end()) {
-        Ref other = another(result, flows.back());
-        result = other.get();
-        PyTuple_SetItem(results.get(), place, other.release());
-      }
-      made.push_back(&tensor_of(result));
-    }
-    if (std::find(flows.begin(), flows.end(), true) != flows.end()) {
-      recorder(backward_.get(), tensors.data(), saved.data(), count, made.data(), flows.data(),
-               made.size());
-    }
-    return results;
-  }
-
-  int visit(visitproc visit, void* arg) const {
-    Py_VISIT(backward_.get());
-    return 0;
-  }
-
- private:
-  using Tensors = c10::SmallVector<c10::TensorImpl*, 32>;
-
-  static bool flows_to(const std::vector<int64_t>& reached, const Tensors& tensors,
-                       const c10::TensorImpl& result) {
-    const auto type = result.dtype().toScalarType();
-    return (c10::isFloatingType(type) || c10::isComplexType(type)) &&
-           std::any_of(reached.begin(), reached.end(),
-                       [&](int64_t i) { return tensors[static_cast<size_t>(i)]->requires_grad(); });
-  }
-
-  // A tensor of the call that comes out as it went in: what it was stays the caller's.
-  static Ref another(PyObject* tensor, bool flows) {
-    if (!flows && tensor_of(tensor).requires_grad()) {
-      return checked(PyObject_CallMethod(tensor, "detach", nullptr));
-    }
-    const c10::AutoGradMode without(false);
-    return checked(PyObject_CallMethod(tensor, "view_as", "O", tensor));
-  }
-
-  Ref backward_;
-  std::vector<std::vector<int64_t>> reaches_;
-  std::vector<int64_t> rewritten_;
-};
-
-// ---- calls that are known -----------------------------------------------------------------------
-
-// A weight whose halves are frozen, and what would tell that it was changed.
-struct Stamp {
-  size_t place;
-  const void* address;
-  int64_t version;
-
-  bool holds(c10::TensorImpl& weight) const {
-    return weight.data() == address && version_of(weight) == version;
-  }
-
-  static int64_t version_of(c10::TensorImpl& weight) {
-    return weight.is_inference() ? -1 : weight.version_counter().current_version();
-  }
-};
-
-// One kind of call: everything that a later one must share with it, and how its results are made.
-class Record {
- public:
-  // (arguments, which of them are inputs, state, what the file's switch said, frozen halves, places
-  // of their weights, whether the library is as precise as it must be, sequence; then autograd's
-  // function and what is handed to it, and what History is told, or None)
-  explicit Record(PyObject* row)
-      : keys_(c10::impl::tls_local_dispatch_key_set()),
-        inputs_(numbers(item(row, 1))),
-        state_(Ref::to(item(row, 2))),
-        switched_(Ref::to(item(row, 3))),
-        frozen_(Ref::to(item(row, 4))),
-        is_precise_(Ref::to(item(row, 6))),
-        sequence_(Ref::to(item(row, 7))),
-        record_(Ref::to(item(row, 8))),
-        handed_(Ref::to(item(row, 9))) {
-    if (item(row, 10) != Py_None) {
-      history_ = std::make_unique<History>(item(row, 10), item(row, 11), item(row, 12));
-    }
-    PyObject* arguments = item(row, 0);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(arguments); ++i) {
-      arguments_.push_back(argument(item(arguments, i)));
-    }
-    for (Py_ssize_t i = 0; i < PyTuple_Size(state_.get()); ++i) {
-      likenesses_.emplace_back(tensor_of(item(state_.get(), i)));
-    }
-    for (const int64_t place : numbers(item(row, 5))) {
-      c10::TensorImpl& weight = tensor_of(item(state_.get(), place));
-      stamps_.push_back({static_cast<size_t>(place), weight.data(), Stamp::version_of(weight)});
-    }
-  }
-
-  // Whether a call is of this kind; and if so, whether gradients flow to any of its tensors.
-  bool fits(PyObject* const* arguments, size_t count, PyObject* switched,
-            bool& differentiable) const {
-    return count == arguments_.size() && switched == switched_.get() && same_keys() &&
-           arguments_fit(arguments, differentiable) && state_fits(differentiable);
-  }
-
-  // The results, or None: this is another kind of call, or something was touched since.
-  Ref results(PyObject* const* arguments, size_t count, PyObject* switched) const {
-    bool differentiable = false;
-    if (!fits(arguments, count, switched, differentiable) || !is_precise()) {
-      return Ref::to(Py_None);
-    }
-    c10::SmallVector<PyObject*, 32> tensors;
-    tensors.push_back(handed_.get());
-    for (const int64_t i : inputs_) tensors.push_back(arguments[i]);
-    for (size_t i = 0; i < likenesses_.size(); ++i) tensors.push_back(state(i));
-    return made(tensors, differentiable && c10::GradMode::is_enabled());
-  }
-
-  int visit(visitproc visit, void* arg) const {
-    for (const Argument& argument : arguments_) Py_VISIT(argument.literal.get());
-    for (const Ref* object :
-         {&state_, &switched_, &frozen_, &is_precise_, &sequence_, &record_, &handed_}) {
-      Py_VISIT(object->get());
-    }
-    return history_ == nullptr ? 0 : history_->visit(visit, arg);
-  }
-
- private:
-  Ref made(const c10::SmallVectorImpl<PyObject*>& tensors, bool recorded) const {
-    if (recorded && (history_ == nullptr || recorder == nullptr)) {
-      return checked(PyObject_Vectorcall(record_.get(), tensors.data(), tensors.size(), nullptr));
-    }
-    PyObject* const* given = tensors.data() + 1;
-    const size_t count = tensors.size() - 1;
-    Ref results;
-    {
-      const c10::AutoGradMode mode(c10::GradMode::is_enabled() && !recorded);
-      const Sequence& sequence = Object<Sequence>::of(sequence_.get());
-      results = checked(sequence.run(given, count, frozen_.get()));
-    }
-    return recorded ? history_->added(std::move(results), given, count) : std::move(results);
-  }
-
-  struct Argument {
-    std::unique_ptr<Likeness> tensor;
-    Ref literal;
-  };
-
-  static Argument argument(PyObject* given) {
-    if (!is_tensor(given)) return {nullptr, Ref::to(given)};
-    return {std::make_unique<Likeness>(tensor_of(given)), Ref()};
-  }
-
-  PyObject* state(size_t i) const {
-    return PyTuple_GET_ITEM(state_.get(), static_cast<Py_ssize_t>(i));
-  }
-
-  // Modes, tracers, transforms, autocast and inference mode all are keys of the dispatcher.
-  bool same_keys() const {
-    const auto now = c10::impl::tls_local_dispatch_key_set();
-    return now.included_ == keys_.included_ && now.excluded_ == keys_.excluded_;
-  }
-
-  bool arguments_fit(PyObject* const* arguments, bool& differentiable) const {
-    for (size_t i = 0; i < arguments_.size(); ++i) {
-      const auto& [likeness, literal] = arguments_[i];
-      if (likeness == nullptr) {
-        if (!same_literal(literal.get(), arguments[i])) return false;
-        continue;
-      }
-      if (!is_tensor(arguments[i])) return false;
-      const c10::TensorImpl& tensor = tensor_of(arguments[i]);
-      if (!likeness->fits(tensor)) return false;
-      differentiable = differentiable || tensor.requires_grad();
-    }
-    return true;
-  }
-
-  bool state_fits(bool& differentiable) const {
-    for (size_t i = 0; i < likenesses_.size(); ++i) {
-      const c10::TensorImpl& tensor = tensor_of(state(i));
-      if (!likenesses_[i].fits(tensor)) return false;
-      differentiable = differentiable || tensor.requires_grad();
-    }
-    return std::all_of(stamps_.begin(), stamps_.end(), [&](const Stamp& stamp) {
-      return stamp.holds(tensor_of(state(stamp.place)));
-    });
-  }
-
-  bool is_precise() const {
-    return is_precise_.get() == Py_None || is_true(called(is_precise_.get()).get());
-  }
-
-  // Of one type and equal; floats bit by bit, since zeros of both signs are equal.
-  static bool same_literal(PyObject* before, PyObject* now) {
-    if (before == now) return true;
-    if (Py_TYPE(before) != Py_TYPE(now) || PyFloat_CheckExact(now)) return false;
-    const int found = PyObject_RichCompareBool(before, now, Py_EQ);
-    if (found < 0) throw PythonError();
-    return found != 0;
-  }
-
-  c10::impl::LocalDispatchKeySet keys_;
-  std::vector<Argument> arguments_;
-  std::vector<int64_t> inputs_;
-  Ref state_;
-  std::vector<Likeness> likenesses_;
-  Ref switched_;
-  Ref frozen_;
-  std::vector<Stamp> stamps_;
-  Ref is_precise_;
-  Ref sequence_;
-  Ref record_;
-  Ref handed_;
-  std::unique_ptr<History> history_;
-};
-
-// Known(names of the module, its Picture, the file's switch)(names, *arguments) gives the results
-// of a call like one that was added, or None.
-class Known {
- public:
-  static constexpr size_t kMost = 16;
-
-  explicit Known(PyObject* args)
-      : names_(Ref::to(item(args, 0))),
-        picture_(Ref::to(item(args, 1))),
-        switch_(Ref::to(item(args, 2))),
-        is_recomputing_(Ref::to(item(args, 3))) {}
-
-  PyObject* call(PyObject* const* args, Py_ssize_t count) {
-    if (records_.empty() || args[0] != names_.get() || is_watched()) Py_RETURN_NONE;
-    if (!Object<Picture>::of(picture_.get()).holds()) Py_RETURN_NONE;
-    const Ref switched = called(switch_.get());
-    for (size_t i = 0; i < records_.size(); ++i) {
-      const std::shared_ptr<Record> record = records_[i];  // others may clear the table meanwhile
-      Ref results = record->results(args + 1, static_cast<size_t>(count - 1), switched.get());
-      if (results.get() != Py_None) return results.release();
-    }
-    Py_RETURN_NONE;
-  }
-
-  // Unless it is known already. The last ones are looked at first, and the first ones forgotten.
-  static PyObject* add(PyObject* self, PyObject* args) {
-    return Object<Known>::guarded([&]() -> PyObject* {
-      auto& records = Object<Known>::of(self).records_;
-      PyObject* arguments = item(args, 0);
-      PyObject* const* given = reinterpret_cast<PyTupleObject*>(arguments)->ob_item;
-      const auto count = static_cast<size_t>(PyTuple_Size(arguments));
-      bool differentiable = false;
-      for (const auto& record : records) {
-        if (record->fits(given, count, item(args, 3), differentiable)) Py_RETURN_NONE;
-      }
-      records.insert(records.begin(), std::make_shared<Record>(args));
-      if (records.size() > kMost) records.pop_back();
-      Py_RETURN_NONE;
-    });
-  }
-
-  static PyObject* forget(PyObject* self, PyObject*) {
-    const auto dropped = std::move(Object<Known>::of(self).records_);
-    Py_RETURN_NONE;
-  }
-
-  int visit(visitproc visit, void* arg) const {
-    Py_VISIT(names_.get());
-    Py_VISIT(picture_.get());
-    Py_VISIT(switch_.get());
-    Py_VISIT(is_recomputing_.get());
-    for (const auto& record : records_) {
-      if (const int found = record->visit(visit, arg)) return found;
-    }
-    return 0;
-  }
-
-  void release() { const auto dropped = std::move(records_); }
-
- private:
-  // Most modes of functions, such as a default device, are nothing to a call.
-  bool is_watched() const {
-    const bool in_modes = at::impl::PythonTorchFunctionTLS::stack_len() != 0;
-    return (in_modes && is_true(called(is_recomputing_.get()).get())) ||
-           PyDict_GetItem(torch.forward_mode, torch.level) != torch.no_level;
-  }
-
-  Ref names_;
-  Ref picture_;
-  Ref switch_;
-  Ref is_recomputing_;
-  std::vector<std::shared_ptr<Record>> records_;
-};
-
-// again(module, *arguments) asks the module's Known, if it has one.
-PyObject* again(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return Object<Known>::guarded([&]() -> PyObject* {
-    const Ref names = checked(PyObject_GenericGetDict(args[0], nullptr));
-    PyObject* memo = PyDict_GetItem(names.get(), torch.memo);
-    const bool is_traced = PyDict_GetItem(torch.compiler, torch.is_compiling) == Py_True;
-    if (memo == nullptr || memo == Py_None || is_traced) Py_RETURN_NONE;
-    const Ref known = checked(PyObject_GetAttr(memo, torch.known));
-    c10::SmallVector<PyObject*, 8> handed(args, args + count);
-    handed[0] = names.get();
-    return PyObject_Vectorcall(known.get(), handed.data(), handed.size(), nullptr);
-  });
-}
-
-PyObject* record(PyObject*, PyObject* address) {
-  void* found = PyLong_AsVoidPtr(address);
-  if (PyErr_Occurred() != nullptr) return nullptr;
-  recorder = reinterpret_cast<Recorder>(found);
-  Py_RETURN_NONE;
-}
-
-PyMethodDef functions[] = {{"again", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(again)),
-                            METH_FASTCALL, nullptr},
-                           {"record", record, METH_O, nullptr},
-                           {nullptr, nullptr, 0, nullptr}};
-PyMethodDef none[] = {{nullptr, nullptr, 0, nullptr}};
-PyMethodDef known[] = {{"add", Known::add, METH_VARARGS, nullptr},
-                       {"forget", Known::forget, METH_NOARGS, nullptr},
-                       {nullptr, nullptr, 0, nullptr}};
-
-void add_type(PyObject* module, const char* name, Ref type) {
-  if (PyModule_AddObjectRef(module, name, type.get()) != 0) throw PythonError();
-}
-
-}  // namespace
-
-#define KW_JOINED(first, second) first##second
-#define KW_NAMED(first, second) KW_JOINED(first, second)
-
-PyMODINIT_FUNC KW_NAMED(PyInit_, TORCH_EXTENSION_NAME)() {
-  static PyModuleDef definition{
-      PyModuleDef_HEAD_INIT, "calls", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
-  return Object<Known>::guarded([] {
-    look_up_torch();
-    Ref module = checked(PyModule_Create(&definition));
-    add_type(module.get(), "Picture", Object<Picture>::type("kernelwright.Picture", none));
-    add_type(module.get(), "Sequence", Object<Sequence>::type("kernelwright.Sequence", none));
-    add_type(module.get(), "Known", Object<Known>::type("kernelwright.Known", known));
-    return module.release();
-  });
-}
-"""
-
-
-# A call in autograd's graph, in C++.
-
-_KW_NODE = r"""
-// The node that a call of the kernels is in autograd's graph.
-//
-// torch.autograd.Function would do, and costs a call three times as much as the kernels of a small
-// model: an object of Python for each node, tuples of what is saved and needed, sets of what is
-// dirty. This node keeps the tensors of the call as torch's own nodes do, so what is written
-// meanwhile, hooks of saved tensors and a second backward are torch's to see, and calls Python in
-// backward alone.
-//
-// A library of its own, which calls.cpp is told of when it is there: headers of autograd take
-// longer to compile than all kernels of a model, so nobody waits for them, and all works without.
-#define AT_PER_OPERATOR_HEADERS  // or they would bring every operator with them: three seconds more
-#include <Python.h>
-#include <pybind11/cast.h>
-#include <torch/csrc/autograd/function.h>
-
-#include <algorithm>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <type_traits>
-#include <utility>
-#include <vector>
-
-PyObject* THPVariable_Wrap(const at::TensorBase& tensor);
-
-namespace {
-
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-  ~Gil() { PyGILState_Release(state_); }
-
- private:
-  PyGILState_STATE state_;
-};
-
-}  // namespace
-
-// An error of Python, as torch's engine hands it from thread to thread. The header that defines
-// these two functions takes four seconds more to compile.
-void pybind11::error_already_set::m_fetched_error_deleter(
-    detail::error_fetch_and_normalize* error) {
-  const Gil gil;
-  const error_scope scope;
-  delete error;
-}
-
-const char* pybind11::error_already_set::what() const noexcept {
-  const Gil gil;
-  const error_scope scope;
-  return m_fetched_error->error_string().c_str();
-}
-
-namespace {
-
-using torch::autograd::Edge;
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
-using torch::autograd::variable_list;
-
-at::Tensor shared(c10::TensorImpl* tensor) {
-  using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  return at::Tensor(Pointer::reclaim_copy(tensor));
-}
-
-pybind11::object checked(PyObject* owned) {
-  if (owned == nullptr) throw pybind11::error_already_set();
-  return pybind11::reinterpret_steal<pybind11::object>(owned);
-}
-
-at::Tensor unwrapped(PyObject* tensor) {
-  const auto address = checked(PyObject_GetAttrString(tensor, "_cdata"));
-  void* found = PyLong_AsVoidPtr(address.ptr());
-  if (found == nullptr) throw pybind11::error_already_set();
-  return shared(static_cast<c10::TensorImpl*>(found));
-}
-
-// A tuple of what the function gives for 0, 1, ...
-template <class Function>
-pybind11::object tuple(size_t count, const Function& function) {
-  pybind11::object found = checked(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (size_t i = 0; i < count; ++i) {
-    PyTuple_SET_ITEM(found.ptr(), static_cast<Py_ssize_t>(i), checked(function(i)).release().ptr());
-  }
-  return found;
-}
-
-// backward(tensors, wanted, cotangents) of Python gives a list of gradients, or None for some.
-class Recorded : public Node {
- public:
-  Recorded(PyObject* backward, torch::autograd::edge_list&& edges)
-      : Node(std::move(edges)), backward_(Py_NewRef(backward)) {}
-
-  // Of the graph's last nodes some are left when Python is not.
-  ~Recorded() override {
-    if (Py_IsInitialized() == 0) return;
-    const Gil gil;
-    Py_DECREF(backward_);
-  }
-
-  void save(c10::ArrayRef<c10::TensorImpl*> tensors) {
-    auto saved = std::make_shared<std::vector<SavedVariable>>();
-    saved->reserve(tensors.size());
-    for (c10::TensorImpl* tensor : tensors) {
-      if (tensor == nullptr) {
-        saved->emplace_back();
-      } else {
-        saved->emplace_back(shared(tensor), /*is_output=*/false);
-      }
-    }
-    saved_ = std::move(saved);
-  }
-
-  std::string name() const override { return "RecordedBackward"; }
-
-  void release_variables() override {
-    std::shared_ptr<const std::vector<SavedVariable>> dropped;  // behind the lock
-    const std::lock_guard<std::mutex> lock(mutex_);
-    dropped.swap(saved_);
-  }
-
- protected:
-  variable_list apply(variable_list&& cotangents) override {
-    const auto saved = kept();
-    TORCH_CHECK(saved != nullptr, torch::autograd::ERR_BACKWARD_TWICE);
-    variable_list gradients(num_outputs());
-    const Gil gil;
-    const auto tensors =
-        tuple(saved->size(), [&](size_t i) { return THPVariable_Wrap((*saved)[i].unpack()); });
-    const auto wanted = tuple(
-        num_outputs(), [&](size_t i) { return PyBool_FromLong(task_should_compute_output(i)); });
-    const auto given =
-        tuple(cotangents.size(), [&](size_t i) { return THPVariable_Wrap(cotangents[i]); });
-    const auto found = checked(
-        PyObject_CallFunctionObjArgs(backward_, tensors.ptr(), wanted.ptr(), given.ptr(), nullptr));
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      PyObject* gradient = PyList_GetItem(found.ptr(), static_cast<Py_ssize_t>(i));
-      if (gradient == nullptr) throw pybind11::error_already_set();
-      if (gradient != Py_None) gradients[i] = unwrapped(gradient);
-    }
-    return gradients;
-  }
-
- private:
-  // One thread may drop what is saved while another, of a backward that retains it, reads it. The
-  // lock is not held any longer: hooks of saved tensors are Python's, and wait for its lock.
-  std::shared_ptr<const std::vector<SavedVariable>> kept() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return saved_;
-  }
-
-  PyObject* backward_;
-  std::shared_ptr<const std::vector<SavedVariable>> saved_;
-};
-
-// A node as edges hold it: by a pointer of torch's own, and in releases before that by one of C++,
-// whose deleter takes long chains of nodes apart without a call for each.
-template <class Held>
-Held held(Recorded* node) {
-  if constexpr (std::is_same_v<Held, std::shared_ptr<Node>>) {
-    return Held(node, [](auto* last) { deleteNode(last); });
-  } else {
-    return Held::unsafe_steal_from_new(node);
-  }
-}
-
-}  // namespace
-
-// Makes a node behind the tensors of a call, and its results the outputs of that node where
-// gradients flow from them. Where `saved` has no tensor, backward needs none. Errors are thrown.
-extern "C" void kw_record(PyObject* backward, c10::TensorImpl* const* tensors,
-                          c10::TensorImpl* const* saved, size_t count,
-                          c10::TensorImpl* const* results, const bool* flows, size_t result_count) {
-  using torch::autograd::CreationMeta;
-  namespace impl = torch::autograd::impl;
-  torch::autograd::edge_list edges;
-  edges.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    const bool flows_here = tensors[i]->requires_grad();
-    edges.push_back(flows_here ? impl::gradient_edge(shared(tensors[i])) : Edge());
-  }
-  auto* made = new Recorded(backward, std::move(edges));
-  const auto node = held<decltype(Edge::function)>(made);
-  const bool several = std::count(flows, flows + result_count, true) > 1;
-  for (size_t i = 0; i < result_count; ++i) {
-    const at::Tensor result = shared(results[i]);
-    if (flows[i]) {
-      impl::set_gradient_edge(result, {node, made->add_input_metadata(result)});
-    } else {
-      made->add_input_metadata(Node::undefined_input());
-    }
-    // As with any function of autograd, a view that comes out of it must not be written.
-    if (auto* view = impl::get_view_autograd_meta(result)) {
-      view->set_creation_meta(several ? CreationMeta::MULTI_OUTPUT_NODE
-                                      : CreationMeta::IN_CUSTOM_FUNCTION);
-    }
-  }
-  made->save({saved, count});
-}
-"""
+    units = _kw_separate(programs, headers)
+    return _kw_built(stem, "cu", units, flags, [str(torch.version.cuda), _kw_identity("nvcc")])
+
+
+# The programs of a file become a library: compiled once for each machine, and kept.
+#
+# In: the texts in C++. Out: a library that ctypes has opened. A build is kept in a folder that is
+# named by all that it depends on (texts, flags, compiler, torch, instruction set), so that it is
+# never taken for another; it is there whole or not at all, whoever builds beside us or is killed.
+
+_KW_TOGETHER = 4  # what a unit should cost at least: its own parsing is not free
+# What changes a build without being an argument of it.
+_KW_NAMED = ("CXX", "CC", "CUDA_HOME", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "CPATH")
+
+
+def _kw_built(stem, ending, units, flags, machine):
+    """The library that these units are, opened."""
+    path = _kw_place(stem, units, flags, machine)
+    return ctypes.CDLL(_kw_made(path, ending, units, flags))
+
+
+def _kw_separate(programs, headers):
+    """The kernels as texts that compile side by side: costly ones apart, cheap ones together."""
+    shared, *parts = re.split(r"^// ---- A unit .* Cost: (\d+)\n", programs, flags=re.MULTILINE)
+    costs, texts = [int(cost) for cost in parts[::2]], parts[1::2]
+    count = min(os.cpu_count() or 1, -(-sum(costs) // max(*costs, _KW_TOGETHER)))
+    units, loads = [[] for _ in range(count)], [0] * count
+    for i in sorted(range(len(texts)), key=lambda i: -costs[i]):
+        least = loads.index(min(loads))
+        units[least].append(i)
+        loads[least] += costs[i]
+    return [headers + shared + "".join(texts[i] for i in sorted(unit)) for unit in units]
+
+
+def _kw_place(stem, units, flags, machine):
+    """The path of a library, in a folder that is named by all that it depends on."""
+    text = [*units, repr(flags), torch.__version__, sys.version, platform.platform(), *machine]
+    text += [os.environ.get(name, "") for name in _KW_NAMED]
+    text.append(_kw_identity(_kw_compiler_name()))
+    name = stem + "_" + hashlib.sha256("\0".join(text).encode()).hexdigest()[:16]
+    return os.path.join(os.path.abspath(_kw_cache()), name, name + ".so")
+
+
+def _kw_identity(program):
+    """Which program a name stands for today: another version is another file."""
+    path = shutil.which(program)
+    if path is None:
+        return program
+    found = os.stat(path)
+    return f"{os.path.realpath(path)} {found.st_size} {found.st_mtime_ns}"
+
+
+def _kw_compiler_name():
+    return os.environ.get("CXX") or "c++"
+
+
+def _kw_cache():
+    """Where builds are kept; where that cannot be written, a private folder for temporary files."""
+    root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelwright"
+    )
+    near = os.path.abspath(root)
+    while not os.path.exists(near):
+        near = os.path.dirname(near)
+    if not os.path.isdir(near) or os.access(near, os.W_OK | os.X_OK):
+        return root
+    spare = os.path.join(tempfile.gettempdir(), f"kernelwright-{os.getuid()}")
+    os.makedirs(spare, mode=0o700, exist_ok=True)
+    if os.stat(spare).st_uid != os.getuid():
+        raise PermissionError(f"{root} cannot be written, and {spare} belongs to somebody else")
+    return spare
+
+
+def _kw_made(path, ending, units, flags):
+    """The library at this place, built if it is not there yet."""
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    with open(os.path.join(os.path.dirname(path), "building"), "w") as guard, ExitStack() as after:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        after.callback(fcntl.flock, guard, fcntl.LOCK_UN)  # a forked child has this file open too
+        if not _kw_is_whole(path):
+            _kw_compiled(path, ending, units, flags)
+    return path
+
+
+def _kw_is_whole(path):
+    """Whether a library is there as it was built: no half of one, as a full disk leaves it."""
+    if not (os.path.exists(path) and os.path.exists(path + ".sha256")):
+        return False
+    with open(path, "rb") as file, open(path + ".sha256") as digest:
+        return digest.read() == hashlib.sha256(file.read()).hexdigest()
+
+
+def _kw_compiled(path, ending, units, flags):
+    """Build in an empty folder, since nobody knows what a killed build left in this one.
+
+    torch writes the path of that folder into a build file, where `$` and quotes have a meaning, and
+    leaves a lock behind when it is killed: so the folder is new, and has a plain name. It is no
+    TemporaryDirectory, which a child that is forked meanwhile would remove when it ends.
+    """
+    with ExitStack() as after:
+        folder = tempfile.mkdtemp(prefix="kw_")
+        after.callback(shutil.rmtree, folder)
+        name = os.path.basename(os.path.dirname(path))
+        flags = dict(flags, name=name, build_directory=folder)
+        if len(units) > 1:
+            sources = [os.path.join(folder, f"unit_{i}.{ending}") for i in range(len(units))]
+            for source, unit in zip(sources, units, strict=True):
+                _kw_put(source, unit.encode())
+            load(sources=sources, **flags)
+        else:
+            sources = {"cpp_sources": units} if ending == "cpp" else {"cuda_sources": units}
+            load_inline(**{"cpp_sources": []} | sources, no_implicit_headers=True, **flags)
+        with open(os.path.join(folder, name + ".so"), "rb") as file:
+            content = file.read()
+    _kw_put(path, content)
+    _kw_put(path + ".sha256", hashlib.sha256(content).hexdigest().encode())
+
+
+def _kw_put(path, content):
+    """A file that appears whole or not at all."""
+    with open(path + ".new", "wb") as file:
+        file.write(content)
+    os.replace(path + ".new", path)
 
 
 # --------------------------------------------------------------------------------------------------
-# 6. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
+# 5. The library, in C++: what this file uses of kernels/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 9765db69e7a9f9cc4f63c50a03cf488610f7491eda01b31800cf45ef13fae636
+# sha256 bfeb77782938c0f381f463283aba3e5d20b924ae48314e07aec1a9deb633ed3f
 # --------------------------------------------------------------------------------------------------
 
 
 _KW_HEADERS = r"""
+#include <cstddef>
 #include <cstdint>
 #include <cuda.h>
 #include <cuda_runtime.h>
+#include <initializer_list>
 #include <math.h>
 #include <stdint.h>
 #include <type_traits>
@@ -5253,7 +3687,7 @@ struct GemmOperands {
   }
 };
 
-// What embedded/products.py decides about a launch: how many tiles a block multiplies at once, how
+// What runtime/products.py decides about a launch: how many tiles a block multiplies at once, how
 // many clusters run, and how many rows of the right operand are split before they do (a frozen
 // one's halves are those of an earlier call).
 struct GemmDecision {
@@ -6323,6 +4757,22 @@ struct Segments : P {
 
 }  // namespace kw
 
+// ---- run.hpp ------------------------------------------------------------------------------------
+// The kernels of a call one after another: what C++ does between two calls that only torch makes.
+//
+// A run is straight-line code over a Run: it takes memory for what only its kernels see, and starts
+// these. The memory is one piece, which Python brings; how much there must be is what the same code
+// says when it is run without tensors: then it starts nothing and counts what is taken.
+
+namespace kw {
+
+// Is told the name of each kernel before it starts, if anybody wants to know.
+inline void (*watcher)(const char* name) = nullptr;
+// The kernel that this thread started last, for errors.
+inline thread_local const char* last_launch = "";
+
+}  // namespace kw
+
 // ---- few_rows.cuh -------------------------------------------------------------------------------
 // left [rows, depth] times right [columns, depth] transposed, plus a bias, in float32 for a few
 // rows: for up to eight the time is that of reading `right` from memory once.
@@ -7032,9 +5482,29 @@ cudaError_t thin_product(const ThinOperands& g, cudaStream_t stream) {
 
 
 # --------------------------------------------------------------------------------------------------
-# 7. At import: the programs are built, or found as built before.
+# 6. At import: the programs are built, or found as built before.
 # --------------------------------------------------------------------------------------------------
 
 
-_KW_KERNEL_LIBRARY = _kw_Library(*_kw_build(), on_gpu=True) if _KW_ARCHITECTURE else None
-_KW_FUSION = _kw_together()
+_KW_KERNEL_LIBRARY = _kw_Library(_kw_library_for_gpu("kw_model", _KW_PROGRAMS, _KW_HEADERS))
+_kw_launch = _KW_KERNEL_LIBRARY.launch
+_KW_FUSION = _kw_Fusion(
+    "kw_model",
+    model=Model,
+    outside=_kw_outside,
+    fused=_kw_fused,
+    original=_kw_original,
+    blank=_kw_blank,
+    state=_kw_state,
+    baked_in=_KW_BAKED_IN,
+    inputs=1,
+    reaches=[(0, 1, 2, 3, 4)],
+    rewritten=[],
+    recalled=[],
+    random=False,
+    refused=None,
+    globals=False,
+    freezes=True,
+    guarded=True,
+    precision=_kw_Precision("highest", True),
+)

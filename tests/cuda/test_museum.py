@@ -66,6 +66,8 @@ def get_inputs():
 """
 
 KERNEL = '''
+import threading
+
 SOURCE = """
 extern "C" __global__ void kernel(const float* x, float* y, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -73,11 +75,14 @@ extern "C" __global__ void kernel(const float* x, float* y, int n) {
 }
 """
 kernel = None
+THREAD = threading.local()
 
 def launch(x, y, n, grid, block):
     global kernel
     if kernel is None:
         kernel = torch.cuda._compile_kernel(SOURCE, "kernel")
+    if not hasattr(THREAD, "ready"):
+        THREAD.ready = torch.zeros((), device=x.device)  # the driver has no context in new threads
     kernel(grid=(grid, 1, 1), block=(block, 1, 1), args=[x, y, n],
            stream=torch.cuda.current_stream())
 '''

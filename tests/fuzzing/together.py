@@ -24,6 +24,8 @@ from kernelwright.emit import library
 from kernelwright.toolchain import compiler, nvcc
 
 FUNCTION = re.compile(r'extern "C" ((?:const )?\w+\*?) (\w+)\(')
+# Where a run names the function that starts a kernel; the name in quotes is what watchers are told.
+STARTED = re.compile(r'(\brun\.launch\(\s*"\w+",\s+)(\w+)')
 LIBRARY = re.compile(r"\b_kw\d*_library\((?=\")")
 INCLUDE = re.compile(r"^#include <.*>$", re.MULTILINE)
 CPU_FLAGS = ["-O1", "-std=c++17", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-w"]
@@ -37,10 +39,12 @@ class BuildFailed(AssertionError):
 def in_namespace(source: str, name: str) -> tuple[list[str], str]:
     """The system headers of an emitted file, and its C++ inside a namespace.
 
-    Its C functions have the namespace in their names, since a library has each name once.
+    Its C functions have the namespace in their names, since a library has each name once; so have
+    those that its runs start.
     """
     text = library.headers(source) + "\n" + library.programs(source)
     text = FUNCTION.sub(rf'extern "C" \1 {name}_\2(', text)
+    text = STARTED.sub(rf"\1{name}_\2", text)
     inside = INCLUDE.sub("", text)
     return INCLUDE.findall(text), f"namespace {name} {{\n{inside}\n}}  // namespace {name}\n"
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,9 @@ import pytest
 
 from kernelwright import cache, tile_cache
 from kernelwright.cli import main
-from kernelwright.emit import runtime
+from kernelwright.emit import paste
 from kernelwright.errors import InputError
+from kernelwright.runtime.build import cache as runtime_cache
 
 
 @pytest.fixture
@@ -57,11 +56,9 @@ def test_the_package_and_emitted_files_choose_the_same_folder(
         monkeypatch.setenv(name, value)
     assert cache.root() == Path(place)
     assert tile_cache.cache_file() == Path(place) / "tiles.json"
-    emitted = re.search(r"^def _cache.*?(?=^\w)", runtime.BUILD + "end", re.DOTALL | re.MULTILINE)
-    assert emitted
-    scope: dict[str, Any] = {"os": os, "tempfile": tempfile}
-    exec(emitted[0].rpartition("\n\n\n")[0], scope)
-    assert scope["_cache"]() == place
+    scope: dict[str, Any] = {}
+    exec(paste.library({"cache"}, "cuda"), scope)  # as emitted files have it
+    assert scope["cache"]() == runtime_cache() == place
 
 
 def test_only_our_own_is_listed_and_removed(root: Path) -> None:

@@ -157,13 +157,13 @@ def test_the_ways_of_a_product_in_their_order() -> None:
     text = of(4096, 1024).source
     ways = [
         "if _KW_GENERATED_GEMM and batch <= 16:",
-        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(run.device) == (9, 0):",
-        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(run.device) == (9, 0):",
+        "elif _KW_GENERATED_GEMM and batch <= 128 and _kw_capability(device) == (9, 0):",
+        "elif _KW_GENERATED_GEMM and batch <= 256 and _kw_capability(device) == (9, 0):",
     ]
     places = [text.index(way) for way in ways]
     assert places == sorted(places)
-    assert "sums = run.empty((4, batch, 4096), torch.float32)" in text
-    assert "sums = run.empty((2, batch, 4096), torch.float32)" in text
+    assert "sums = _kw_empty((4, batch, 4096), torch.float32, device)" in text
+    assert "sums = _kw_empty((2, batch, 4096), torch.float32, device)" in text
     launcher = text[text.index('extern "C" int launch_linear_thin') :]
     fields = ["2]),  // bias", "7]),  // out", "3]),  // left_halves", "6]),  // right_scales"]
     assert all(f"tensors[{field}" in launcher for field in fields)
@@ -171,7 +171,7 @@ def test_the_ways_of_a_product_in_their_order() -> None:
 
 def test_a_frozen_weight_is_multiplied_by_the_generated_product_sooner() -> None:
     text = of(4096, 4096).source
-    assert 'and batch >= (192 if "linear.weight" in run.frozen else 257)' in text
+    assert 'and batch >= (192 if "linear.weight" in kept else 257)' in text
 
 
 def test_the_ledger_names_the_thin_product() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ import checking
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from written import Written, planned
 
 from kernelwright.pipeline import Compiled, compile_problem
@@ -38,15 +37,24 @@ def fused(compiled: Compiled) -> str:
 
 def test_both_ways_are_there(compiled: Compiled) -> None:
     text = fused(compiled)
-    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_capability(run.device) == (9, 0):"
+    test = "if _KW_GENERATED_GEMM and batch >= 1 and _kw_capability(device) == (9, 0):"
     assert text.count(test) == 1 and compiled.source.count("_KW_GENERATED_GEMM = True") == 1
     ours, _, library = text.partition("    else:\n")
     for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
         assert f'"{kernel}"' in ours
-    assert "torch.nn.functional.linear" not in ours and "run.kept(" in ours
-    assert (
-        "run.contract(torch.nn.functional.linear" in library and '"bias_group_norm_min"' in library
-    )
+    assert "torch.nn.functional.linear" not in ours and "halves_of(" in ours
+    library, _, whole = library.partition("def _kw_fused(")
+    assert "torch.nn.functional.linear(" in library and '"bias_group_norm_min"' in library
+    # All of a call in one run, where the same holds; the library's product is for the other way.
+    run = whole[: whole.index("return")]
+    for condition in ("_KW_GENERATED_GEMM", "batch >= 1", "_kw_capability(device) == (9, 0)"):
+        assert condition in run[: run.index("_kw_empty(")]
+    assert run.count("_kw_run(") == 1 and "*_kw_halves_of(" in run
+    programs = checking.programs(compiled)
+    started = programs[programs.index("static void start_linear_group_norm_min(") :]
+    for kernel in ("linear_group_norm_min", "linear_group_norm_min_finish"):
+        assert f'run.launch("launch_{kernel}"' in started
+    assert "launch_bias_group_norm_min" not in started
 
 
 def test_the_product_has_no_address(compiled: Compiled) -> None:
@@ -75,7 +83,7 @@ def test_operands_are_named_in_order(compiled: Compiled) -> None:
 
 def test_native_types_need_no_halves() -> None:
     compiled = compile_problem(load_problem(HALF_PATH, "cpu"), target="cuda", policy=ALWAYS)
-    assert "run.kept(" not in fused(compiled) and "nullptr" in checking.programs(compiled)
+    assert "halves_of(" not in fused(compiled) and "nullptr" in checking.programs(compiled)
     assert FREEZE not in compiled.source and "batch >= 1 " in fused(compiled)
 
 
@@ -83,7 +91,7 @@ def test_a_fixed_number_of_rows_is_compared_here() -> None:
     weight = nn.Parameter(torch.randn(40, 32))
     compiled = planned(lambda self, x: F.linear(self.rows, self.weight) + x.sum(), 3, 4,
                        rows=nn.Parameter(torch.randn(100, 32)), weight=weight)  # fmt: skip
-    assert "if _KW_GENERATED_GEMM and _kw_capability(run.device) == (9, 0):" in fused(compiled)
+    assert "if _KW_GENERATED_GEMM and _kw_capability(device) == (9, 0):" in fused(compiled)
 
 
 def test_models_without_products_have_none_of_it() -> None:
@@ -95,7 +103,7 @@ def test_models_without_products_have_none_of_it() -> None:
 def test_a_weight_that_is_computed_cannot_be_frozen() -> None:
     compiled = planned(lambda self, x: F.linear(x, torch.relu(self.weight)), 3, 4,
                        weight=nn.Parameter(torch.randn(16, 4)))  # fmt: skip
-    assert "run.kept(" not in fused(compiled) and FREEZE not in compiled.source
+    assert "halves_of(" not in fused(compiled) and FREEZE not in compiled.source
 
 
 def test_a_method_of_the_user_is_not_replaced() -> None:
@@ -107,7 +115,7 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
     compiled = compile_problem(
         problem_from_module(module, (torch.randn(3, 4),)), target="cuda", policy=ALWAYS
     )
-    assert "run.kept(" not in fused(compiled)
+    assert "halves_of(" not in fused(compiled)
     assert FREEZE not in checking.model_functions(compiled)
 
 
@@ -115,29 +123,21 @@ def test_a_method_of_the_user_is_not_replaced() -> None:
 
 
 @pytest.fixture
-def emitted(compiled: Compiled, tmp_path: Path) -> Iterator[ModuleType]:
+def emitted(compiled: Compiled, tmp_path: Path) -> ModuleType:
+    """The file with a library that starts nothing; `launched`: functions, tensors and sizes."""
     path = tmp_path / "model_new.py"
     path.write_text(compiled.source)
-    module = load_source(path)
+    module: Any = load_source(path)
     module.launched = []
 
-    class Notes:
-        """A library that starts nothing."""
-
-        launch = module._kw_Library.launch
-        calls, sequence = None, module._kw_Sequence
-
-        def launches(self, device: torch.device, launches: Any, bases: Any) -> Any:
-            def note(*tensors: Tensor) -> Tensor:
-                module.launched += [(name, len(bases)) for name, _, _ in launches]
-                return tensors[-1]
-
-            return "call", (note, tuple(bases), (None,) * len(bases), tuple(bases)[-1])
+    def start(function: str, device: Any, tensors: Any, sizes: Any, *others: Any) -> None:
+        module.launched.append((function, [*tensors], sizes))
 
     module._kw_capability = lambda device: (9, 0)
     module._kw_processors = lambda device: 132
-    module._KW_KERNEL_LIBRARY = module._KW_FUSION.kernels = Notes()
-    yield module
+    module._KW_KERNEL_LIBRARY.start = start
+    module._KW_KERNEL_LIBRARY.room = lambda name, sizes: 0  # which the run itself would count
+    return module
 
 
 @pytest.fixture
@@ -147,11 +147,17 @@ def model(emitted: ModuleType) -> Any:
 
 def halves(model: Any) -> tuple[Any, Any, bool]:
     """What a call works with: halves and scales of the weight, and whether they are frozen."""
-    emitted = sys.modules[type(model).__module__]
-    memo = emitted._KW_FUSION.memo(model)
-    steps = emitted._KW_FUSION.steps(memo, (torch.randn(5, 64), *memo.state))
-    found = steps.frozen_halves(memo, (torch.randn(5, 64), *memo.state))
-    return (*found, True) if found else (None, None, False)
+    emitted: Any = sys.modules[type(model).__module__]
+    fusion, before = emitted._KW_FUSION, len(emitted.launched)
+    with torch.no_grad():
+        fusion.run(fusion.memo(model), (torch.randn(5, 64),))
+    ((function, tensors, sizes),) = emitted.launched[before:]
+    *_, high, scales, memory = tensors
+    batch, *how, frozen = sizes
+    assert function == "run_forward" and batch == 5 and memory.dtype == torch.uint8
+    # Without them the kernels split all of it; with them nothing is left to split.
+    assert (high is None) == (scales is None) == (not frozen) == (how[2] > 0)
+    return high, scales, frozen
 
 
 def test_weights_are_split_at_every_call(model: Any) -> None:
@@ -164,9 +170,13 @@ def test_weights_are_split_at_every_call(model: Any) -> None:
 def test_freeze_splits_once(model: Any, emitted: ModuleType) -> None:
     names = list(model.state_dict())
     assert model.freeze() is model
-    assert emitted.launched == [("freeze_linear_group_norm_min", 3)]
+    ((function, tensors, sizes),) = emitted.launched
+    assert function == "freeze_linear_group_norm_min" and len(tensors) == 3 and sizes == ()
     kept = halves(model)
     assert kept[2] and halves(model)[0] is kept[0]
+    assert tensors[0] is model.linear.weight
+    assert tensors[1] is kept[0] and tensors[2] is kept[1]
+    assert [name for name, *_ in emitted.launched[1:]] == ["run_forward"] * 2
     assert list(model.state_dict()) == names
     assert model.unfreeze() is model and not halves(model)[2]
 

@@ -85,9 +85,10 @@ class ModelNew(Model):
         if self.training:
             mean, var = x.mean((0, 2, 3)), x.var((0, 2, 3), unbiased=False)
             count = x.numel() / x.shape[1]
-            n.running_mean.lerp_(mean, 0.1)
-            n.running_var.lerp_(var * (count / (count - 1)), 0.1)
-            n.num_batches_tracked.add_(1)
+            with torch.no_grad():
+                n.running_mean.lerp_(mean, 0.1)
+                n.running_var.lerp_(var * (count / (count - 1)), 0.1)
+                n.num_batches_tracked.add_(1)
         else:
             mean, var = n.running_mean, n.running_var
         scale = n.weight * torch.rsqrt(var + n.eps)

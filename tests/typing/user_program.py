@@ -50,6 +50,10 @@ def keep(module: nn.Module) -> Path:
     return kernelwright.save(module, Path("model_new.py"))
 
 
+def serve(graph: torch.fx.GraphModule, x: torch.Tensor) -> object:
+    return kernelwright.backend(graph, [x], options={"fallback": False})
+
+
 def wrong(module: nn.Module, x: torch.Tensor) -> None:
     kernelwright.optimize(module, (x,), precision=1)  # type: ignore[arg-type]
     kernelwright.optimize(module, (x,), quality="best")  # type: ignore[call-arg]
@@ -59,5 +63,6 @@ def wrong(module: nn.Module, x: torch.Tensor) -> None:
     kernelwright.assert_certified(module, module, x, quick=3)  # type: ignore[arg-type]
     kernelwright.bench("a.py", "b.py", seconds="3")  # type: ignore[arg-type]
     kernelwright.save(module, 3)  # type: ignore[arg-type]
+    kernelwright.backend(module, 3)  # type: ignore[arg-type]
     verdict: int = kernelwright.verify("a.py", "b.py").verdict  # type: ignore[assignment]
     print(verdict, kernelwright.__version__ + 1)  # type: ignore[operator]

@@ -13,6 +13,7 @@ import hashlib
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -194,12 +195,13 @@ def _apart(arguments: Sequence[Any]) -> list[Any]:
 class Given:
     """What a call brings: its state; `module` stands in for the model in a backward."""
 
-    __slots__ = ("fusion", "module", "state")
+    __slots__ = ("backwards", "fusion", "module", "state")
     frozen: Mapping[str, Any] = MappingProxyType({})  # no weight of a graph is frozen
     wants = None  # who records is asked at each call
 
     def __init__(self, state: tuple[Tensor, ...], module: nn.Module, fusion: Any) -> None:
         self.state, self.module, self.fusion = state, module, fusion
+        self.backwards: Counter[str] = Counter()
 
 
 class Kind:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -327,6 +328,24 @@ class ForwardWriter(Names):
         in_place += self.step.saving.in_place.buffers if self.step is not None else ()
         recalled, written = ([i for i in found if order[i] in of] for of in (needed, in_place))
         return found, recalled, written
+
+    def uncounted(self) -> list[int]:
+        """Positions of the statistics that torch's batch norms write without counting a version.
+
+        A graph of eager's that reads them, of a call before, may still be differentiated.
+        """
+        order = [*self.leaves, *(n.name for n in self.state())]
+        made = {
+            target for target, v in self.graph.mutations if self.graph[v].origin.op == "getitem"
+        }
+        return [i for i, name in enumerate(order) if self._is_statistic(name, made)]
+
+    def _is_statistic(self, name: str, made: set[str]) -> bool:
+        target = self.changed.get(name, "")
+        if target not in made or is_place(target):
+            return False
+        owner = self.problem.module.get_submodule(target.rpartition(".")[0])
+        return isinstance(owner, _NormBase)
 
     def alone(self) -> list[int]:
         """Positions of outputs that may be views of what is made inside, and overlap no other."""

@@ -203,6 +203,7 @@ def _fusion(writer: ForwardWriter, compiles: bool) -> str:
         "rewritten": rewritten,
         "recalled": recalled,
         "in_place": in_place or None,
+        "uncounted": [i for i in in_place if i in writer.uncounted()] or None,
         "alone": writer.alone() or None,
         "served": "served" if writer.served_directly else None,
         **{name: name if writer.orders_otherwise else None for name in ("asking", "laid")},
@@ -215,7 +216,17 @@ def _fusion(writer: ForwardWriter, compiles: bool) -> str:
         "training": TRAINING if writer.step is not None else None,
     }
     optional = (
-        *("in_place", "alone", "served", "asking", "laid", "freezes", "guarded", "precision"),
+        *(
+            "in_place",
+            "uncounted",
+            "alone",
+            "served",
+            "asking",
+            "laid",
+            "freezes",
+            "guarded",
+            "precision",
+        ),
         "training",
     )
     given = [f"{k}={v}" for k, v in fields.items() if v is not None or k not in optional]

@@ -201,8 +201,8 @@ class RunWriter:
     def finish(self, run: Run) -> None:
         kernels = 0
         for step in run.steps:
-            one = isinstance(step, Launch)
-            kernels += 1 if one else len(self.alone[step.routine].only(Launch))
+            inside = self.alone[step.routine].only(Launch) if isinstance(step, Invoke) else [step]
+            kernels += len(inside)
         if kernels < 2:
             self.pieces += run.steps
             self.under += [""] * len(run.steps)

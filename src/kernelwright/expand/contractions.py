@@ -407,9 +407,12 @@ def _convolution_backward(builder: Builder, node: Node) -> str | None:
 
 def _turned(shapes: Sequence[Shape], options: Sequence[Any]) -> tuple[Any, ...] | None:
     """The options of the convolution that gives the gradient of another one's operand."""
-    stride, padding, dilation, transposed, _, groups = options
+    *each, transposed, _, groups = options
+    spatial = len(shapes[0]) - 2
+    # One number stands for all axes, as the padding does that a word was given for.
+    stride, padding, dilation = (tuple(x) * (spatial if len(x) == 1 else 1) for x in each)
     if transposed:
-        return stride, padding, dilation, False, (0,) * len(stride), groups
+        return stride, padding, dilation, False, (0,) * spatial, groups
     numbers = zip(*(s[2:] for s in shapes), stride, padding, dilation, strict=True)
     beyond = []
     for made, given, size, step, pad, by in numbers:

@@ -14,20 +14,22 @@ class Fusion:
 
     `fused(*inputs, *state)` computes the results, and where `freezes` says that weights may be
     frozen, is given their halves before these; `original(module, *inputs, *constants)` computes
-    the same with the user's own forward; `model` is the user's class, where that may matter to it;
-    `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)` reads
-    parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers that a
-    call changes, `recalled` of those that results depend on, `in_place` of those that kernels
-    write. `reaches` gives for each result the tensors that its gradient flows to, `blank` empty
-    results for tracers; `globals` says that some of the state lies in the file, where no memo
-    watches it; `alone` gives the results that may be views of something inside and share no element
-    with another; `guarded` that arguments are inputs, one tensor each, and that nothing but what
-    torch's guard of tensors sees decides whether a call is taken. The library's products run at a
-    `precision`. `training` is the backward that was made for it, if there is one (training.py).
+    the same with the user's own forward; `model` is the user's class, where that may matter to
+    it; `outside(state, *arguments)` says why the kernels cannot take a call; `state(module)`
+    reads parameters and buffers. Of inputs and state, `rewritten` are the places of the buffers
+    that a call changes, `recalled` of those that results depend on, `in_place` of those that
+    kernels write, `uncounted` of those whose versions eager does not count. `reaches` gives for
+    each result the tensors that its gradient flows to, `blank` empty results for tracers;
+    `globals` says that some of the state lies in the file, where no memo watches it; `alone`
+    gives the results that may be views of something inside and share no element with another;
+    `guarded` that arguments are inputs, one tensor each, and that nothing but what torch's guard
+    of tensors sees decides whether a call is taken. The library's products run at a `precision`.
+    `training` is the backward that was made for it, if there is one (training.py).
     """
 
     alone = ()
     in_place = ()
+    uncounted = ()
     freezes = False
     guarded = False
     precision = None
@@ -125,7 +127,7 @@ class Fusion:
                 raise RuntimeError(
                     "A buffer is an inference tensor: call in torch.inference_mode()."
                 )
-            if given[i] is tensors[i]:
+            if given[i] is tensors[i] and i not in self.uncounted:
                 torch.autograd.graph.increment_version(given[i])
         results = fused(*before, *given)
         with torch.no_grad():

@@ -125,6 +125,7 @@ class Memo:
 
     wants = None  # whether a gradient is wanted is not known before a call
     known = None
+    picture = None  # while it is being made, other threads find the memo already
 
     def __init__(self, module, fusion, before=None):
         self.module = module
@@ -152,7 +153,7 @@ class Memo:
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
-        return self.namespace is vars(module) and self.picture()
+        return self.namespace is vars(module) and self.picture is not None and self.picture()
 
     def know(self, tensors):
         """Calls like this one, which the kernels take, are known from here on."""

@@ -29,6 +29,7 @@ ACTS: dict[str, Callable[..., Any]] = {
     "by rows": calls.by_rows,
     "many": calls.many,
     "held": calls.held,
+    "inputs after": calls.inputs_after,
     "generator": calls.generator,
     "multiplies": calls.multiplies,
     "repeated": calls.repeated,

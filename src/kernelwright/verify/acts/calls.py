@@ -50,6 +50,12 @@ def once(module: nn.Module, inputs: Inputs, here: Here) -> Any:
     return forward(module, inputs)
 
 
+def inputs_after(module: nn.Module, inputs: Inputs, here: Here) -> list[Tensor]:
+    """What a call leaves in its inputs."""
+    forward(module, inputs)
+    return [x.detach().clone() for x in tensors_in(inputs)]
+
+
 def generator(module: nn.Module, inputs: Inputs, here: Here) -> Tensor:
     """Where the generators stand after a call."""
     forward(module, inputs)

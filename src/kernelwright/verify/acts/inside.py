@@ -41,7 +41,7 @@ def _replaced(fusion: Any, watched: list[Any]) -> Iterator[None]:
 
     def run(memo: Any, *call: Any) -> Any:
         watched.append(Listening(fusion))
-        frozen = ({},) if fusion.freezes else ()
+        frozen: tuple[dict[str, Any], ...] = ({},) if fusion.freezes else ()
         return watched[-1].run((*frozen, *call[0], *memo.state))
 
     own = dict(vars(fusion))

@@ -187,16 +187,21 @@ def _part(x: Tensor) -> Tensor:
 
 @contextlib.contextmanager
 def _kept(module: nn.Module, writes: bool) -> Iterator[None]:
-    """Data, gradients and their being asked for of every tensor, as they were."""
+    """Data, gradients and their being asked for of every tensor, as they were.
+
+    A buffer that was written to in a graph is a part of it, and has to leave it.
+    """
     before = [
-        (x, x.data, x.detach().clone() if writes else x.data, x.grad, x.requires_grad)
+        (x, x.data, x.detach().clone() if writes else x.data, x.grad, x.requires_grad, x.is_leaf)
         for x in pytree.tree_leaves(parameters.tensors(module))
     ]
     try:
         yield
     finally:
         with torch.no_grad():
-            for x, data, values, grad, required in before:
+            for x, data, values, grad, required, leaf in before:
+                if leaf and not x.is_leaf:
+                    x.detach_()
                 x.data = data
                 if writes:
                     data.copy_(values)

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import warnings
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -93,7 +94,7 @@ def values() -> dict[str, Any]:
         "standard output": (_Very(sys.stdout), _Very(sys.stderr)),
         "numpy's generator": _numpy_state(),
         "operators of torch": _operators(),
-        "import system": [_Very(x) for x in (*sys.meta_path, *sys.path_hooks)],
+        "import system": [_Very(x) for x in (*_finders(), *sys.path_hooks)],
     }
 
 
@@ -183,6 +184,15 @@ def _numpy_state() -> Any:
         return None
     kind, keys, place, *rest = numpy.random.get_state()
     return kind, keys.tobytes(), place, rest
+
+
+def _finders() -> list[Any]:
+    """Those of modules, up to the one of sys.path: who stands behind it hides none of its own.
+
+    An emitted file has one there, of the modules that stood beside its model.
+    """
+    places = [i for i, finder in enumerate(sys.meta_path) if finder is PathFinder]
+    return sys.meta_path[: places[0] + 1] if places else list(sys.meta_path)
 
 
 def _fills_memory() -> bool:
