@@ -555,7 +555,7 @@ extern "C" const char* last_launch() { return kw::last_launch; }
 # --------------------------------------------------------------------------------------------------
 # 4. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cuda. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 fe7c53dea17fd627d311d7289def2bc4b6323215425be648e7dc0bd3e67c5c12
+# sha256 c92960eb83bed1806e725f682d02abd44f12fe98a1d4940f08f85f88f3393c0b
 # --------------------------------------------------------------------------------------------------
 
 
@@ -918,6 +918,7 @@ class _kw_Memo:
 
     wants = None  # whether a gradient is wanted is not known before a call
     known = None
+    picture = None  # while it is being made, other threads find the memo already
 
     def __init__(self, module, fusion, before=None):
         self.module = module
@@ -945,7 +946,7 @@ class _kw_Memo:
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
-        return self.namespace is vars(module) and self.picture()
+        return self.namespace is vars(module) and self.picture is not None and self.picture()
 
     def know(self, tensors):
         """Calls like this one, which the kernels take, are known from here on."""

@@ -400,7 +400,7 @@ extern "C" int launch_add(void* const* tensors, const int64_t* numbers) {
 # --------------------------------------------------------------------------------------------------
 # 4. The library, in Python: what this file uses of runtime/ of kernelwright 0.1.0
 # for cpu. Identical to the package; `kernelwright check` on this file proves it.
-# sha256 4820f06a87ad947f5c065e029689c3fe72a28559ba726003bb98a69beac8f0e1
+# sha256 c8641f2b5a36f21caa2d337c1b791184c7c813b21daead5860c28a85bd1e6cf6
 # --------------------------------------------------------------------------------------------------
 
 
@@ -764,6 +764,7 @@ class _kw_Memo:
 
     wants = None  # whether a gradient is wanted is not known before a call
     known = None
+    picture = None  # while it is being made, other threads find the memo already
 
     def __init__(self, module, fusion, before=None):
         self.module = module
@@ -791,7 +792,7 @@ class _kw_Memo:
 
     def is_current(self, module):
         """Whether this is the record of that very module, and nothing was touched since."""
-        return self.namespace is vars(module) and self.picture()
+        return self.namespace is vars(module) and self.picture is not None and self.picture()
 
     def know(self, tensors):
         """Calls like this one, which the kernels take, are known from here on."""

@@ -521,15 +521,20 @@ class _Reader:
         chosen = (own or outside)[-1:] or [("", "0")]
         return Origin(SHORT_NAMES.get(op, op), Path(chosen[0][0]).name, int(chosen[0][1]), path)
 
+    def _made(self, name: str) -> Any:
+        if name not in self.values:  # a graph inside of the graph, which may be under other modes
+            raise UnsupportedError("A result is made by operators that are no part of one graph.")
+        return self.values[name]
+
     def _results(self) -> tuple[Any, tuple[tuple[str, str], ...]]:
         outputs: list[Any] = []
         mutations: list[tuple[str, str]] = []
         for spec in self.program.graph_signature.output_specs:
             if spec.kind is OutputKind.BUFFER_MUTATION:
-                mutations.append((spec.target, self.values[spec.arg.name].name))
+                mutations.append((spec.target, self._made(spec.arg.name).name))
             elif spec.kind is OutputKind.USER_OUTPUT:
                 is_constant = isinstance(spec.arg, ConstantArgument)
-                outputs.append(spec.arg.value if is_constant else self.values[spec.arg.name])
+                outputs.append(spec.arg.value if is_constant else self._made(spec.arg.name))
             elif spec.kind is OutputKind.USER_INPUT_MUTATION:
                 self.refused = f"the forward writes into its input {spec.target}"
             else:

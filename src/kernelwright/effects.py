@@ -100,7 +100,9 @@ class Watch:
             return
         if event == "c_call":
             word = _of_c(called)
-            if word is not None and is_users(frame.f_code.co_filename):
+            if word is None or not is_users(frame.f_code.co_filename):
+                return
+            if not _is_told_of_a_log(frame):
                 self.effect = f"{word} ({_place(frame)})"
         elif event == "call" and frame.f_code in TELLING:
             caller = frame.f_back
@@ -109,6 +111,13 @@ class Watch:
                 caller = caller.f_back
             if caller is not None and is_users(caller.f_code.co_filename):
                 self.effect = f"{TELLING[frame.f_code]} ({_place(caller)})"
+
+
+def _is_told_of_a_log(frame: types.FrameType | None) -> bool:
+    """Whether a logger called this: who logs is heard itself, and it may be torch."""
+    while frame is not None and frame.f_code.co_filename != logging.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 @contextlib.contextmanager

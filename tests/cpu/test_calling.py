@@ -17,8 +17,6 @@ from zoo.acting import RUNS, compiled, watched
 from zoo.checks import copied, recorded
 
 import kernelwright
-from kernelwright.emit.arguments import Arguments
-from kernelwright.problem import problem_from_module
 
 pytestmark = pytest.mark.usefixtures("extensions")
 
