@@ -496,7 +496,7 @@ class Picks(nn.Module):
         (Flat(), 0),
         (nn.Unflatten(1, (2, 3)), 0),
         (InPlace(), 1),
-        (Picks(), 1),
+        (Picks(), 0),
         (nn.Softshrink(), 1),
         (nn.Dropout(), 1),
         (nn.BatchNorm1d(6), 1),
