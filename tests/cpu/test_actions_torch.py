@@ -132,7 +132,7 @@ import torch
 import kernelwright
 from zoo import acted
 
-fused = kernelwright.optimize(acted.Plain(), (torch.randn(4, 6),)).to("meta")
+fused = kernelwright.optimize(acted.Plain(), (torch.randn(4, 6),), kinds=KINDS).to("meta")
 for n, grad in [(4, True), (4, False), (7, True), (7, False)]:
     with torch.set_grad_enabled(grad):
         y = fused(torch.empty(n, 6, device="meta"))
@@ -141,10 +141,17 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("code", [FAKE, META], ids=["fake tensors", "the meta device"])
+@pytest.mark.parametrize(
+    "code", [FAKE, META.replace("KINDS", "'given'")], ids=["fake tensors", "the meta device"]
+)
 def test_tensors_without_memory(code: str) -> None:
     """In a process of its own: a kernel that reads a fake address ends the process."""
     assert "done" in in_another_process(code)
+
+
+@pytest.mark.xfail(reason="torch knows no autocast for meta, which a kind asks for", strict=True)
+def test_kinds_of_tensors_without_memory() -> None:
+    assert "done" in in_another_process(META.replace("KINDS", "'live'"))
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")

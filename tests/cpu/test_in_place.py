@@ -112,11 +112,14 @@ def test_after_some_calls(name: str) -> None:
     places = {k: b.data_ptr() for k, b in ours.named_buffers()}
     for turn in range(5):
         x = torch.randn(BATCH, 32, 5, 5) + turn
-        before = {k: b._version for k, b in ours.named_buffers()}
+        before, theirs = (
+            {k: b._version for k, b in module.named_buffers()} for module in (ours, eager)
+        )
         with torch.set_grad_enabled(turn % 2 == 0):  # the way of autograd, and the one without
             torch.testing.assert_close(ours(x), eager(x), rtol=1e-4, atol=1e-4)
         same(ours, eager)
-        assert all(b._version > before[k] for k, b in ours.named_buffers())
+        counted = {k for k, b in eager.named_buffers() if b._version > theirs[k]}
+        assert counted <= {k for k, b in ours.named_buffers() if b._version > before[k]}
     assert places == {k: b.data_ptr() for k, b in ours.named_buffers()}
     assert not ours.fallbacks
 

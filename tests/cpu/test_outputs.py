@@ -301,7 +301,7 @@ def test_what_a_constructor_would_not_give_again_is_refused(
     returned, why = LATER[name]
     monkeypatch.setitem(STRUCTURES, name, returned)
     with pytest.raises(UnsupportedError, match=why):
-        kernelwright.optimize(Two(name), X6(4), policy=ALWAYS)
+        kernelwright.optimize(Two(name), X6(4), policy=ALWAYS, kinds="given")
 
 
 class Asking(nn.Module):

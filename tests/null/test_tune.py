@@ -133,7 +133,7 @@ def test_a_pair_that_hangs_over_has_its_place_in_the_progress(cluster: int, word
     problem = linear(320)
     tiles = {the_product(problem).name: Tile(64, cluster, 8, "as was asked")}
     source = compile_problem(problem, target="cuda", tiles=tiles, policy=ALWAYS).source
-    assert f"progress = run.empty(({words},), torch.int32)" in source
+    assert f"progress = _kw_empty(({words},), torch.int32, device)" in source
 
 
 def test_overrides_that_cannot_be_are_refused() -> None:
